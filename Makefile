@@ -1,0 +1,62 @@
+# Every target sets itself up: Python 3.11 or newer, make and git are all it needs.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+REPOSITORY := examples/model_repository
+SERVE_FLAGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test unit check format conformance rows bench demo clean
+
+help: ## what there is
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+
+serve: demo ## set up, build the demo models, serve them on ports 8000, 8001 and 8002
+	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
+
+test: $(VENV)/.dev ## all tests
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/.dev ## the tests that need no server, no demo and no other program
+	$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
+
+check: $(VENV)/.dev ## style, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(VENV)/.dev ## bring the code into the house's form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+conformance: $(VENV)/.dev ## the same requests to the real server and to ours
+	$(BIN)/python -m pytest tests/conformance
+
+rows: $(VENV)/.dev ## the rows of the contract that no passing test claims
+	$(BIN)/python tools/rows.py
+
+bench: $(VENV)/.dev ## speed beside the real server (see bench/README.md)
+	$(BIN)/python tools/versus.py --a '$(BIN)/halimede serve --model-repository={repo} --exit-on-error=false \
+	  --allow-client-shm=true --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} \
+	  --metrics-port={metrics}' --rounds 5 --seconds 1.5
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/build_repository.py
+
+# Only what a target needs is installed: the demo's runtimes to serve, the tools as well to test.
+$(VENV)/.demo: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || { echo "Creating a virtual environment in $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing Halimede with the demo's runtimes ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "Installing the tools for tests and checks ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean: ## remove what the targets made, except the virtual environment
+	rm -rf $(REPOSITORY) .cache .mypy_cache .pytest_cache .ruff_cache build

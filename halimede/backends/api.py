@@ -1,0 +1,171 @@
+"""The backend contract: what a runtime must offer to the server, and what the server hands to it.
+
+A backend module knows model configurations and tensors, and nothing of scheduling, the engine or protocols. The
+protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from halimede.config.model_config import Description, InstanceKind, ModelConfig
+from halimede.errors import Error
+from halimede.requests import InferRequest, Parameters
+from halimede.tensors import Tensor
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class BatchedRequest(Protocol):
+    """One request of a batch, to read: what was asked (its inputs checked and reshaped for the model), its rows, and
+    whether the client has gone meanwhile. `outputs` are the names to answer with, never empty."""
+
+    @property
+    def request(self) -> InferRequest: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def outputs(self) -> Sequence[str]: ...
+    @property
+    def cancelled(self) -> bool: ...
+
+
+class Batch(Protocol):
+    """The requests that an instance is to run at once. Read by the thread that `execute` was called on."""
+
+    @property
+    def requests(self) -> Sequence[BatchedRequest]: ...
+
+    def arrays(self) -> Arrays:
+        """The inputs of all requests gathered along the batch dimension, by name: views of request memory for a batch
+        of one, BYTES as object arrays of `bytes`. Marks the end of the input phase. An optional input that no request
+        has is absent. May raise Error."""
+        ...
+
+
+class Responses(Protocol):
+    """Where the outcome of a batch goes. Every method may be called from any thread, also after `execute` returned.
+
+    `i` is the index of the request in the batch. A request that is not decoupled gets exactly one final response or
+    error; what is missing when the batch is finished fails with the contract's text (H50).
+    """
+
+    def send(
+        self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
+    ) -> None:
+        """One response; `outputs` None (only with final) says that no more come. Outputs not asked for are dropped."""
+        ...
+
+    def fail(self, i: int, error: Error, final: bool = True) -> None: ...
+
+    def again(self, i: int) -> None:
+        """The scheduler shall run this request once more (contract S72)."""
+        ...
+
+    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
+
+        Each array has the configuration's dtype and, for a batching model, the batch as first dimension."""
+        ...
+
+    def compute_times(self, input_end: int, output_start: int) -> None:
+        """When the inputs were ready and the outputs began, in monotonic nanoseconds, where the backend knows better
+        than the two marks above (a worker process)."""
+        ...
+
+    def finished(self) -> None:
+        """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
+        where the model's placement is LOOP, then by the backend."""
+        ...
+
+
+class Placement(Enum):
+    """Who calls `Instance.execute`."""
+
+    THREAD = "thread"
+    """A thread of the instance; the call may block. With `inline_safe` also the loop, while it stays quick."""
+    LOOP = "loop"
+    """The event loop; the call only passes the batch on (to a worker process) and returns at once."""
+
+
+class Instance(Protocol):
+    """One copy of a model that can run one batch at a time."""
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        """Runs the batch. An exception fails every request of it that has no answer yet: an Error with its own text,
+        anything else as Internal."""
+        ...
+
+    def close(self) -> None:
+        """Gives everything back; called on a load thread when no batch runs. May block, does not raise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InstancePlace:
+    """Name, kind and device of an instance to create, and its number among all instances of the model version."""
+
+    name: str
+    kind: InstanceKind
+    device_id: int
+    index: int
+    total: int
+
+
+class BackendModel(Protocol):
+    """A version of a model, opened by its backend. Methods are called on a load thread and may block."""
+
+    @property
+    def placement(self) -> Placement: ...
+    @property
+    def inline_safe(self) -> bool:
+        """No user code, no waiting: may run on the event loop while it is measured to be quick."""
+        ...
+
+    def create_instance(self, place: InstancePlace) -> Instance:
+        """Raises Error when it cannot."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """Where a model lies: its directory in the repository, the version directory, and the version's number."""
+
+    model: Path
+    version: Path
+    number: int
+
+
+class Backend(Protocol):
+    """A runtime. Created once per engine at first need, on a load thread, with its `--backend-config` settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default_instance_count(self) -> int:
+        """How many instances a CPU group without a count has (contract R53)."""
+        ...
+
+    @property
+    def describes_always(self) -> bool:
+        """Whether `describe` has a say in every configuration (user code, contract R77), not only in one that lacks
+        its inputs or outputs."""
+        ...
+
+    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
+        """What can be completed of a configuration: what the file declares, or (user code) a changed configuration as
+        JSON values, or None. Called on a load thread, before `open`. Raises Error."""
+        ...
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
+        """Opens a model version. Raises Error with the words of the contract (R74)."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,78 @@
+"""The built-in backend `identity`: hands each input INPUTn back as OUTPUTn, by reference and without looking at it.
+
+It shows what the server itself costs, so `execute` is as cheap as Python can be: no array, no copy. It knows nothing of
+runtimes. `open` runs on load threads, `execute` on an instance's thread or the event loop.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.config.model_config import Description, ModelConfig
+from halimede.tensors import Tensor
+
+
+def output_name(input_name: str) -> str:
+    """`INPUT0` -> `OUTPUT0`, `x` -> `OUTPUTx`."""
+    return "OUTPUT" + input_name.removeprefix("INPUT")
+
+
+class IdentityInstance:
+    """Answers each request of a batch with its own tensors. Holds no state: instances may run at the same time."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        names = self._names
+        for i, one in enumerate(batch.requests):
+            wanted = one.outputs
+            outputs = []
+            for name, tensor in one.request.inputs.items():
+                output = names.get(name, "")
+                if output in wanted:
+                    outputs.append(Tensor(output, tensor.datatype, tensor.shape, tensor.memory))
+            responses.send(i, outputs)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class IdentityModel:
+    """An identity model: which output each input goes to. An input without an output is dropped."""
+
+    placement = Placement.THREAD
+    inline_safe = True
+
+    def __init__(self, config: ModelConfig) -> None:
+        declared = {spec.name for spec in config.outputs}
+        names = {spec.name: output_name(spec.name) for spec in config.inputs}
+        self._names = {name: output for name, output in names.items() if output in declared}
+
+    def create_instance(self, place: InstancePlace) -> IdentityInstance:
+        return IdentityInstance(self._names)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class IdentityBackend:
+    """Opens identity models. Needs no file, and cannot complete a configuration."""
+
+    name = "identity"
+    default_instance_count = 1
+    describes_always = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
+        pass
+
+    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | None:
+        return None
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> IdentityModel:
+        return IdentityModel(config)
+
+    def close(self) -> None:
+        """Nothing to give back."""

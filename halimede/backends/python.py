@@ -1,0 +1,290 @@
+"""The backend `python`: each instance of a `TritonPythonModel` in a worker process of its own (contract P).
+
+It turns configurations into orders for workers, batches into frames and what comes back into answers; what a worker
+does with them is `workers.child`'s business. `describe`, `open`, `create_instance` and `close` run on load threads,
+everything else on the event loop.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.config.model_config import ModelConfig
+from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.workers.child import frames
+from halimede.workers.messages import read_answers, requests_frame
+from halimede.workers.process import Process
+from halimede.workers.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
+
+log = logging.getLogger(__name__)
+
+_DEFAULT_FILENAME = "model.py"
+
+
+@dataclass(frozen=True, slots=True)
+class PythonSettings:
+    """The backend's settings. `finish_limit` is how long a model may take to finalize, `describe_limit` to complete its
+    configuration, in seconds."""
+
+    finish_limit: float = 30.0
+    describe_limit: float = 300.0
+
+
+def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
+    """Checks `--backend-config=python,...` (contract P70). Raises Invalid.
+
+    The settings of shared memory are checked and change nothing: there is no fixed region.
+    """
+    values = {}
+    for name, (least, complaint) in _NUMBERS.items():
+        if name in settings:
+            values[name] = _number(name, settings[name])
+            if values[name] < least:
+                raise Invalid(complaint)
+    if settings.get("shm-region-prefix-name") == "":
+        raise Invalid("shm-region-prefix-name can't be empty")
+    return PythonSettings(
+        finish_limit=float(values.get("stub-timeout-seconds", 30)),
+        describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
+    )
+
+
+_NUMBERS: Mapping[str, tuple[int, str]] = {
+    "shm-default-byte-size": (4 << 20, "shm-default-byte-size can't be smaller than 4 MiBs"),
+    "shm-growth-byte-size": (1, "shm-growth-byte-size can't be smaller than or equal to zero."),
+    "stub-timeout-seconds": (1, "stub-timeout-seconds can't be smaller than or equal to zero."),
+    "thread-pool-size": (1, "thread-pool-size can't be less than 1."),
+    "auto-complete-timeout-seconds": (1, "auto-complete-timeout-seconds can't be smaller than or equal to zero."),
+}
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Invalid(f"{name} must be an integer, not '{text}'") from None
+
+
+class _Flight:
+    """A batch that the worker has: where its answers go, and which are missing."""
+
+    __slots__ = ("missing", "responses", "size")
+
+    def __init__(self, responses: Responses, size: int) -> None:
+        self.responses = responses
+        self.size = size
+        self.missing = set(range(size))
+
+    def fail(self, error: Error) -> None:
+        for i in sorted(self.missing):
+            self.responses.fail(i, error)
+        self.missing.clear()
+
+
+class PythonInstance:
+    """One worker that serves a model. `healthy` says whether it can run a batch: false from the death of the process.
+
+    `execute` runs on the event loop and passes the batch on; the answers come later, by the loop.
+    """
+
+    def __init__(self, worker: Worker, name: str, finish_limit: float, on_close: Callable[[Worker], None]) -> None:
+        self._worker = worker
+        self._name = name
+        self._finish_limit = finish_limit
+        self._on_close = on_close
+        self._numbers = count(1)
+        self._flights: dict[int, _Flight] = {}
+
+    @property
+    def healthy(self) -> bool:
+        return self._worker.alive
+
+    @property
+    def pid(self) -> int:
+        return self._worker.pid
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Lets the loop take over the worker, which has initialized its model."""
+        self._worker.attach(loop, self._arrived, self._lost)
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        """Raises Internal where the worker is gone (contract P10), or Error where a request cannot be passed on."""
+        if not self._worker.alive:
+            raise _unhealthy(self._name)
+        requests = batch.requests
+        number = next(self._numbers)
+        buffers = requests_frame(number, requests)
+        self._flights[number] = _Flight(responses, len(requests))
+        self._worker.send(buffers)
+
+    def close(self) -> None:
+        """Has the model finalized (contract P8) and the process ended, within a limit."""
+        if self._worker.alive:
+            self._worker.close(self._finish_limit)
+        self._on_close(self._worker)
+
+    def _arrived(self, message: frames.Frame) -> None:
+        flight = self._flights.get(message.batch)
+        if flight is None:
+            return
+        try:
+            self._answer(flight, message)
+        except frames.MALFORMED as error:
+            self._worker.distrust(error)
+            return
+        if message.flags & frames.FINISHED:
+            del self._flights[message.batch]
+            flight.responses.finished()
+
+    def _answer(self, flight: _Flight, message: frames.Frame) -> None:
+        responses, missing = flight.responses, flight.missing
+        if message.kind == frames.FAILED:
+            text = f"Failed to process the request(s) for model '{self._name}', message: {message.rest().decode()}"
+            log.error("%s", text)
+            responses.compute_times(message.first_moment, message.second_moment)
+            flight.fail(Internal(text))
+            return
+        answers = read_answers(message, flight.size)
+        if answers:
+            responses.compute_times(message.first_moment, message.second_moment)
+        for index, outputs, error, parameters in answers:
+            missing.discard(index)
+            if error is None:
+                responses.send(index, outputs, True, parameters)
+            else:
+                responses.fail(index, error)
+
+    def _lost(self) -> None:
+        log.error("worker process %d of '%s' ended", self._worker.pid, self._name)
+        flights, self._flights = self._flights, {}
+        for flight in flights.values():
+            flight.fail(_unhealthy(self._name))
+            flight.responses.finished()
+
+
+def _unhealthy(name: str) -> Internal:
+    return Internal(f"Stub process '{name}' is not healthy.")
+
+
+class PythonModel:
+    """A version of a Python model."""
+
+    placement = Placement.LOOP
+    inline_safe = False
+
+    def __init__(self, backend: "PythonBackend", config: ModelConfig, folder: ModelFolder) -> None:
+        self._backend = backend
+        self._config = config
+        self._folder = folder
+
+    def create_instance(self, place: InstancePlace) -> PythonInstance:
+        """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
+        config = self._config
+        args = {
+            "model_config": config.json,
+            "model_instance_kind": place.kind.value,
+            "model_instance_name": place.name,
+            "model_instance_device_id": str(place.device_id),
+            "model_repository": str(self._folder.model),
+            "model_version": str(self._folder.number),
+            "model_name": config.name,
+        }
+        order = {**_where(self._folder, config.model_filename), "args": args}
+        return self._backend.start_instance(order, place.name)
+
+    def close(self) -> None:
+        """Nothing of its own: instances are closed one by one."""
+
+
+def _where(folder: ModelFolder, filename: str) -> dict[str, Any]:
+    """The part of an order that says which file to import."""
+    return {
+        "directory": str(folder.model),
+        "version": folder.version.name,
+        "filename": filename or _DEFAULT_FILENAME,
+        "name": folder.model.name,
+    }
+
+
+class PythonBackend:
+    """Starts workers. `loop` is the event loop that batches come from; raises Invalid for a bad setting."""
+
+    name = "python"
+    default_instance_count = 1
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
+        self._loop = loop
+        self._settings = parse_settings(settings)
+        self._workers: set[Worker] = set()
+
+    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
+        """The configuration as the model's `auto_complete_config` leaves it, None without such a function (contract
+        R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""
+        config = json.loads(config_json)
+        name = config.get("name") or folder.model.name
+        order = {**_where(folder, filename), "name": name, "complete": config}
+        worker = self._spawn()
+        try:
+            completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
+            return completed
+        finally:
+            worker.kill()
+            self._workers.discard(worker)
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel:
+        """Raises Unsupported for what the configuration asks and this backend does not do."""
+        for parameter in _NOT_SERVED:
+            if parameter in config.parameters:
+                raise Unsupported(
+                    f"model '{config.name}': the parameter '{parameter}' of Python models is not supported"
+                )
+        force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
+        if force_cpu not in ("yes", "no"):
+            raise Invalid(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
+        if config.decoupled:
+            raise Unsupported(f"model '{config.name}': decoupled Python models are not supported")
+        return PythonModel(self, config, folder)
+
+    def start_instance(self, order: Mapping[str, Any], name: str) -> PythonInstance:
+        """A worker that carried out `order`, listened to by the loop. Raises Internal."""
+        worker = self._spawn()
+        try:
+            self._ask(worker, order, name, None)
+        except Error:
+            self._workers.discard(worker)
+            raise
+        instance = PythonInstance(worker, name, self._settings.finish_limit, self._workers.discard)
+        instance.listen(self._loop)
+        return instance
+
+    def close(self) -> None:
+        """Ends what still runs, such as a worker whose model never finishes its initialize."""
+        for worker in list(self._workers):
+            worker.kill()
+        self._workers.clear()
+
+    def _spawn(self) -> Worker:
+        try:
+            worker = Worker(Process())
+        except OSError as error:
+            raise Internal(f"Failed to start a worker process: {error}") from error
+        self._workers.add(worker)
+        return worker
+
+    def _ask(self, worker: Worker, order: Mapping[str, Any], name: str, limit: float | None) -> Any:
+        try:
+            return worker.ask(order, limit)
+        except WorkerRefused as error:
+            raise Internal(str(error)) from error
+        except WorkerSlow as error:
+            raise Internal(f"Timed out while completing the configuration of '{name}': {error}") from error
+        except WorkerLost as error:
+            raise _unhealthy(name) from error
+
+
+_NOT_SERVED = ("EXECUTION_ENV_PATH", "EXECUTION")

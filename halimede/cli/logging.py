@@ -1,0 +1,154 @@
+"""Installs the server's logging: Triton's line formats, streams and levels over the standard library's `logging`.
+
+Every room logs to a logger below `halimede`; only `cli` calls `install`. Lines are formatted on the thread that logs
+and written by a thread of their own, so that a slow terminal or disk never holds the event loop.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol, TextIO
+
+from halimede.errors import Invalid
+from halimede.options import LogOptions
+
+ROOT = "halimede"
+_TABLE = "table"
+_FLUSH_SECONDS = 5.0
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# As the real server writes them: capital hexadecimal digits, and only control characters, quote and backslash escaped.
+_ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
+
+
+class Sink(Protocol):
+    """Where lines go: a text stream."""
+
+    def write(self, text: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+def verbose(level: int) -> int:
+    """The level for `Logger.log` of a message that `--log-verbose` shows from `level` (1 or more) on (C4)."""
+    return logging.INFO - level
+
+
+def log_table(logger: logging.Logger, text: str, heading: str = "") -> None:
+    """Log a table: the heading as a message, then the rows as they are (L3)."""
+    logger.info(heading, extra={_TABLE: text}, stacklevel=2)
+
+
+def _default_prefix(record: logging.LogRecord, letter: str) -> str:
+    seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
+    stamp = time.strftime("%m%d %H:%M:%S", time.gmtime(seconds))
+    return f"{letter}{stamp}.{microseconds:06} {record.process} {record.filename}:{record.lineno}] "
+
+
+def _iso_prefix(record: logging.LogRecord, letter: str) -> str:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+    return f"{stamp} {letter} {record.process} {record.filename}:{record.lineno}] "
+
+
+_PREFIXES: dict[str, Callable[[logging.LogRecord, str], str]] = {"default": _default_prefix, "ISO8601": _iso_prefix}
+
+
+class TritonFormatter(logging.Formatter):
+    """Formats a record as L1 or L2 have it, in UTC; verbose messages carry the letter I."""
+
+    def __init__(self, style: str = "default", escape: bool = True) -> None:
+        super().__init__()
+        self._prefix = _PREFIXES[style]
+        self._escape = escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = self._prefix(record, _letter(record.levelno))
+        rows = getattr(record, _TABLE, None)
+        if rows is not None:
+            return f"{prefix}{record.getMessage()}\n{rows}\n"
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        return prefix + (f'"{message.translate(_ESCAPES)}"' if self._escape else message)
+
+
+def _letter(level: int) -> str:
+    return "E" if level >= logging.ERROR else "W" if level >= logging.WARNING else "I"
+
+
+def _is_wanted(options: LogOptions, level: int) -> bool:
+    """The four switches are independent of each other: warnings may be on while errors are off (C4, C5)."""
+    if level >= logging.ERROR:
+        return options.error
+    if level >= logging.WARNING:
+        return options.warning
+    return options.info if level >= logging.INFO else level >= verbose(options.verbose)
+
+
+class Log(logging.Handler):
+    """The handler on the `halimede` logger. Any thread may log; `close` writes what is left and ends the writer."""
+
+    def __init__(self, options: LogOptions, out: Sink, err: Sink, file: TextIO | None = None) -> None:
+        super().__init__()
+        self._out: Sink = file or out
+        self._err: Sink = file or err
+        self._file = file
+        self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
+        self._is_open = True
+        self._writer = threading.Thread(target=self._write, name="halimede-log", daemon=True)
+        self.addFilter(lambda record: _is_wanted(options, record.levelno))
+        self.setFormatter(TritonFormatter(options.format, options.escape))
+        self._writer.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + "\n"
+        except Exception:  # arguments that do not fit the message: the one who logs must not fail by it
+            self.handleError(record)
+            return
+        self._lines.put((self._err if record.levelno >= logging.WARNING else self._out, line))
+
+    def close(self) -> None:
+        """Idempotent; waits some seconds at most, since the reader of a pipe may be stuck."""
+        if self._is_open:
+            self._is_open = False
+            self._lines.put(None)
+            self._writer.join(_FLUSH_SECONDS)
+            if self._file and not self._writer.is_alive():
+                self._file.close()
+        super().close()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            sink, text = line
+            # A console that went away or a full disk must not end the server, and there is nowhere left to say it.
+            with suppress(OSError, ValueError):
+                sink.write(text)
+                sink.flush()
+
+
+def _open(path: str) -> TextIO:
+    try:
+        return Path(path).open("a", encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise Invalid(f"Failed to open log file '{path}': {error.strerror}") from None
+
+
+def install(options: LogOptions, out: Sink, err: Sink) -> Log:
+    """Send what is logged below `halimede` to `out` (information) and `err` (warnings and errors), or all of it to the
+    log file (L4). Replaces an earlier installation. Raises `Invalid` where the file cannot be opened (C7).
+    """
+    file = _open(options.file) if options.file else None
+    logger = logging.getLogger(ROOT)
+    for earlier in [handler for handler in logger.handlers if isinstance(handler, Log)]:
+        logger.removeHandler(earlier)
+        earlier.close()
+    log = Log(options, out, err, file)
+    logger.addHandler(log)
+    logger.setLevel(verbose(max(options.verbose, 0)))
+    logger.propagate = False
+    return log

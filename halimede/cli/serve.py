@@ -1,0 +1,157 @@
+"""`halimede serve`: one engine and its front ends on one event loop, from the first log line to the exit status.
+
+The only place that installs signal handlers and logging and changes settings of the process. Runs on the main thread.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from halimede import __version__
+from halimede.cli.hints import hints
+from halimede.cli.logging import install, log_table
+from halimede.cli.tables import model_table, options_table
+from halimede.errors import Error
+from halimede.front.http import HttpFront
+from halimede.front.metrics import MetricsFront
+from halimede.models.lifecycle import ModelTable
+from halimede.options import Endpoint, ServerOptions
+from halimede.platform.loops import new_event_loop
+from halimede.platform.offload import Offload
+from halimede.service.engine import EXTENSIONS, Engine
+from halimede.transport.http1 import Handler, Listener
+from halimede.transport.sockets import bound_socket
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL = 0.0005
+"""Seconds that a busy Python thread may keep the event loop waiting: a tenth of the default, at little cost."""
+
+
+def serve(options: ServerOptions) -> int:
+    """Serves until SIGINT or SIGTERM. 0 after a clean end, 1 when start-up failed or requests were left behind."""
+    try:
+        install(options.log, sys.stdout, sys.stderr)
+    except Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(Server(options).run())
+
+
+class Server:
+    """One run of the server: `run` is the whole of it."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._closers: list[Callable[[float], Awaitable[None]]] = []
+        self._http = ""
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, ended.set)
+        engine = Engine(self._options, loop)
+        offload = Offload(loop)
+        try:
+            clean = await self._start(engine, offload, loop)
+            if clean is None:
+                await engine.stop(self._options.exit_timeout_secs)
+                return 1
+            await ended.wait()
+            return 0 if await self._stop(engine) else 1
+        finally:
+            offload.close()
+
+    async def _start(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool | None:
+        """Models first, then the ports (contract C61). None when the server shall not run."""
+        options = self._options
+        try:
+            loaded = await engine.start()
+        except Error as error:
+            log.error("%s", error)
+            if options.exit_on_error:
+                print(f"error: creating server: Internal - {error}", file=sys.stderr)
+                return None
+            loaded = True
+        log_table(log, model_table(_rows(engine.models)))
+        if not loaded and options.exit_on_error:
+            print("error: creating server: Internal - failed to load all models", file=sys.stderr)
+            return None
+        log_table(log, options_table(options, __version__, EXTENSIONS))
+        gc.collect()
+        gc.freeze()  # what was loaded stays; the collector need not look at it again and again
+        try:
+            await self._open_ports(engine, offload, loop)
+        except Error as error:
+            print(f"error: {error}", file=sys.stderr)
+            return None
+        self._say_hints(engine)
+        return True
+
+    async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
+        """Opens what is allowed, and says where (contract L6)."""
+        options = self._options
+        if options.http.allowed:
+            self._http = await self._listen(options.http, HttpFront(engine, offload).handle, loop)
+            log.info("Started HTTPService at %s", self._http)
+        if options.metrics.allowed:
+            metrics = await self._listen(options.metrics, MetricsFront(engine).handle, loop)
+            log.info("Started Metrics Service at %s", metrics)
+
+    async def _listen(self, endpoint: Endpoint, handler: Handler, loop: asyncio.AbstractEventLoop) -> str:
+        """Serves HTTP there; the address and the port that it came to be."""
+        listener = Listener(handler)
+        sock = bound_socket(endpoint.address, endpoint.port, endpoint.reuse_port)
+        server = await loop.create_server(listener.connect, sock=sock, backlog=1024)
+
+        async def close(timeout: float) -> None:
+            server.close()
+            listener.drain()
+            await listener.closed(timeout)
+            listener.abort()
+
+        self._closers.append(close)
+        host, port = sock.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def _say_hints(self, engine: Engine) -> None:
+        """A line for curl and one for Python, for whoever sits at a terminal."""
+        if not (self._http and sys.stdout.isatty()):
+            return
+        configs = [
+            version.config for record in engine.models for version in engine.models.ready_versions(record.name)[-1:]
+        ]
+        address = self._http.replace("0.0.0.0", "localhost")
+        lines = hints(configs, address, os.path.relpath(sys.executable))
+        if lines:
+            print("\nTry it:\n  " + "\n  ".join(lines) + "\n", flush=True)
+
+    async def _stop(self, engine: Engine) -> bool:
+        """No new connections; what was accepted is answered within the timeout; then the models go (contract C61)."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._options.exit_timeout_secs
+        log.info("Waiting for in-flight requests to complete.")
+        await asyncio.gather(*(close(self._options.exit_timeout_secs) for close in self._closers))
+        finished = await engine.stop(max(0.0, until - loop.time()))
+        if not finished:
+            log.error("Exit timeout expired. Exiting immediately.")
+        return finished
+
+
+def _rows(models: ModelTable) -> list[tuple[str, str, str]]:
+    """The model table's rows: each version with its state, a model without any with the reason (contract L6)."""
+    rows: list[tuple[str, str, str]] = []
+    for record in models:
+        for number, version in sorted(record.versions.items()):
+            status = f"{version.state.value}: {version.reason}" if version.reason else version.state.value
+            rows.append((record.name, str(number), status))
+        if not record.versions:
+            rows.append((record.name, "-", f"UNAVAILABLE: {record.reason}" if record.reason else "Not loaded"))
+    return rows

@@ -1,0 +1,36 @@
+"""Model configuration: text and JSON in and out, defaults, completion, checks, and the frozen values compiled from it.
+
+The protobuf message does not leave this room. Nothing here knows of engines, backends or protocols; files are read,
+never written. Synchronous, any thread.
+"""
+
+from halimede.config.draft import Draft, read
+from halimede.config.labels import read_labels
+from halimede.config.model_config import (
+    DescribedTensor,
+    Description,
+    DynamicBatching,
+    InstanceGroup,
+    InstanceKind,
+    ModelConfig,
+    TensorSpec,
+    VersionChoice,
+    VersionPolicy,
+)
+from halimede.config.versions import versions_to_load
+
+__all__ = [
+    "DescribedTensor",
+    "Description",
+    "Draft",
+    "DynamicBatching",
+    "InstanceGroup",
+    "InstanceKind",
+    "ModelConfig",
+    "TensorSpec",
+    "VersionChoice",
+    "VersionPolicy",
+    "read",
+    "read_labels",
+    "versions_to_load",
+]

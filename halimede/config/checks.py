@@ -1,0 +1,165 @@
+"""The checks that a configuration must pass, in Triton's words (contract R41, R45, R46, R48, R53, S33).
+
+Each raises for the first thing that is wrong. Pure, any thread.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelQueuePolicy
+
+from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
+from halimede.config.message import Message
+from halimede.errors import Internal, Invalid
+from halimede.tensors import BY_NUMBER
+
+_TENSORRT = "tensorrt_plan"
+_MIN_COMPUTE_CAPABILITY = 6.0
+_SIZE_RULE = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+
+
+def check_config(message: Message) -> None:
+    """Everything but inputs, outputs and instance groups. Raises Invalid."""
+    for problem in _problems(message):
+        raise Invalid(problem)
+
+
+def _problems(message: Message) -> Iterator[str]:
+    yield from _backend_problems(message)
+    if message.max_batch_size < 0:
+        yield f"'max_batch_size' must be non-negative value for {message.name}"
+    if message.HasField("dynamic_batching"):
+        yield from _batcher_problems(message)
+    yield from _ensemble_problems(message)
+    if message.model_transaction_policy.decoupled and message.response_cache.enable:
+        yield (
+            f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
+            "Please disable the response cache."
+        )
+
+
+def _backend_problems(message: Message) -> Iterator[str]:
+    name, platform, backend = message.name, message.platform, message.backend
+    if not backend and platform != ENSEMBLE:
+        yield f"unexpected platform type '{platform}' for {name}"
+    if backend and platform == ENSEMBLE:
+        yield f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
+    if backend in PLATFORM_BACKENDS and PLATFORMS.get(platform) != backend:
+        yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
+
+
+def _batcher_problems(message: Message) -> Iterator[str]:
+    name, batcher = message.name, message.dynamic_batching
+    for size in batcher.preferred_batch_size:
+        if size <= 0:
+            yield f"dynamic batching preferred size must be positive for {name}"
+        if size > message.max_batch_size:
+            yield f"dynamic batching preferred size must be <= max batch size for {name}"
+    levels = batcher.priority_levels
+    if levels:
+        if not 1 <= batcher.default_priority_level <= levels:
+            yield f"default priority level must be in range [1, {levels}] for {name}"
+        if not all(1 <= level <= levels for level in batcher.priority_queue_policy):
+            yield f"priority queue policy must have priority level in range [1, {levels}] for {name}"
+    if batcher.preserve_ordering:
+        if levels > 1:
+            yield f"Only one priority level is allowed when 'preserve_ordering' is true for {name}"
+        policies = (batcher.default_queue_policy, *batcher.priority_queue_policy.values())
+        if any(p.default_timeout_microseconds and p.timeout_action == ModelQueuePolicy.DELAY for p in policies):
+            yield f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
+
+
+def _ensemble_problems(message: Message) -> Iterator[str]:
+    is_scheduled, is_ensemble = message.HasField("ensemble_scheduling"), message.platform == ENSEMBLE
+    if is_scheduled and not is_ensemble:
+        yield f"ensemble scheduling cannot be set for model '{message.name}' whose platform is not {ENSEMBLE}"
+    if is_ensemble and not is_scheduled:
+        yield f"ensemble scheduling must be set for ensemble {message.name} whose platform is {ENSEMBLE}"
+
+
+def check_tensors(message: Message) -> None:
+    """The inputs, then the outputs. Raises Invalid."""
+    for word, specs in (("input", message.input), ("output", message.output)):
+        for spec in specs:
+            for problem in _tensor_problems(spec, word, message):
+                raise Invalid(f"{problem} for {message.name}")
+
+
+def _tensor_problems(spec: Message, word: str, message: Message) -> Iterator[str]:
+    yield from _shape_problems(spec, f"model {word} ", message.max_batch_size)
+    if word == "input" and spec.format in (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW) and len(spec.dims) != 3:
+        yield "model input NHWC/NCHW require 3 dims"
+    if message.platform != _TENSORRT and spec.is_shape_tensor:
+        yield "shape tensors are only supported for TensorRT platform"
+    if message.platform != _TENSORRT and spec.is_non_linear_format_io:
+        yield "Non-linear IO format is only supported for the TensorRT platform"
+
+
+def _shape_problems(spec: Message, prefix: str, max_batch_size: int) -> Iterator[str]:
+    if not spec.name:
+        yield f"{prefix}must specify 'name'"
+    named = f"{prefix}'{spec.name}' "
+    if spec.data_type not in BY_NUMBER:
+        yield f"{named}must specify 'data_type'"
+    if not spec.dims:
+        yield f"{named}must specify 'dims'"
+    is_reshaped = spec.HasField("reshape")
+    if is_reshaped and not spec.reshape.shape and max_batch_size == 0:
+        yield f"{named}cannot have empty reshape for non-batching model as scalar tensors are not supported"
+    if not all(map(_is_size, spec.dims)):
+        yield f"{named}dimension {_SIZE_RULE}"
+    if is_reshaped:
+        yield from (named + problem for problem in _reshape_problems(spec.dims, spec.reshape.shape))
+
+
+def _is_size(dim: int) -> bool:
+    return dim >= 1 or dim == -1
+
+
+def _reshape_problems(dims: Sequence[int], shape: Sequence[int]) -> Iterator[str]:
+    """Between variable dimensions, both must have as many elements: [2, 4, -1, 6] may become [8, -1, 1, 6]."""
+    if not all(map(_is_size, shape)):
+        yield f"reshape dimensions {_SIZE_RULE}"
+    runs, new_runs = _runs(dims), _runs(shape)
+    if len(runs) > 1 and len(new_runs) > 1 and len(runs) != len(new_runs):
+        yield "has different number of variable-size dimensions for dims and reshape"
+    if runs != new_runs:
+        yield "has different size for dims and reshape"
+
+
+def _runs(dims: Sequence[int]) -> list[int]:
+    """The element counts before, between and behind the variable dimensions."""
+    ends = [i for i, dim in enumerate(dims) if dim == -1]
+    starts = [0, *(end + 1 for end in ends)]
+    return [prod(dims[start:end]) for start, end in zip(starts, [*ends, len(dims)], strict=True)]
+
+
+def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
+    """The groups after their defaults were filled in. Raises Invalid, Internal for a kind that nobody knows."""
+    for group in message.instance_group:
+        where = f"instance group {group.name} of model {message.name}"
+        if group.kind == ModelInstanceGroup.KIND_GPU:
+            _check_gpus(group, where, gpus)
+        elif group.kind not in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
+            raise Internal(f"{where} has unexpected kind KIND_AUTO")
+        elif group.gpus:
+            raise Invalid(f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs")
+        if group.profile and message.platform != _TENSORRT:
+            raise Invalid(
+                f"{where} and platform {message.platform}specifies profile field which is only supported for "
+                "TensorRT models"
+            )
+
+
+_KIND_NAMES = {ModelInstanceGroup.KIND_CPU: "KIND_CPU", ModelInstanceGroup.KIND_MODEL: "KIND_MODEL"}
+
+
+def _check_gpus(group: Message, where: str, gpus: Sequence[int]) -> None:
+    if not group.gpus:
+        raise Invalid(f"{where} has kind KIND_GPU but no GPUs are available")
+    for gpu in group.gpus:
+        if gpu not in gpus:
+            raise Invalid(
+                f"{where} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                f"compute compatibility of {_MIN_COMPUTE_CAPABILITY:f} are: {', '.join(map(str, gpus))}"
+            )

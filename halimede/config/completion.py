@@ -1,0 +1,94 @@
+"""Completing a configuration from what a model file, or the code of a model, says (contract R72, R77, R82). Changes
+messages in place; pure otherwise, any thread.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from halimede.config.message import Message, parse_values
+from halimede.config.model_config import DescribedTensor, Description
+from halimede.errors import Internal, Invalid
+
+_SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+_REPLACED = ("input", "output", "model_transaction_policy")
+
+
+def lacks_tensors(message: Message) -> bool:
+    """Whether inputs or outputs are missing, so that the model must be asked (contract R72)."""
+    return not (_has_inputs(message) and message.output)
+
+
+def _has_inputs(message: Message) -> bool:
+    return bool(message.input or message.batch_input)
+
+
+def complete_from_description(message: Message, description: Description, default_max_batch_size: int) -> list[str]:
+    """Batching and whichever of inputs and outputs are missing; returns warnings. Raises Invalid.
+
+    Does nothing where nothing is missing: a full configuration is never altered (contract R73).
+    """
+    if not lacks_tensors(message):
+        return []
+    warnings = _complete_batching(message, description, default_max_batch_size)
+    if not _has_inputs(message):
+        _fill(message.input, description.inputs, message.max_batch_size > 0)
+    if not message.output:
+        _fill(message.output, description.outputs, message.max_batch_size > 0)
+    return warnings
+
+
+def _complete_batching(message: Message, description: Description, default_max_batch_size: int) -> list[str]:
+    name, warnings = message.name, []
+    if not all(t.shape and t.shape[0] == -1 for t in (*description.inputs, *description.outputs)):
+        if message.max_batch_size:
+            raise Invalid(
+                f"autofill failed for model '{name}': model does not support batching while non-zero max_batch_size "
+                "is specified"
+            )
+        return []
+    if message.max_batch_size == 0:
+        message.max_batch_size = max(default_max_batch_size, 0)
+        warnings.append(
+            f"autofilled max_batch_size to {message.max_batch_size} for model '{name}' since batching is supporrted "
+            "but no max_batch_size is specified in model configuration. Must specify max_batch_size to utilize "
+            "autofill with a larger max batch size"  # "supporrted" is Triton's own spelling
+        )
+    if message.max_batch_size > 1 and not message.WhichOneof("scheduling_choice"):
+        message.dynamic_batching.SetInParent()
+    return warnings
+
+
+def _fill(specs: Any, tensors: Iterable[DescribedTensor], batching: bool) -> None:
+    for tensor in tensors:
+        spec = specs.add(name=tensor.name, data_type=tensor.datatype.number)
+        dims = (tensor.shape or ())[1 if batching else 0 :]
+        spec.dims.extend(dims or (1,))
+        if batching and not dims:  # a scalar: dims may not be empty, so one element is reshaped to none
+            spec.reshape.SetInParent()
+        if tensor.optional:
+            spec.optional = True
+
+
+def complete_from_values(message: Message, values: Mapping[str, Any], origin: str) -> None:
+    """Takes over what a model may decide: batch size, tensors, decoupling, and a scheduler where there is none.
+
+    The rest of `values` is ignored (contract R82). Raises Invalid, beginning with `origin`, and Internal.
+    """
+    allowed = ("max_batch_size", *_REPLACED, *_SCHEDULERS)
+    offered = parse_values({key: values[key] for key in allowed if key in values}, origin)
+    if "max_batch_size" in values:
+        message.max_batch_size = offered.max_batch_size
+    for field in _REPLACED:
+        if field in values:
+            message.ClearField(field)
+            getattr(message, field).MergeFrom(getattr(offered, field))
+    _complete_scheduler(message, offered)
+
+
+def _complete_scheduler(message: Message, offered: Message) -> None:
+    chosen, wanted = message.WhichOneof("scheduling_choice"), offered.WhichOneof("scheduling_choice")
+    if wanted and chosen is None:
+        getattr(message, wanted).CopyFrom(getattr(offered, wanted))
+    elif wanted and wanted != chosen:
+        number = message.DESCRIPTOR.fields_by_name[chosen].number
+        raise Internal(f"Cannot update scheduling choice from {number} to {number} when auto-completing.")

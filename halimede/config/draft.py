@@ -1,0 +1,136 @@
+"""A configuration on its way from its file to the frozen ModelConfig of a load.
+
+Wraps the protobuf message, which does not leave this room. Synchronous, reads files only in `read`; a draft belongs to
+one load and one thread at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from halimede.config import message as messages
+from halimede.config.checks import check_config, check_instance_groups, check_tensors
+from halimede.config.compiling import compile_config, version_policy_of
+from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
+from halimede.config.defaults import fill_defaults, fill_instance_groups
+from halimede.config.identify import complete_backend
+from halimede.config.model_config import Description, ModelConfig, VersionPolicy
+from halimede.config.rendering import json_text
+from halimede.config.unserved import first_unserved
+from halimede.errors import Internal, Invalid, Unsupported
+
+
+def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft":
+    """The configuration of the model in `folder`: parsed, its backend found, defaults filled in, checked.
+
+    What raises here is what the real server calls a poll failure: the model never gets as far as a version. No file
+    is an empty configuration, unless `strict`; `strict` also checks inputs and outputs, since nothing will complete
+    them (contract R64). Raises Invalid, Internal.
+    """
+    try:
+        file = messages.file_of(folder, config_name)
+        is_there = strict or file.exists()
+        message = messages.parse_file(file, folder.name) if is_there else messages.empty()
+        complete_backend(message, folder)
+    except OSError as error:
+        raise Internal(f"failed to read {error.filename}: {error.strerror}") from error
+    fill_defaults(message)
+    check_config(message)
+    if strict:
+        check_tensors(message)
+    if message.name != folder.name:
+        raise Invalid(
+            f"unexpected directory name '{folder.name}' for model '{message.name}', directory name must equal model "
+            "name"
+        )
+    return Draft(file, message)
+
+
+class Draft:
+    """A configuration that may still be completed. `file` is where it was read, or would have been."""
+
+    __slots__ = ("_message", "file")
+
+    def __init__(self, file: Path, message: messages.Message) -> None:
+        self.file = file
+        self._message = message
+
+    @property
+    def name(self) -> str:
+        return str(self._message.name)
+
+    @property
+    def backend(self) -> str:
+        """Empty only for an ensemble, which `refuse_unserved` refuses."""
+        return str(self._message.backend)
+
+    @property
+    def platform(self) -> str:
+        return str(self._message.platform)
+
+    @property
+    def max_batch_size(self) -> int:
+        return int(self._message.max_batch_size)
+
+    @property
+    def model_filename(self) -> str:
+        """The file or directory to open in a version directory; may be empty for a backend that opens none."""
+        return str(self._message.default_model_filename)
+
+    @property
+    def version_policy(self) -> VersionPolicy:
+        return version_policy_of(self._message)
+
+    @property
+    def needs_description(self) -> bool:
+        """Whether inputs (batch inputs count) or outputs are missing (contract R72)."""
+        return lacks_tensors(self._message)
+
+    def json(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> str:
+        """The configuration as it is now, with its instance groups, as JSON: what a Python model's
+        `auto_complete_config` is given."""
+        return json_text(self._with_groups(gpus, default_instance_count))
+
+    def complete(self, description: Description, default_max_batch_size: int) -> list[str]:
+        """Fills in what is missing from what the model file declares; returns warnings to log (contract R72).
+
+        Raises Invalid where the configuration asks for batches and the model cannot.
+        """
+        warnings = complete_from_description(self._message, description, default_max_batch_size)
+        fill_defaults(self._message)
+        return warnings
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Takes over what a model's own code decided (contract R77, R82): the fields that it may; the rest is ignored.
+
+        Raises Invalid where a value is not of its field's type, Internal for a scheduler other than the chosen one.
+        """
+        complete_from_values(self._message, values, f"{self.file}: model '{self.name}': auto-completed configuration")
+        fill_defaults(self._message)
+
+    def refuse_unserved(self) -> None:
+        """Raises Unsupported, naming file, model and field, for the first field that is not served yet.
+
+        `finish` does it too; sooner is for a loader that would otherwise look for a backend in vain.
+        """
+        field = first_unserved(self._message)
+        if field:
+            raise Unsupported(f"{self.file}: model '{self.name}': field '{field}' is not supported yet")
+
+    def finish(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> ModelConfig:
+        """The configuration, complete, checked, compiled. May be called again.
+
+        `gpus` are the devices of this machine, `default_instance_count` what the backend wants of a CPU group without
+        a count (contract R53). Raises Invalid, Internal, Unsupported.
+        """
+        message = self._with_groups(gpus, default_instance_count)
+        check_instance_groups(message, gpus)
+        check_config(message)
+        check_tensors(message)
+        self.refuse_unserved()
+        return compile_config(message)
+
+    def _with_groups(self, gpus: Sequence[int], default_instance_count: int) -> messages.Message:
+        message = messages.copy_of(self._message)
+        fill_instance_groups(message, gpus, default_instance_count)
+        return message

@@ -1,0 +1,95 @@
+"""Which backend a model is for: backend, platform and file name complete each other, or the files tell (contract R41,
+R54, R70, R71). Looks at file names, opens nothing; any thread.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.config.message import Message
+from halimede.errors import Invalid
+
+ENSEMBLE = "ensemble"
+"""The platform of a model that is made of others and has no backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of model file. `directory` says whether its file is a directory, None where it may be either."""
+
+    backend: str
+    platform: str
+    filename: str
+    directory: bool | None
+
+
+FORMATS = (  # the order is the order in which a version directory is searched
+    Format("tensorflow", "tensorflow_savedmodel", "model.savedmodel", True),
+    Format("tensorflow", "tensorflow_graphdef", "model.graphdef", False),
+    Format("tensorrt", "tensorrt_plan", "model.plan", False),
+    Format("onnxruntime", "onnxruntime_onnx", "model.onnx", None),
+    Format("openvino", "", "model.xml", None),
+    Format("pytorch", "pytorch_libtorch", "model.pt", False),
+    Format("pytorch", "torch_aoti", "model.pt2", None),
+    Format("python", "", "model.py", None),
+)
+PLATFORMS = {f.platform: f.backend for f in FORMATS if f.platform}
+"""The backend of each known platform."""
+PLATFORM_BACKENDS = frozenset(PLATFORMS.values())
+"""Backends that take no platform but their own; any other backend takes any."""
+
+
+def complete_backend(message: Message, folder: Path) -> None:
+    """Fills in whichever of `backend`, `platform` and `default_model_filename` follow from the rest, and `name`.
+
+    Raises Invalid where nothing says what the model is.
+    """
+    message.name = message.name or folder.name
+    found = _named(message) or _in_folder(message, folder)
+    if found:
+        message.backend = message.backend or found.backend
+        message.platform = message.platform or found.platform
+        message.default_model_filename = message.default_model_filename or found.filename
+    elif not (message.backend or message.platform or message.default_model_filename):
+        _complete_custom(message, folder.name)
+
+
+def _named(message: Message) -> Format | None:
+    """The format that platform or file name tell, of the backend if that is given too."""
+    if message.platform in PLATFORMS:
+        return next((f for f in _candidates(message) if f.platform == message.platform), None)
+    return next((f for f in _candidates(message) if f.filename == message.default_model_filename), None)
+
+
+def _candidates(message: Message) -> Iterator[Format]:
+    return (f for f in FORMATS if message.backend in ("", f.backend))
+
+
+def _in_folder(message: Message, folder: Path) -> Format | None:
+    """The format that the first version directory shows; where it shows none, the backend's own usual one."""
+    if message.platform or message.default_model_filename:
+        # Something else is named already, so the files decide nothing; the backend still knows its platform.
+        return _usual(message.backend)
+    versions = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if versions:
+        for candidate in _candidates(message):
+            path = versions[0] / candidate.filename
+            if path.exists() and candidate.directory in (None, path.is_dir()):
+                return candidate
+    return _usual(message.backend)
+
+
+def _usual(backend: str) -> Format | None:
+    """The first format of a backend. TensorFlow has none: its platform must be known."""
+    return next((f for f in FORMATS if f.backend == backend != "tensorflow"), None)
+
+
+def _complete_custom(message: Message, model: str) -> None:
+    _, dot, backend = model.partition(".")
+    if not dot:
+        raise Invalid(
+            f"Invalid model name: Could not determine backend for model '{model}' with no backend in model "
+            "configuration. Expected model name of the form 'model.<backend_name>'."
+        )
+    message.backend = backend
+    message.default_model_filename = f"model.{backend}"

@@ -1,0 +1,59 @@
+"""The field's own protobuf message of a model configuration, and its text form (contract R7, C16).
+
+The only module of the room that imports the message class; the message itself stays in the room. Reads files; any
+thread.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from halimede.errors import Internal, Invalid
+
+Message = Any
+"""A `model_config_pb2.ModelConfig`, which comes without type information."""
+
+
+def empty() -> Message:
+    return model_config_pb2.ModelConfig()
+
+
+def copy_of(message: Message) -> Message:
+    other = empty()
+    other.CopyFrom(message)
+    return other
+
+
+def enum_name(field: Any, number: int) -> str | int:
+    """The name of an enum value, or the number itself where the enum knows none (the text form allows that)."""
+    value = field.enum_type.values_by_number.get(number)
+    return number if value is None else str(value.name)
+
+
+def file_of(folder: Path, config_name: str) -> Path:
+    """`configs/<config_name>.pbtxt` where it exists, else `config.pbtxt` (contract C16)."""
+    named = folder / "configs" / f"{config_name}.pbtxt"
+    return named if config_name and named.is_file() else folder / "config.pbtxt"
+
+
+def parse_file(file: Path, model: str) -> Message:
+    """The message in a text file. Raises Internal where no file can be read, Invalid where it is no configuration."""
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {file}: {error.strerror}") from error
+    try:
+        return text_format.Parse(raw.decode(), empty())
+    except (text_format.ParseError, ValueError) as error:  # ValueError: bytes or escapes that are not UTF-8
+        problem = " ".join(str(error).split())  # one line: a message may quote the text
+        raise Invalid(f"failed to read text proto from {file}: model '{model}': {problem}") from error
+
+
+def parse_values(values: dict[str, Any], origin: str) -> Message:
+    """The message of JSON values. Raises Invalid, beginning with `origin`, where they are no configuration."""
+    try:
+        return json_format.ParseDict(values, empty())
+    except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
+        raise Invalid(f"{origin}: {error}") from error

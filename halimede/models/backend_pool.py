@@ -1,0 +1,34 @@
+"""The backends of one engine: each created when the first model needs it, and shared by all models after that.
+
+Called from several load threads at once. Who asks first creates, the others wait for the same future; no lock.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from halimede.backends.api import Backend
+
+
+class BackendPool:
+    """`create` makes a backend by name and may block or raise Error. Failures are not kept."""
+
+    def __init__(self, create: Callable[[str], Backend]) -> None:
+        self._create = create
+        self._made: dict[str, Future[Backend]] = {}
+
+    def get(self, name: str) -> Backend:
+        mine: Future[Backend] = Future()
+        future = self._made.setdefault(name, mine)
+        if future is mine:
+            try:
+                mine.set_result(self._create(name))
+            except BaseException as error:
+                self._made.pop(name)
+                mine.set_exception(error)
+        return future.result()
+
+    def close(self) -> None:
+        """Closes the backends; called when no model is left. May block."""
+        for future in self._made.values():
+            future.result().close()
+        self._made.clear()

@@ -1,0 +1,292 @@
+"""What a request must be to reach a model: names, datatypes, shapes, sizes (contract 1.3).
+
+Two halves: a quick check, compiled once per load, that only says yes or no, and the explanation, which walks the rules
+in the order of the contract and raises the error whose words the client knows. Pure; any thread.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from halimede.config.model_config import ModelConfig, TensorSpec
+from halimede.errors import Error, Internal, Invalid
+from halimede.requests import InferRequest
+from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, shape_text
+
+_BATCHING_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class RequestCheck:
+    """The checks of one model version. `check` returns the batch size (0 without batching) and completes the request:
+    raw input deduced, inputs reshaped for the model."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._config = config
+        self._inputs = {spec.name: spec for spec in config.inputs}
+        self._output_names = frozenset(spec.name for spec in config.outputs)
+        self.all_outputs = tuple(spec.name for spec in config.outputs)
+        self._required = frozenset(spec.name for spec in config.inputs if not spec.optional)
+        self._reshapes = any(spec.reshape is not None for spec in config.inputs)
+        self._wildcards = tuple(spec.name for spec in config.inputs if -1 in spec.dims and not spec.allow_ragged_batch)
+        self._has_optional = len(self._required) < len(config.inputs)
+        lead = (-1,) if config.max_batch_size else ()
+        self._quick = tuple(
+            (spec.name, spec.datatype, lead + spec.dims, spec.datatype.size, spec.optional) for spec in config.inputs
+        )
+
+    def check(self, request: InferRequest) -> int:
+        """The batch size. Raises Error with the text of the first rule that the request breaks."""
+        if request.raw is not None:
+            self._deduce_raw(request)
+        batch = self._pass(request)
+        if batch < 0:
+            self._explain(request)
+            raise Internal(f"request to model '{self._config.name}' failed a check that has no explanation")
+        if self._reshapes:
+            self._reshape(request)
+        return batch
+
+    def outputs(self, request: InferRequest) -> Sequence[str]:
+        """The names to answer with (contract H74)."""
+        return request.outputs or self.all_outputs
+
+    def batch_key(self, request: InferRequest) -> object:
+        """Equal for requests that may share a batch (contract S4, S5); None where any two may."""
+        if self._has_optional:
+            return tuple((name, request.inputs[name].shape[1:]) for name in sorted(request.inputs))
+        if not self._wildcards:
+            return None
+        if len(self._wildcards) == 1:
+            return request.inputs[self._wildcards[0]].shape[1:]
+        return tuple(request.inputs[name].shape[1:] for name in self._wildcards)
+
+    # The quick half.
+
+    def _pass(self, request: InferRequest) -> int:
+        """The batch size if every rule holds, else -1."""
+        if request.outputs and not self._output_names.issuperset(request.outputs):
+            return -1
+        inputs = request.inputs
+        seen, batch = 0, -1
+        for name, datatype, dims, size, optional in self._quick:
+            tensor = inputs.get(name)
+            if tensor is None:
+                if optional:
+                    continue
+                return -1
+            seen += 1
+            shape = tensor.shape
+            if tensor.datatype is not datatype or len(shape) != len(dims):
+                return -1
+            elements = 1
+            for want, got in zip(dims, shape, strict=True):
+                if got != want and (want != -1 or got < 0):
+                    return -1
+                elements *= got
+            if size:
+                if tensor.memory.byte_size != elements * size:
+                    return -1
+            elif bytes_problem(tensor, elements, "") is not None:
+                return -1
+            if self._config.max_batch_size:
+                if batch not in (-1, shape[0]):
+                    return -1
+                batch = shape[0]
+        if seen != len(inputs) or batch > self._config.max_batch_size:
+            return -1
+        return max(batch, 0)
+
+    def _reshape(self, request: InferRequest) -> None:
+        """Gives the inputs the shape that the model sees; -1 is filled from the request in order (contract H71)."""
+        lead = 1 if self._config.max_batch_size else 0
+        for name, tensor in request.inputs.items():
+            spec = self._inputs[name]
+            if spec.reshape is not None:
+                shape = tensor.shape[:lead] + reshaped(spec.dims, spec.reshape, tensor.shape[lead:])
+                request.inputs[name] = Tensor(name, tensor.datatype, shape, tensor.memory)
+
+    # Raw requests.
+
+    def _deduce_raw(self, request: InferRequest) -> None:
+        """Makes the body the model's single input (contract H34)."""
+        raw, config = request.raw, self._config
+        assert raw is not None
+        if len(config.inputs) != 1:
+            raise Invalid(
+                "Raw request must only have 1 input (found 1) to be deduced but got "
+                f"{len(config.inputs)} inputs in '{config.name}' model configuration"
+            ).prefixed(request.log_prefix)
+        spec = config.inputs[0]
+        lead = (1,) if config.max_batch_size else ()
+        if spec.datatype is BYTES:
+            if prod(lead + spec.dims) != 1:
+                raise Invalid(
+                    f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+                ).prefixed(request.log_prefix)
+            view = raw.host()
+            raw = HostMemory(view.nbytes.to_bytes(4, "little") + view)
+        shape = lead + self._raw_dims(spec, raw.byte_size, request.log_prefix)
+        request.raw = None
+        request.inputs = {spec.name: Tensor(spec.name, spec.datatype, shape, raw)}
+
+    @staticmethod
+    def _raw_dims(spec: TensorSpec, byte_size: int, prefix: str) -> Shape:
+        if spec.dims.count(-1) > 1:
+            raise Invalid(
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than one "
+                "variable-sized dimension"
+            ).prefixed(prefix)
+        fixed = prod(d for d in spec.dims if d != -1) * max(spec.datatype.size, 1)
+        return tuple(byte_size // fixed if d == -1 else d for d in spec.dims)
+
+    # The explanation.
+
+    def _explain(self, request: InferRequest) -> None:
+        """Raises the error of the first rule broken, in the order of the contract."""
+        for name in request.outputs:
+            if name not in self._output_names:
+                raise Invalid(f"unexpected inference output '{name}' for model '{self._config.name}'")
+        try:
+            self._explain_count(request)
+            self._explain_batch(request)
+            for tensor in request.inputs.values():
+                self._explain_input(tensor)
+        except _Unprefixed as error:
+            raise Invalid(error.message) from None
+        except Error as error:
+            raise error.prefixed(request.log_prefix) from None
+
+    def _explain_count(self, request: InferRequest) -> None:
+        """Contract H60, H61; a required input that is missing is noticed by name (docs/compatibility.md, D44)."""
+        given, most, least = len(request.inputs), len(self._inputs), len(self._required)
+        missing = sorted(self._required.difference(request.inputs))
+        if given > most or given < least or (self._has_optional and missing):
+            expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
+            raise Invalid(
+                f"expected {expected} but got {given} inputs for model '{self._config.name}'. "
+                f"Got input(s) {_names(sorted(request.inputs))}, but missing required input(s) {_names(missing)}. "
+                "Please provide all required input(s)."
+            )
+
+    def _explain_batch(self, request: InferRequest) -> None:
+        model, limit = self._config.name, self._config.max_batch_size
+        if not limit:
+            return
+        batch: int | None = None
+        for tensor in request.inputs.values():
+            if not tensor.shape:
+                raise Invalid(f"input '{tensor.name}' has no shape but model requires batch dimension for '{model}'")
+            if batch is None:
+                batch = tensor.shape[0]
+            elif batch != tensor.shape[0]:
+                raise Invalid(f"input '{tensor.name}' batch size does not match other inputs for '{model}'")
+        if batch is not None and batch > limit:
+            raise Invalid(f"inference request batch-size must be <= {limit} for '{model}'")
+
+    def _explain_input(self, tensor: Tensor) -> None:
+        name, model = tensor.name, self._config.name
+        spec = self._inputs.get(name)
+        if spec is None:
+            raise _Unprefixed(f"unexpected inference input '{name}' for model '{model}'")
+        if tensor.datatype is not spec.datatype:
+            raise Invalid(
+                f"inference input '{name}' data-type is '{tensor.datatype}', but model '{model}' expects "
+                f"'{spec.datatype}'"
+            )
+        self._explain_shape(tensor, spec)
+        elements = prod(tensor.shape)
+        if spec.datatype is BYTES:
+            problem = bytes_problem(tensor, elements, model)
+            if problem is not None:
+                raise problem
+        elif tensor.memory.byte_size != elements * spec.datatype.size:
+            raise Invalid(
+                f"input byte size mismatch for input '{name}' for model '{model}'. "
+                f"Expected {elements * spec.datatype.size}, got {tensor.memory.byte_size}"
+            )
+
+    def _explain_shape(self, tensor: Tensor, spec: TensorSpec) -> None:
+        name, model, batching = tensor.name, self._config.name, bool(self._config.max_batch_size)
+        dims = tensor.shape[1:] if batching else tensor.shape
+        if len(dims) == len(spec.dims):
+            if any(d < 0 for d in dims):
+                raise Invalid(
+                    f"All input dimensions should be specified for input '{name}' for model '{model}', "
+                    f"got {shape_text(tensor.shape)}"
+                )
+            if all(want in (-1, got) for want, got in zip(spec.dims, dims, strict=True)):
+                return
+        expected = ((-1,) if batching else ()) + spec.dims
+        raise Invalid(
+            f"unexpected shape for input '{name}' for model '{model}'. Expected {shape_text(expected)}, "
+            f"got {shape_text(tensor.shape)}. {_BATCHING_NOTE if batching else ''}"
+        )
+
+
+class OutputShapes:
+    """Gives outputs the shape that the configuration shows to clients, where the model itself sees another (R47)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._lead = 1 if config.max_batch_size else 0
+        self._specs = {spec.name: spec for spec in config.outputs if spec.reshape is not None}
+
+    def __bool__(self) -> bool:
+        return bool(self._specs)
+
+    def restore(self, tensor: Tensor) -> Tensor:
+        """The tensor with its shape seen from outside; as it is where the model did not answer in its own shape."""
+        spec = self._specs.get(tensor.name)
+        if spec is None or spec.reshape is None or len(tensor.shape) != self._lead + len(spec.reshape):
+            return tensor
+        shape = tensor.shape[: self._lead] + reshaped(spec.reshape, spec.dims, tensor.shape[self._lead :])
+        return (
+            tensor if prod(shape) != prod(tensor.shape) else Tensor(tensor.name, tensor.datatype, shape, tensor.memory)
+        )
+
+
+class _Unprefixed(Invalid):
+    """An error of the core whose text does not begin with the request's id (contract H62)."""
+
+
+def _names(names: Sequence[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:
+    """`reshape` with each -1 filled by what stands at the -1s of `dims` in `actual`, in order (contract H71)."""
+    variable = iter([got for want, got in zip(dims, actual, strict=True) if want == -1])
+    return tuple(next(variable) if d == -1 else d for d in reshape)
+
+
+def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
+    """What is wrong with the framing of a BYTES input of `expected` elements (contract H70); None if nothing is."""
+    view = tensor.memory.host()
+    at, end, found = 0, view.nbytes, 0
+    where = f"inference input '{tensor.name}' for model '{model}'"
+    while at < end:
+        if found >= expected:
+            return Invalid(f"unexpected number of string elements {found + 1} for {where}, expecting {expected}")
+        if end - at < 4:
+            return Invalid(
+                f"incomplete string length indicator for {where}, expecting 4 bytes but only {end - at} bytes "
+                "available. Please make sure the string length indicator is in one buffer."
+            )
+        length = int.from_bytes(view[at : at + 4], "little")
+        if end - at - 4 < length:
+            return Invalid(
+                f"incomplete string data for {where}, expecting string of length {length} but only "
+                f"{end - at - 4} bytes available"
+            )
+        at += 4 + length
+        found += 1
+    if found != expected:
+        return Invalid(f"expected {expected} string elements for {where}, got {found}")
+    return None
+
+
+def element_type(config: ModelConfig) -> dict[str, DataType]:
+    """The datatypes of the outputs by name."""
+    return {spec.name: spec.datatype for spec in config.outputs}

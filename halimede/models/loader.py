@@ -1,0 +1,168 @@
+"""One load: a model directory becomes opened versions with their instances, or errors; and how to undo it.
+
+Runs on a load thread and may block for as long as a model takes. Touches no table: what it returns, the lifecycle
+publishes or refuses on the event loop.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder
+from halimede.config import Description, Draft, ModelConfig, read, read_labels, versions_to_load
+from halimede.errors import Error, Internal
+from halimede.models.repository import FoundModel, version_names
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""What a completed configuration gets when the model can batch and nobody says how much (contract R72, C45)."""
+
+
+class Backends(Protocol):
+    """Finds a backend by name; may be called from several load threads."""
+
+    def get(self, name: str) -> Backend: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """`gpus` are the ids of the devices that instances may be placed on."""
+
+    auto_complete: bool = True
+    config_name: str = ""
+    retries: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class LoadedVersion:
+    """An opened version, not yet serving."""
+
+    number: int
+    config: ModelConfig
+    model: BackendModel
+    instances: list[Instance]
+    load_seconds: float
+
+    def close(self) -> None:
+        """Gives everything back. May block; does not raise."""
+        close_all([*self.instances, self.model])
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """What came of a load: each version opened or the error why not; or the error of the model as a whole."""
+
+    name: str
+    versions: dict[int, LoadedVersion | Error] = field(default_factory=dict)
+    error: Error | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or any(isinstance(v, Error) for v in self.versions.values())
+
+
+def load(found: FoundModel, backends: Backends, options: LoadOptions) -> LoadResult:
+    """Opens every version that the model's policy asks for. Never raises: what goes wrong is in the result."""
+    result = LoadResult(found.name)
+    try:
+        draft = read(found.folder, config_name=options.config_name, strict=not options.auto_complete)
+        numbers, warnings = versions_to_load(draft.version_policy, version_names(found.folder), found.name)
+        for warning in warnings:
+            log.warning(warning)
+    except Error as error:
+        result.error = error
+        return result
+    except Exception as error:
+        log.exception("loading model '%s' broke", found.name)
+        result.error = Internal(f"{type(error).__name__}: {error}")
+        return result
+    for number in numbers:
+        result.versions[number] = _load_version(found, number, backends, options)
+    return result
+
+
+def _load_version(found: FoundModel, number: int, backends: Backends, options: LoadOptions) -> LoadedVersion | Error:
+    """Tries as often as the options say (contract C18); the error of the last try is the answer."""
+    outcome: LoadedVersion | Error = Internal("never tried")
+    for _ in range(1 + options.retries):
+        try:
+            return _open_version(found, number, backends, options)
+        except Error as error:
+            outcome = error
+        except Exception as error:
+            log.exception("loading model '%s' version %d broke", found.name, number)
+            outcome = Internal(f"{type(error).__name__}: {error}")
+    return outcome
+
+
+def _open_version(found: FoundModel, number: int, backends: Backends, options: LoadOptions) -> LoadedVersion:
+    folder = ModelFolder(found.folder, _version_folder(found.folder, number), number)
+    log.info("loading: %s:%d", found.name, number)
+    began = monotonic()
+    draft = read(found.folder, config_name=options.config_name, strict=not options.auto_complete)
+    draft.refuse_unserved()
+    backend = backends.get(draft.backend)
+    if options.auto_complete:
+        _complete(draft, backend, folder, options)
+    config = draft.finish(gpus=options.gpus, default_instance_count=backend.default_instance_count)
+    for spec in config.outputs:
+        read_labels(found.folder, spec, found.name)
+    opened: list[Instance] = []
+    model = backend.open(config, folder)
+    try:
+        for place in places(config):
+            opened.append(model.create_instance(place))
+    except BaseException:
+        close_all([*opened, model])
+        raise
+    return LoadedVersion(number, config, model, opened, monotonic() - began)
+
+
+def _version_folder(folder: Path, number: int) -> Path:
+    """A version's directory; names such as `1abc` count as 1 where there is no `1` (contract R2)."""
+    plain = folder / str(number)
+    if plain.is_dir():
+        return plain
+    for name in version_names(folder):
+        if name.startswith(str(number)) and not name[len(str(number))].isdigit():
+            return folder / name
+    return plain
+
+
+def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
+    """Fills in what the configuration leaves open, from the model itself (contract R72, R77)."""
+    if not (draft.needs_description or backend.describes_always):
+        return
+    json = draft.json(gpus=options.gpus, default_instance_count=backend.default_instance_count)
+    described = backend.describe(json, folder, draft.model_filename)
+    if isinstance(described, Description):
+        default = int(options.settings.get("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE))
+        for warning in draft.complete(described, default):
+            log.warning(warning)
+    elif described is not None:
+        draft.update(described)
+
+
+def places(config: ModelConfig) -> list[InstancePlace]:
+    """The instances that a configuration asks for, each named after its group and its number there (contract P5)."""
+    wanted = [
+        (f"{group.name}_{number}", group.kind, device)
+        for group in config.instance_groups
+        for device in group.gpus or (0,)
+        for number in range(group.count)
+    ]
+    return [InstancePlace(*place, index, len(wanted)) for index, place in enumerate(wanted)]
+
+
+def close_all(parts: Sequence[Instance | BackendModel]) -> None:
+    for part in parts:
+        try:
+            part.close()
+        except Exception:
+            log.exception("closing a model broke")

@@ -1,0 +1,19 @@
+"""Server options: one table of flags, the frozen values that they become, and the pure function between the two.
+
+Knows nothing of the rest of the server. Called once, by `cli`, on the main thread.
+"""
+
+from halimede.options.parser import HelpRequested, VersionRequested, parse, suggestion
+from halimede.options.usage import usage
+from halimede.options.values import Endpoint, LogOptions, ServerOptions
+
+__all__ = [
+    "Endpoint",
+    "HelpRequested",
+    "LogOptions",
+    "ServerOptions",
+    "VersionRequested",
+    "parse",
+    "suggestion",
+    "usage",
+]

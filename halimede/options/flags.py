@@ -1,0 +1,308 @@
+"""The table of flags: every flag of the contract (C1 to C59), in the groups of the usage text, and which of them act.
+
+Data only: reading a command line is `parser`, what the values become is `values`. A feature that arrives flips the
+`support` of its flags to SERVED and gives them a field in `ServerOptions`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from types import MappingProxyType
+
+from halimede.options.kinds import (
+    BACKEND_SETTING,
+    BOOLEAN,
+    INTEGER,
+    INTEGER64,
+    PORT,
+    REAL,
+    SWITCH,
+    TEXT,
+    VERBOSITY,
+    Kind,
+    Value,
+    choice,
+    filled,
+    integer,
+    text,
+)
+
+
+class Support(Enum):
+    """What the server does with a flag."""
+
+    SERVED = auto()
+    PLANNED = auto()
+    """Refused when it is set to anything but its default: ignoring it would serve something else than was asked."""
+    INERT = auto()
+    """Read, checked and without effect: a hint for machinery that is not here. `note` says so to the user."""
+
+
+SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `default` is written as on a command line; None means that the flag has no value until it is given."""
+
+    name: str
+    kind: Kind
+    default: str | None
+    help: str
+    support: Support = SERVED
+    note: str = ""
+    """INERT: why it has no effect."""
+    repeatable: bool = False
+    deprecated: str = ""
+    """The warning when it is used."""
+
+    @property
+    def default_value(self) -> Value | None:
+        return None if self.default is None else self.kind.read(self.default)
+
+
+_HTTP_SIZE = integer(bits=64, low=1, message="Error: --http-max-input-size must be greater than 0.")
+_RESPONSE_POOL = integer(low=1, message="Error: --grpc-max-response-pool-size must be greater than 0.")
+_INFER_THREADS = integer(
+    low=2, high=128, message="invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128."
+)
+_COMPRESSION = choice(
+    "invalid argument for --grpc_infer_response_compression_level", "none", "low", "medium", "high", any_case=False
+)
+_TRACE_LEVEL = choice("invalid value for trace level option: {}", "off", "timestamps", "tensors")
+_EVENT_LOOP = "connections are served by one event loop"
+_NO_REUSE = "request state is not pooled"
+_KEEPALIVE = "the gRPC transport keeps its own keepalive and connection age"
+_PACKAGES = "backends are found as Python packages"
+_SAGEMAKER = "it needs --allow-sagemaker, which is not supported yet"
+_VERTEX = "it needs --allow-vertex-ai, which is not supported yet"
+_NO_POOL = "there is no such memory pool"
+
+
+def _trace_warning(flag: str, instead: str) -> str:
+    return (
+        f"'--{flag}' has been deprecated and will be removed in future releases. "
+        f"Please use '--trace-config {instead} instead."
+    )
+
+
+# One flag a line where it fits: a table is read down its columns.
+# fmt: off
+GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
+    "": (
+        Flag("help", SWITCH, None, "Print this text."),
+        Flag("version", SWITCH, None, "Print the version."),
+    ),
+    "Server": (
+        Flag("id", TEXT, "triton", "Name of this server in its metadata."),
+        Flag(
+            "exit-timeout-secs", INTEGER, "30",
+            "Seconds to wait at shutdown for inferences in flight; then the server exits all the same.",
+        ),
+        Flag("allow-client-shm", BOOLEAN, "false", "Let clients register shared memory."),
+    ),
+    "Logging": (
+        Flag("log-verbose", VERBOSITY, "0", "Verbose messages up to this level; 0 is none."),
+        Flag("log-info", BOOLEAN, "true", "Log information."),
+        Flag("log-warning", BOOLEAN, "true", "Log warnings."),
+        Flag("log-error", BOOLEAN, "true", "Log errors."),
+        Flag(
+            "log-format", choice("invalid argument for --log-format", "default", "ISO8601", any_case=False), "default",
+            "Prefix of a line: LMMDD hh:mm:ss.uuuuuu, or YYYY-MM-DDThh:mm:ssZ L.",
+        ),
+        Flag("log-file", TEXT, "", "Append the log to this file instead of writing it to the console."),
+    ),
+    "Model Repository": (
+        Flag("model-store", TEXT, None, "Same as --model-repository.", repeatable=True),
+        Flag("model-repository", TEXT, None, "Directory of a model repository.", repeatable=True),
+        Flag("exit-on-error", BOOLEAN, "true", "Exit when something fails at start; false: serve what did load."),
+        Flag(
+            "disable-auto-complete-config", SWITCH, None,
+            "Never complete a model configuration from the model: it must say everything that is required.",
+        ),
+        Flag(
+            "strict-readiness", BOOLEAN, "true",
+            "Ready only when every model is available; false: when the server itself is.",
+        ),
+        Flag(
+            "model-control-mode", choice("invalid argument for --model-control-mode", "none", "poll", "explicit"),
+            "none", "Load all models once (none), follow changes of the repository (poll) or obey requests (explicit).",
+            PLANNED,
+        ),
+        Flag(
+            "repository-poll-secs", INTEGER, "15", "Seconds between two looks at the repository.",
+            INERT, "it needs --model-control-mode=poll, which is not supported yet",
+        ),
+        Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", PLANNED, repeatable=True),
+        Flag(
+            "model-config-name", filled("Error: empty argument for --model-config-name"), None,
+            "Use configs/<name>.pbtxt of a model, where it exists, instead of config.pbtxt.",
+        ),
+        Flag("model-load-thread-count", INTEGER, "4", "Models loaded at the same time."),
+        Flag("model-load-retry-count", INTEGER, "0", "Further attempts when a model version fails to load."),
+        Flag("model-namespacing", BOOLEAN, "false", "Allow one model name in several repositories.", PLANNED),
+        Flag(
+            "enable-peer-access", BOOLEAN, "true", "Let GPUs read each other's memory.",
+            INERT, "device memory is left to the runtimes",
+        ),
+    ),
+    "HTTP": (
+        Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
+        Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP."),
+        Flag("http-port", PORT, "8000", "Port to listen on for HTTP."),
+        Flag("reuse-http-port", BOOLEAN, "false", "Let several servers listen on the same HTTP port."),
+        Flag("http-header-forward-pattern", TEXT, "", "Headers that become request parameters.", PLANNED),
+        Flag("http-thread-count", INTEGER, "8", "Threads that handle HTTP requests.", INERT, _EVENT_LOOP),
+        Flag("http-max-input-size", _HTTP_SIZE, "67108864", "Largest request body in bytes."),
+        Flag(
+            "http-restricted-api", text("apis:key=value"), None, "Serve these APIs only to requests with this header.",
+            PLANNED, repeatable=True,
+        ),
+    ),
+    "GRPC": (
+        Flag("allow-grpc", BOOLEAN, "true", "Serve gRPC."),
+        Flag("grpc-address", TEXT, "0.0.0.0", "Address to listen on for gRPC."),
+        Flag("grpc-port", PORT, "8001", "Port to listen on for gRPC."),
+        Flag("reuse-grpc-port", BOOLEAN, "false", "Let several servers listen on the same gRPC port."),
+        Flag("grpc-header-forward-pattern", TEXT, "", "Metadata that become request parameters.", PLANNED),
+        Flag("grpc-infer-thread-count", _INFER_THREADS, "2", "Threads that handle inference.", INERT, _EVENT_LOOP),
+        Flag("grpc-infer-allocation-pool-size", INTEGER, "8", "Request states kept for reuse.", INERT, _NO_REUSE),
+        Flag("grpc-max-response-pool-size", _RESPONSE_POOL, "2147483647", "Replies kept for reuse.", INERT, _NO_REUSE),
+        Flag("grpc-use-ssl", BOOLEAN, "false", "Encrypt gRPC.", PLANNED),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, "false", "Encrypt gRPC and check the client's certificate.", PLANNED),
+        Flag("grpc-server-cert", TEXT, "", "PEM file with the server's certificate.", PLANNED),
+        Flag("grpc-server-key", TEXT, "", "PEM file with the server's key.", PLANNED),
+        Flag("grpc-root-cert", TEXT, "", "PEM file with the root certificate.", PLANNED),
+        Flag("grpc-infer-response-compression-level", _COMPRESSION, "none", "Compress inference responses.", PLANNED),
+        Flag("grpc-keepalive-time", INTEGER, "7200000", "Milliseconds between keepalive pings.", INERT, _KEEPALIVE),
+        Flag("grpc-keepalive-timeout", INTEGER, "20000", "Milliseconds to wait for their answer.", INERT, _KEEPALIVE),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "false", "Ping idle connections.", INERT, _KEEPALIVE),
+        Flag("grpc-http2-max-pings-without-data", INTEGER, "2", "Pings sent without data.", INERT, _KEEPALIVE),
+        Flag(
+            "grpc-http2-min-recv-ping-interval-without-data", INTEGER, "300000",
+            "Milliseconds that a client must leave between pings.", INERT, _KEEPALIVE,
+        ),
+        Flag("grpc-http2-max-ping-strikes", INTEGER, "2", "Bad pings tolerated.", INERT, _KEEPALIVE),
+        Flag("grpc-max-connection-age", INTEGER, "0", "Milliseconds a connection may live.", INERT, _KEEPALIVE),
+        Flag("grpc-max-connection-age-grace", INTEGER, "0", "Milliseconds of grace after that.", INERT, _KEEPALIVE),
+        Flag(
+            "grpc-restricted-protocol", text("protocols:key=value"), None,
+            "Serve these protocols only to requests with this metadata.", PLANNED, repeatable=True,
+        ),
+    ),
+    "Sagemaker": (
+        Flag("allow-sagemaker", BOOLEAN, "false", "Serve SageMaker's protocol.", PLANNED),
+        Flag("sagemaker-port", PORT, "8080", "Port to listen on for SageMaker.", INERT, _SAGEMAKER),
+        Flag("sagemaker-safe-port-range", text("low-high"), None, "Ports allowed for the others.", INERT, _SAGEMAKER),
+        Flag("sagemaker-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _SAGEMAKER),
+    ),
+    "Vertex": (
+        Flag("allow-vertex-ai", BOOLEAN, "false", "Serve Vertex AI's protocol.", PLANNED),
+        Flag("vertex-ai-port", PORT, "8080", "Port to listen on for Vertex AI.", INERT, _VERTEX),
+        Flag("vertex-ai-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _VERTEX),
+        Flag("vertex-ai-default-model", TEXT, "", "Model of requests that name none.", INERT, _VERTEX),
+    ),
+    "Metrics": (
+        Flag("allow-metrics", BOOLEAN, "true", "Serve metrics."),
+        Flag("allow-gpu-metrics", BOOLEAN, "true", "Measure GPUs.", INERT, "GPUs are not measured"),
+        Flag("allow-cpu-metrics", BOOLEAN, "true", "Measure the CPU.", INERT, "the CPU is not measured"),
+        Flag("metrics-address", TEXT, None, "Address to listen on for metrics; that of HTTP if not given."),
+        Flag("metrics-port", PORT, "8002", "Port to listen on for metrics."),
+        Flag("metrics-interval-ms", INTEGER, "2000", "Milliseconds between measurements.", INERT, "nothing is polled"),
+        Flag("metrics-config", text("setting=value"), None, "A setting of the metrics.", PLANNED, repeatable=True),
+    ),
+    "Tracing": (
+        Flag("trace-config", text("[mode,]setting=value"), None, "A setting of tracing.", PLANNED, repeatable=True),
+    ),
+    "Backend": (
+        Flag(
+            "backend-directory", TEXT, "/opt/tritonserver/backends", "Directory of backend libraries.",
+            INERT, _PACKAGES,
+        ),
+        Flag(
+            "backend-config", BACKEND_SETTING, None,
+            "A setting of one backend, or of all (such as default-max-batch-size).", repeatable=True,
+        ),
+    ),
+    "Repository Agent": (
+        Flag(
+            "repoagent-directory", TEXT, "/opt/tritonserver/repoagents", "Directory of repository agents.",
+            INERT, "there are no repository agents",
+        ),
+    ),
+    "Response Cache": (
+        Flag("cache-config", text("cache,setting=value"), None, "A setting of the cache.", PLANNED, repeatable=True),
+        Flag(
+            "cache-directory", TEXT, "/opt/tritonserver/caches", "Directory of cache libraries.",
+            INERT, "caches are not shared libraries here",
+        ),
+    ),
+    "Rate Limiter": (
+        Flag(
+            "rate-limit", choice("invalid argument for --rate-limit", "execution_count", "off"), "off",
+            "Run instances as their resources allow (execution_count), or as soon as they are free (off).", PLANNED,
+        ),
+        Flag(
+            "rate-limit-resource", text("name:count[:device]"), None, "Resources that the server has.",
+            PLANNED, repeatable=True,
+        ),
+    ),
+    "Memory/Device Management": (
+        Flag("pinned-memory-pool-byte-size", INTEGER64, "268435456", "Pinned memory in bytes.", INERT, _NO_POOL),
+        Flag(
+            "cuda-memory-pool-byte-size", text("gpu:bytes"), None, "Memory pool of a GPU.",
+            INERT, _NO_POOL, repeatable=True,
+        ),
+        Flag(
+            "cuda-virtual-address-size", text("gpu:bytes"), None, "Address space of one growable state on a GPU.",
+            INERT, _NO_POOL, repeatable=True,
+        ),
+        Flag(
+            "min-supported-compute-capability", REAL, "0.0", "GPUs below this are not used.",
+            INERT, "the runtimes choose the GPUs that they can use",
+        ),
+        Flag(
+            "buffer-manager-thread-count", INTEGER, "0", "Threads that copy tensors.",
+            INERT, "tensors are copied where they are used",
+        ),
+        Flag("host-policy", text("policy,setting=value"), None, "Setting of a host policy.", PLANNED, repeatable=True),
+        Flag(
+            "model-load-gpu-limit", text("gpu:fraction"), None, "Refuse a load above this part of a GPU's memory.",
+            PLANNED, repeatable=True,
+        ),
+    ),
+    "DEPRECATED": (
+        Flag(
+            "strict-model-config", BOOLEAN, "false", "The opposite of completing model configurations.",
+            deprecated="'--strict-model-config' has been deprecated! "
+            "Please use '--disable-auto-complete-config' instead.",
+        ),
+        Flag(
+            "response-cache-byte-size", INTEGER64, None, "Use --cache-config=local,size=<bytes>.", PLANNED,
+            deprecated="'--response-cache-byte-size' has been deprecated! Please use '--cache-config' instead.",
+        ),
+        Flag(
+            "trace-file", TEXT, "", "Use --trace-config=triton,file=<path>.", PLANNED,
+            deprecated=_trace_warning("trace-file", "triton,file=<path/to/your/file>"),
+        ),
+        Flag(
+            "trace-level", _TRACE_LEVEL, "off", "Use --trace-config=level=<level>.", PLANNED, repeatable=True,
+            deprecated=_trace_warning("trace-level", "level=<OFF|TIMESTAMPS|TENSORS>"),
+        ),
+        Flag(
+            "trace-rate", INTEGER, "1000", "Use --trace-config=rate=<rate>.", PLANNED,
+            deprecated=_trace_warning("trace-rate", "rate=<rate value>"),
+        ),
+        Flag(
+            "trace-count", INTEGER, "-1", "Use --trace-config=count=<count>.", PLANNED,
+            deprecated=_trace_warning("trace-count", "count=<count value>"),
+        ),
+        Flag(
+            "trace-log-frequency", INTEGER, "0", "Use --trace-config=triton,log-frequency=<count>.", PLANNED,
+            deprecated=_trace_warning("trace-log-frequency", "triton,log-frequency=<value>"),
+        ),
+    ),
+})
+# fmt: on
+
+FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for group in GROUPS.values() for flag in group})

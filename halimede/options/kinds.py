@@ -1,0 +1,115 @@
+"""Kinds of flag values: how the text after `--flag=` is read, and the words of the error when it cannot be.
+
+Knows no flag by name. Pure; raises `errors.Invalid` with the texts of the contract (chapter "Command-line flags").
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from halimede.errors import Invalid
+
+Value = bool | int | float | str | tuple[str, str, str]
+
+_INTEGER = re.compile(r"\s*[+-]?\d+")
+_REAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way to read a value; `label` is how the usage text names it. An empty label: the flag takes no value."""
+
+    label: str
+    read: Callable[[str], Value]
+
+
+def _read_boolean(text: str) -> bool:
+    value = _BOOLEANS.get(text.lower())
+    if value is None:
+        raise Invalid(f"invalid value for bool option: {text}\nUse true or false.")
+    return value
+
+
+def _number(pattern: re.Pattern[str], text: str) -> str:
+    # As std::stoi: the longest number at the start counts; the parser warns about what follows it.
+    match = pattern.match(text)
+    if match is None:
+        raise Invalid(f"Invalid option value. Got {text}")
+    return match[0]
+
+
+def _read_real(text: str) -> float:
+    return float(_number(_REAL, text))
+
+
+def integer(bits: int = 32, low: int | None = None, high: int | None = None, message: str = "") -> Kind:
+    """A signed integer of `bits` bits, within low and high; `message` is the text for one outside of these."""
+    lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def read(text: str) -> int:
+        value = int(_number(_INTEGER, text))
+        out_of_bound = f"Provided option value is out of bound. Got {text}"
+        if not lowest <= value <= highest:
+            raise Invalid(out_of_bound)
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise Invalid(message or out_of_bound)
+        return value
+
+    return Kind("integer", read)
+
+
+def _read_verbosity(text: str) -> Value:
+    words = {"true": 1, "false": 0}
+    word = words.get(text.lower())
+    return INTEGER.read(text) if word is None else word
+
+
+def choice(message: str, *words: str, any_case: bool = True) -> Kind:
+    """One of `words`; `message` is the contract's text for any other, where {} stands for what was given."""
+
+    def read(text: str) -> str:
+        word = text.lower() if any_case else text
+        if word not in words:
+            raise Invalid(f"{message.format(text)}\nUse {', '.join(words[:-1])} or {words[-1]}.")
+        return word
+
+    return Kind("|".join(words), read)
+
+
+def filled(message: str) -> Kind:
+    """Any text but the empty one."""
+
+    def read(text: str) -> str:
+        if not text:
+            raise Invalid(message)
+        return text
+
+    return Kind("string", read)
+
+
+def text(label: str = "string") -> Kind:
+    """Any text."""
+    return Kind(label, str)
+
+
+def _read_backend_setting(text: str) -> tuple[str, str, str]:
+    form = "--backend-config option format is"
+    backend, comma, assignment = text.partition(",") if "," in text else ("", "", text)
+    if comma and not backend:
+        raise Invalid(f"No backend specified. {form} <backend name>,<setting>=<value> or <setting>=<value>. Got {text}")
+    setting, _, value = assignment.partition("=")
+    if not setting or not value:
+        raise Invalid(f"{form} '<backend name>,<setting>=<value>'. Got {text}")
+    return backend, setting, value
+
+
+SWITCH = Kind("", str)
+BOOLEAN = Kind("boolean", _read_boolean)
+INTEGER = integer()
+INTEGER64 = integer(bits=64)
+PORT = integer(low=0, high=65535)
+REAL = Kind("float", _read_real)
+TEXT = text()
+VERBOSITY = Kind("integer", _read_verbosity)
+BACKEND_SETTING = Kind("[backend,]setting=value", _read_backend_setting)

@@ -1,0 +1,272 @@
+"""From a command line and an environment to `ServerOptions`, in the way of GNU getopt_long and with Triton's texts.
+
+Pure: touches no file and prints nothing. Raises `Invalid` for a wrong line, `Unsupported` for a flag whose feature is
+not here yet, `HelpRequested` or `VersionRequested` where these come before any error (contract C1).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from types import MappingProxyType
+from typing import TypeVar
+
+from halimede.errors import Invalid, Unsupported
+from halimede.options.flags import FLAGS, INERT, PLANNED, Flag
+from halimede.options.kinds import SWITCH, Value
+from halimede.options.values import Endpoint, LogOptions, ServerOptions
+
+_Value = TypeVar("_Value", bound=Value)
+
+
+class HelpRequested(Exception):
+    """The user asked for the usage text."""
+
+
+class VersionRequested(Exception):
+    """The user asked for the version."""
+
+
+class _Given:
+    """The values of each flag in the order given, and what the user should hear about them."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, list[Value]] = {}
+        self.warnings: list[str] = []
+
+    def add(self, flag: Flag, text: str) -> None:
+        if flag.deprecated:
+            self.warnings.append(flag.deprecated)
+        try:
+            value = flag.kind.read(text)
+        except Invalid as error:
+            raise error.prefixed(f'Bad option: "--{flag.name}".\n') from None
+        if _is_read_in_part(text, value):
+            self.warnings.append(f"'--{flag.name}={text}' is read as {value}.")
+        self._values.setdefault(flag.name, []).append(value)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def every(self, name: str, kind: type[_Value]) -> list[_Value]:
+        return [_checked(value, kind) for value in self._values.get(name, [])]
+
+    def last(self, name: str, kind: type[_Value]) -> _Value:
+        values = self._values.get(name)
+        return _checked(values[-1] if values else FLAGS[name].default_value, kind)
+
+    def changed(self) -> Iterator[tuple[Flag, Value]]:
+        """The flags that end with another value than their default, and that value, in the order of the table."""
+        for flag in FLAGS.values():
+            if flag.name in self._values and self._values[flag.name][-1] != flag.default_value:
+                yield flag, self._values[flag.name][-1]
+
+
+def _checked(value: Value | None, kind: type[_Value]) -> _Value:
+    assert isinstance(value, kind), (value, kind)
+    return value
+
+
+def _is_read_in_part(text: str, value: Value) -> bool:
+    """True where only the start of `text` was a number (`80x`), which is taken as that number (C1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or text[:1].isalpha():
+        return False
+    try:
+        return type(value)(text) != value
+    except ValueError:
+        return True
+
+
+def suggestion(word: str, known: Sequence[str], shown: str = "{}") -> str:
+    """` Did you mean 'x'?` for the nearest known word, or nothing when none is near."""
+    import difflib  # only after a mistake
+
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"\nDid you mean '{shown.format(near[0])}'?" if near else ""
+
+
+def _find(name: str, word: str) -> Flag:
+    if name in FLAGS:
+        return FLAGS[name]
+    candidates = [known for known in FLAGS if known.startswith(name)]
+    if len(candidates) == 1:
+        return FLAGS[candidates[0]]
+    if not candidates:
+        hint = suggestion(name.replace("_", "-").lower(), tuple(FLAGS), "--{}")
+        raise Invalid(f"unrecognized option '{word}'{hint}")
+    possibilities = " ".join(f"'--{known}'" for known in candidates)
+    raise Invalid(f"option '{word}' is ambiguous; possibilities: {possibilities}")
+
+
+def _single_dash(word: str) -> Invalid:
+    """The error for `-x`, which getopt takes for the letter of a short option; there are none."""
+    name = word[1:].partition("=")[0]
+    return Invalid(f"invalid option -- '{word[1]}'{suggestion(name, tuple(FLAGS), '--{}')}")
+
+
+def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
+    """Flags and the texts of their values, in order. A word that is neither is an error once the flags are read."""
+    words = iter(args)
+    others: list[str] = []
+    for word in words:
+        if word == "--":
+            others.extend(words)
+        elif word.startswith("--"):
+            yield _read_flag(word, words)
+        elif word.startswith("-") and word != "-":
+            raise _single_dash(word)
+        else:
+            others.append(word)
+    if others:
+        raise Invalid(f"Unexpected argument: {others[0]}\nFlags are written --flag=value or --flag value.")
+
+
+def _read_flag(word: str, following: Iterator[str]) -> tuple[Flag, str]:
+    name, equals, text = word[2:].partition("=")
+    flag = _find(name, word)
+    if flag.kind is SWITCH:
+        if equals:
+            raise Invalid(f"option '--{flag.name}' doesn't allow an argument")
+        return flag, ""
+    value = text if equals else next(following, None)
+    if value is None:
+        raise Invalid(f"option '--{flag.name}' requires an argument")
+    return flag, value
+
+
+def _environment_words(environment: Mapping[str, str]) -> list[str]:
+    """Flags that the environment sets; those of the command line come later and win (C21, C37)."""
+    if environment.get("AIP_MODE") != "PREDICTION":
+        return []
+    return ["--allow-http=false", "--allow-vertex-ai=true"]
+
+
+def _check_combinations(given: _Given) -> None:
+    if "load-model" in given and given.last("model-control-mode", str) != "explicit":
+        raise Invalid("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if "response-cache-byte-size" in given and "cache-config" in given:
+        raise Invalid(
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other."
+        )
+
+
+def _check_support(given: _Given) -> None:
+    """Refuse what is not here yet; warn about what is read and has no effect."""
+    for flag, value in given.changed():
+        if flag.support is PLANNED:
+            # A flag that has a default is supported as far as that, so the value belongs to the message.
+            shown = "" if flag.default is None else f"={str(value).lower()}"
+            raise Unsupported(f"--{flag.name}{shown} is not supported yet")
+        if flag.support is INERT:
+            given.warnings.append(f"'--{flag.name}' has no effect: {flag.note}.")
+
+
+def _check_ports(options: ServerOptions) -> None:
+    """C38. Port 0 never collides: the system chooses."""
+    services = (("HTTP", options.http), ("GRPC", options.grpc), ("metrics", options.metrics))
+    listening = [(name, endpoint) for name, endpoint in services if endpoint.allowed and endpoint.port]
+    for (one, here), (other, there) in combinations(listening, 2):
+        if str(here) == str(there):
+            raise Invalid(
+                f"The server cannot listen to {one} requests and {other} requests at the same address and port {here}"
+            )
+
+
+def _auto_complete(given: _Given) -> bool:
+    if "disable-auto-complete-config" not in given:
+        return not given.last("strict-model-config", bool)
+    if "strict-model-config" in given and not given.last("strict-model-config", bool):
+        given.warnings.append(
+            "Overriding deprecated '--strict-model-config' from False to True in favor of "
+            "'--disable-auto-complete-config'!"
+        )
+    return False
+
+
+def _repositories(given: _Given, environment: Mapping[str, str]) -> tuple[str, ...]:
+    paths = {*given.every("model-repository", str), *given.every("model-store", str)}
+    if not paths and environment.get("AIP_STORAGE_URI"):
+        paths = {environment["AIP_STORAGE_URI"]}
+    return tuple(sorted(paths))
+
+
+def _backend_config(given: _Given) -> Mapping[str, Mapping[str, str]]:
+    settings: dict[str, dict[str, str]] = {}
+    for backend, setting, value in given.every("backend-config", tuple):
+        settings.setdefault(backend, {})[setting] = value
+    return MappingProxyType({backend: MappingProxyType(values) for backend, values in settings.items()})
+
+
+def _endpoint(given: _Given, service: str) -> Endpoint:
+    return Endpoint(
+        port=given.last(f"{service}-port", int),
+        address=given.last(f"{service}-address", str),
+        allowed=given.last(f"allow-{service}", bool),
+        reuse_port=given.last(f"reuse-{service}-port", bool),
+    )
+
+
+def _metrics(given: _Given, http: Endpoint) -> Endpoint:
+    address = given.last("metrics-address", str) if "metrics-address" in given else http.address
+    return Endpoint(given.last("metrics-port", int), address, given.last("allow-metrics", bool))
+
+
+def _log(given: _Given, environment: Mapping[str, str]) -> LogOptions:
+    return LogOptions(
+        verbose=given.last("log-verbose", int),
+        info=given.last("log-info", bool),
+        warning=given.last("log-warning", bool),
+        error=given.last("log-error", bool),
+        format=given.last("log-format", str),
+        file=given.last("log-file", str),
+        escape=environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0",
+    )
+
+
+def _count(environment: Mapping[str, str], name: str) -> int:
+    digits = environment.get(name, "").strip()
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
+    http = _endpoint(given, "http")
+    return ServerOptions(
+        model_repositories=_repositories(given, environment),
+        server_id=given.last("id", str),
+        exit_timeout_secs=max(0, given.last("exit-timeout-secs", int)),
+        exit_on_error=given.last("exit-on-error", bool),
+        strict_readiness=given.last("strict-readiness", bool),
+        auto_complete_config=_auto_complete(given),
+        model_config_name=given.last("model-config-name", str) if "model-config-name" in given else "",
+        model_control_mode=given.last("model-control-mode", str),
+        model_load_thread_count=max(1, given.last("model-load-thread-count", int)),
+        model_load_retry_count=max(0, given.last("model-load-retry-count", int)),
+        allow_client_shm=given.last("allow-client-shm", bool),
+        backend_config=_backend_config(given),
+        http=http,
+        http_max_input_size=given.last("http-max-input-size", int),
+        grpc=_endpoint(given, "grpc"),
+        metrics=_metrics(given, http),
+        log=_log(given, environment),
+        delay_scheduler=_count(environment, "TRITONSERVER_DELAY_SCHEDULER"),
+        backlog_delay_scheduler=_count(environment, "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
+        warnings=tuple(given.warnings),
+    )
+
+
+def parse(args: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
+    """Read the words after `serve`.
+
+    That a repository was named at all is for the server to ask, as in Triton (C8): its text names a step of the start.
+    """
+    given = _Given()
+    for flag, text in _scan([*_environment_words(environment), *args]):
+        if flag.name == "help":
+            raise HelpRequested
+        if flag.name == "version":
+            raise VersionRequested
+        given.add(flag, text)
+    _check_combinations(given)
+    _check_support(given)
+    options = _compile(given, environment)
+    _check_ports(options)
+    return options

@@ -1,0 +1,76 @@
+"""The server's options as frozen values, after the command line and the environment have been read.
+
+Everything that the server needs to know at start is here, so no other room reads flags or environment variables.
+Knows nothing of how flags are spelled (see `flags`). Plain values: any thread may read them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listening service. Port 0 lets the system choose."""
+
+    port: int
+    address: str = "0.0.0.0"
+    allowed: bool = True
+    reuse_port: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.address}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged, where and how (contract C4 to C7, L1 to L4)."""
+
+    verbose: int = 0
+    info: bool = True
+    warning: bool = True
+    error: bool = True
+    format: str = "default"
+    """`default` or `ISO8601`."""
+    file: str = ""
+    """Empty: the console."""
+    escape: bool = True
+    """Messages are written as JSON strings; false with TRITON_SERVER_ESCAPE_LOG_MESSAGES=0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """All that `halimede serve` was told. The defaults are those of the contract (C2 to C60)."""
+
+    model_repositories: tuple[str, ...] = ()
+    """Sorted, without doubles (C8)."""
+    server_id: str = "triton"
+    exit_timeout_secs: int = 30
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    auto_complete_config: bool = True
+    model_config_name: str = ""
+    """Non-empty: `configs/<name>.pbtxt` of a model is preferred (C16)."""
+    model_control_mode: str = "none"
+    """`none`, `poll` or `explicit`."""
+    model_load_thread_count: int = 4
+    model_load_retry_count: int = 0
+    allow_client_shm: bool = False
+    backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Backend name to setting to value; settings for every backend under the empty name (C45)."""
+    http: Endpoint = Endpoint(8000)
+    http_max_input_size: int = 67108864
+    """Bytes of a body after inflating (C24)."""
+    grpc: Endpoint = Endpoint(8001)
+    metrics: Endpoint = Endpoint(8002)
+    log: LogOptions = LogOptions()
+    delay_scheduler: int = 0
+    """Requests that must be queued before a dynamic batcher starts: TRITONSERVER_DELAY_SCHEDULER (C60)."""
+    backlog_delay_scheduler: int = 0
+    """As `delay_scheduler`, for the backlog of a sequence batcher: TRITONSERVER_BACKLOG_DELAY_SCHEDULER (C60)."""
+    warnings: tuple[str, ...] = ()
+    """What the user should hear about the options, in the order found; without the word `Warning`."""
+
+    def backend_settings(self, backend: str) -> dict[str, str]:
+        """Settings for one backend: its own over those for every backend (C45)."""
+        return {**self.backend_config.get("", {}), **self.backend_config.get(backend, {})}

@@ -1,0 +1,40 @@
+"""Work that would hold the event loop, done on a few threads, with the result brought back to the loop."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from halimede.errors import Error, Internal
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+
+class Offload:
+    """Call it on the event loop: `work` runs on a thread, then `done` on the loop with its result, or with an Error
+    (one that it raised, or Internal for whatever else broke)."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:
+        self._loop = loop
+        self._pool = ThreadPoolExecutor(threads, "offload")
+
+    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
+        self._pool.submit(self._run, work, done)
+
+    def close(self) -> None:
+        """Takes no more work and waits for what runs."""
+        self._pool.shutdown()
+
+    def _run(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
+        result: A | Error
+        try:
+            result = work()
+        except Error as error:
+            result = error
+        except Exception as error:
+            log.exception("offloaded work broke")
+            result = Internal(f"{type(error).__name__}: {error}")
+        self._loop.call_soon_threadsafe(done, result)

@@ -1,0 +1,52 @@
+"""Gather and scatter: the inputs of a batch's requests become arrays, a batch's arrays become each request's outputs.
+
+Pure functions on tensors, used by the thread that runs the batch. A batch of one is passed on without a copy.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halimede.errors import Internal
+from halimede.scheduling.inference import Inference
+from halimede.tensors import DataType, Tensor, array_of, tensor_of
+
+Array = npt.NDArray[Any]
+
+
+def gather(rows: Sequence[Inference]) -> dict[str, Array]:
+    """The inputs by name, joined along the first dimension in the order of the batch.
+
+    The inferences of a batch have the same inputs (the policy saw to it), so the first one names them.
+    """
+    if len(rows) == 1:
+        return {name: array_of(tensor) for name, tensor in rows[0].request.inputs.items()}
+    return {
+        name: np.concatenate([array_of(inference.request.inputs[name]) for inference in rows])
+        for name in rows[0].request.inputs
+    }
+
+
+def scatter(
+    rows: Sequence[Inference], arrays: Mapping[str, Array], datatypes: Mapping[str, DataType]
+) -> list[list[Tensor]]:
+    """For each inference of the batch its rows of `arrays`, as the outputs that it asked for. Views, no copy.
+
+    Raises Internal where an array does not hold a row for every row of the batch.
+    """
+    if len(rows) == 1:
+        return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
+    total = sum(inference.rows for inference in rows)
+    for name, array in arrays.items():
+        if array.ndim == 0 or array.shape[0] != total:
+            raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {total}")
+    parts, start = [], 0
+    for inference in rows:
+        end = start + inference.rows
+        parts.append(
+            [tensor_of(name, datatypes[name], arrays[name][start:end]) for name in inference.outputs if name in arrays]
+        )
+        start = end
+    return parts

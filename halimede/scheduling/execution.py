@@ -1,0 +1,140 @@
+"""One batch on one instance: what the backend reads (its `Batch`) and where it answers (its `Responses`).
+
+Written to by the thread that runs the batch, and by any thread of the backend later; drained by the runner on the
+event loop. The two meet in a queue of outcomes, whose two ends may be used from different threads.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from halimede.errors import Error, Internal
+from halimede.requests import Parameters
+from halimede.scheduling.assembly import gather, scatter
+from halimede.scheduling.inference import Inference
+from halimede.tensors import DataType, Tensor
+
+
+class Outcome(NamedTuple):
+    """What a backend said of the request at index `i` of its batch.
+
+    `answer` is its outputs, an error, or None for "no more responses"; `again` asks to run the request once more.
+    """
+
+    i: int
+    answer: Sequence[Tensor] | Error | None
+    final: bool
+    parameters: Parameters | None = None
+    again: bool = False
+
+
+class Execution:
+    """`notify` is called with this object, on whatever thread, when there is something to drain: at the end of the
+    batch, and for a decoupled model at every outcome. `instance` is the index of the instance that runs it, `rows` the
+    batch size."""
+
+    __slots__ = (
+        "_datatypes",
+        "_decoupled",
+        "_notify",
+        "compute_end",
+        "done",
+        "input_end",
+        "instance",
+        "on_loop",
+        "outcomes",
+        "output_start",
+        "requests",
+        "rows",
+        "start",
+    )
+
+    def __init__(
+        self,
+        requests: Sequence[Inference],
+        rows: int,
+        instance: int,
+        datatypes: Mapping[str, DataType],
+        decoupled: bool,
+        notify: Callable[["Execution"], None],
+    ) -> None:
+        self.requests = requests
+        self.instance = instance
+        self.rows = rows
+        self.outcomes: deque[Outcome] = deque()
+        self.done = False
+        self.on_loop = False
+        self.start = self.input_end = self.output_start = self.compute_end = 0
+        self._datatypes = datatypes
+        self._decoupled = decoupled
+        self._notify = notify
+
+    # What the backend reads.
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        gathered = gather(self.requests)
+        self.input_end = monotonic_ns()
+        return gathered
+
+    # What the backend says.
+
+    def send(
+        self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
+    ) -> None:
+        if not self.output_start:
+            self.output_start = monotonic_ns()
+        self._add(Outcome(i, outputs, final, parameters))
+
+    def fail(self, i: int, error: Error, final: bool = True) -> None:
+        self._add(Outcome(i, error, final))
+
+    def again(self, i: int) -> None:
+        self._add(Outcome(i, None, True, again=True))
+
+    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        self.output_start = monotonic_ns()
+        for i, part in enumerate(scatter(self.requests, outputs, self._datatypes)):
+            self.outcomes.append(Outcome(i, part, True))
+
+    def compute_times(self, input_end: int, output_start: int) -> None:
+        self.input_end, self.output_start = input_end, output_start
+
+    def finished(self) -> None:
+        self.compute_end = monotonic_ns()
+        self.done = True
+        self._notify(self)
+
+    def _add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        if self._decoupled:
+            self._notify(self)
+
+    # What the runner does with it.
+
+    def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool) -> None:
+        """Calls the backend; whatever it raises becomes the answer of every request without one.
+
+        `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself)."""
+        self.start = monotonic_ns()
+        try:
+            execute(self, self)
+        except Error as error:
+            self._break_off(error)
+        except Exception as error:
+            self._break_off(Internal(f"{type(error).__name__}: {error}"))
+        else:
+            if finishes:
+                self.finished()
+
+    def _break_off(self, error: Error) -> None:
+        answered = {outcome.i for outcome in self.outcomes if outcome.final}
+        self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)) if i not in answered)
+        self.finished()
+
+    def settle_times(self) -> None:
+        """Fills the moments that nobody marked, so that the phases always add up."""
+        self.input_end = self.input_end or self.start
+        self.output_start = self.output_start or self.compute_end

@@ -1,0 +1,73 @@
+"""The instances of one model version: which are free, and the threads that run those which may block.
+
+An instance is a capacity, not a thread: its thread starts when it first has something to run there. Loop thread only,
+except for what the threads themselves do.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol
+
+from halimede.scheduling.execution import Execution
+
+
+class Runnable(Protocol):
+    """What the runner needs of a backend's instance."""
+
+    def execute(self, batch: Execution, responses: Execution, /) -> None: ...
+
+
+class InstanceThread:
+    """Runs what it is given, in order, until it is stopped."""
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self._work.put(work)
+
+    def stop(self) -> None:
+        """Ends the thread after what it was given; does not wait for it."""
+        self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+class Instances:
+    """`free` holds the indices of the instances without a batch, the longest free first (so all take their turn)."""
+
+    def __init__(self, name: str, instances: Sequence[Runnable]) -> None:
+        self._name = name
+        self._instances = instances
+        self._threads: dict[int, InstanceThread] = {}
+        self.free = deque(range(len(instances)))
+
+    def __len__(self) -> int:
+        return len(self._instances)
+
+    def take(self, index: int) -> Runnable:
+        if self.free[0] == index:
+            self.free.popleft()
+        else:
+            self.free.remove(index)
+        return self._instances[index]
+
+    def give_back(self, index: int) -> None:
+        self.free.append(index)
+
+    def thread(self, index: int) -> InstanceThread:
+        thread = self._threads.get(index)
+        if thread is None:
+            thread = self._threads[index] = InstanceThread(f"{self._name} #{index}")
+        return thread
+
+    def stop(self) -> None:
+        for thread in self._threads.values():
+            thread.stop()
+        self._threads.clear()

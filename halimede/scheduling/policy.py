@@ -1,0 +1,67 @@
+"""What a scheduling policy is: a pure object that is told the time and decides who is served next.
+
+A policy does no I/O, reads no clock and starts nothing; the runner is the one impure part. Loop thread only; times are
+monotonic nanoseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from halimede.errors import Error
+from halimede.scheduling.inference import Inference
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The inferences to run at once, in their order, and the instance (by index) to run them on."""
+
+    instance: int
+    rows: Sequence[Inference]
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Nothing is due now; ask again at this time."""
+
+    at: int
+
+
+Refusals = list[tuple[Inference, Error]]
+
+
+class Policy(Protocol):
+    """Owns the inferences that wait. Requests stay here until they run."""
+
+    def admit(self, inference: Inference, now: int) -> Error | None:
+        """Takes the inference into the queue, or says why not."""
+        ...
+
+    def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
+        """What is due, asked only while an instance is free: `free` are their indices, the longest free first."""
+        ...
+
+    def freed(self, instance: int, now: int) -> None:
+        """The instance finished its batch."""
+        ...
+
+    def released(self, inference: Inference, now: int, again: bool) -> None:
+        """An inference that ran is over, or shall run once more."""
+        ...
+
+    def cancel(self, inference: Inference, now: int) -> bool:
+        """Takes a waiting inference out; False if it does not wait here."""
+        ...
+
+    def expire(self, now: int) -> Refusals:
+        """The waiting inferences whose time has passed, taken out."""
+        ...
+
+    def resize(self, instances: int, now: int) -> None:
+        """The number of instances changed."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """How many inferences wait."""
+        ...

@@ -1,0 +1,295 @@
+"""The engine: the single door to the models for every front end (an `EnginePort`), and the owner of all mutable state.
+
+Lives on one event-loop thread; loads run on threads of their own and come back to it. Knows no protocol: what it is
+told and what it answers are plain values. Two engines run in one process without meeting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from time import monotonic_ns
+from typing import Any, TypeVar
+
+from halimede import __version__
+from halimede.backends.registry import create_backend
+from halimede.config import TensorSpec
+from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
+from halimede.models.backend_pool import BackendPool
+from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.loader import LoadOptions, LoadResult, load
+from halimede.models.repository import Catalog, FoundModel, scan
+from halimede.models.version import ModelVersion
+from halimede.options import ServerOptions
+from halimede.platform.timers import Timers
+from halimede.requests import InferRequest, Reply
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.inline import TurnBudget
+from halimede.service import port
+from halimede.service.metrics import ModelMeasures, families
+from halimede.service.port import Query
+from halimede.service.statistics import Statistics
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""Contract H9."""
+
+
+class EngineLoop:
+    """The event loop as runners see it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timers = Timers(loop)
+        self.budget = TurnBudget(loop.call_soon)
+        self.call_soon: Callable[[Callable[[], None]], object] = loop.call_soon
+        self.call_soon_threadsafe: Callable[..., object] = loop.call_soon_threadsafe
+        self.call_at = self._timers.call_at
+
+    def close(self) -> None:
+        self._timers.close()
+
+
+class Engine:
+    """Create it on the loop that it shall live on; `start` loads the models, `stop` lets go of them."""
+
+    def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
+        self._options = options
+        self._loop = loop
+        self._engine_loop = EngineLoop(loop)
+        self._models = ModelTable()
+        self._statistics: dict[tuple[str, int], Statistics] = {}
+        self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
+        self._keys = count(1)
+        self._ready = False
+        self._exiting = False
+        self._drained: Callable[[], None] | None = None
+        self._backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name)))
+        self._load_threads = ThreadPoolExecutor(options.model_load_thread_count, "load")
+        self._answers: dict[type[Query[Any]], Callable[[Any], Any]] = {
+            port.ServerLive: self._server_live,
+            port.ServerReady: self._server_ready,
+            port.ServerMetadata: self._server_metadata,
+            port.ModelReady: self._model_ready,
+            port.ModelMetadata: self._model_metadata,
+            port.ModelConfiguration: self._model_config,
+            port.ModelStatistics: self._model_statistics,
+            port.ModelTransaction: self._model_transaction,
+            port.Metrics: self._metrics,
+        }
+
+    @property
+    def models(self) -> ModelTable:
+        """The state table, to look at."""
+        return self._models
+
+    # Coming up and going down.
+
+    async def start(self) -> bool:
+        """Loads all models; False when one of them failed. Raises Error when a repository cannot be read."""
+        catalog = await self._loop.run_in_executor(self._load_threads, scan, self._options.model_repositories)
+        for name in catalog.duplicates:
+            log.error("failed to poll model '%s': not unique across all model repositories", name)
+            self._models.refuse(name, None, "model appears in two or more repositories")
+        failed = await self._apply(catalog)
+        self._ready = True
+        return not failed and not catalog.duplicates
+
+    async def _apply(self, catalog: Catalog) -> bool:
+        """Loads what the catalogue has and the table has not; whether anything failed."""
+        todo = plan([], catalog.models)
+        for name in todo.load:
+            self._models.loading(name)
+        return any(await asyncio.gather(*(self._load(catalog.models[name]) for name in todo.load)))
+
+    async def _load(self, found: FoundModel) -> bool:
+        """Loads one model on a load thread and publishes what came of it; whether it failed."""
+        options = LoadOptions(
+            auto_complete=self._options.auto_complete_config,
+            config_name=self._options.model_config_name,
+            retries=self._options.model_load_retry_count,
+            settings=self._options.backend_settings(""),
+        )
+        result = await self._loop.run_in_executor(self._load_threads, load, found, self._backends, options)
+        self._publish(result)
+        return result.failed
+
+    def _publish(self, result: LoadResult) -> None:
+        if result.error is not None:
+            log.error("failed to load '%s': %s", result.name, result.error)
+            self._models.refuse(result.name, None, f"{result.error.word}: {result.error}")
+        for number, loaded in result.versions.items():
+            if isinstance(loaded, Error):
+                log.error("failed to load '%s' version %d: %s: %s", result.name, number, loaded.word, loaded)
+                self._models.refuse(result.name, number, f"{loaded.word}: {loaded}")
+                continue
+            statistics = self._statistics[result.name, number] = Statistics()
+            start_at = self._options.delay_scheduler
+            self._models.publish(ModelVersion(loaded, self._engine_loop, statistics, self._settled, start_at))
+            log.info("successfully loaded '%s' version %d", result.name, number)
+
+    async def stop(self, timeout: float) -> bool:
+        """Takes no more inferences, waits up to `timeout` seconds for those that were begun, then closes all models.
+
+        False when some were still running."""
+        self._exiting = True
+        drained = asyncio.Event()
+        self._drained = drained.set
+        finished = True
+        if self._inferences:
+            try:
+                await asyncio.wait_for(drained.wait(), timeout)
+            except TimeoutError:
+                finished = False
+                log.error("%d inferences did not finish within %g s", len(self._inferences), timeout)
+        if finished:
+            await self._unload_all()
+        self._load_threads.shutdown(wait=finished)
+        self._engine_loop.close()
+        return finished
+
+    async def _unload_all(self) -> None:
+        """Closes every version, and the backends after them."""
+        closing: list[asyncio.Future[None]] = []
+
+        def closed(version: ModelVersion) -> None:
+            version.close()
+            closing.append(self._loop.run_in_executor(self._load_threads, version.loaded.close))
+
+        for record in self._models:
+            for version in self._models.ready_versions(record.name):
+                self._models.retire(version, closed)
+        await asyncio.gather(*closing)
+        await self._loop.run_in_executor(self._load_threads, self._backends.close)
+
+    # Inference.
+
+    def infer(self, request: InferRequest, reply: Reply) -> int:
+        start = monotonic_ns()
+        try:
+            if self._exiting:
+                raise Unavailable("Server exiting")
+            version = self._models.find(request.model_name, request.version)
+            if version.decoupled and not request.decoupled_ok:
+                raise DecoupledModel("the model is decoupled and the request takes a single response")
+            key = next(self._keys)
+            inference = version.infer(key, request, reply, start)
+        except Error as error:
+            reply.send(error, True)
+            return 0
+        except Exception as error:
+            log.exception("a request to model '%s' broke", request.model_name)
+            reply.send(Internal(f"{type(error).__name__}: {error}"), True)
+            return 0
+        self._inferences[key] = (inference, version)
+        version.submit(inference)
+        return key
+
+    def cancel(self, key: int) -> None:
+        begun = self._inferences.get(key)
+        if begun is not None:
+            inference, version = begun
+            version.cancel(inference)
+
+    def _settled(self, inference: Inference) -> None:
+        del self._inferences[inference.key]
+        if self._drained is not None and not self._inferences:
+            self._drained()
+
+    # Questions.
+
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        answer: A | Error
+        try:
+            answer = self._answers[type(query)](query)
+        except Error as error:
+            answer = error
+        done(answer)
+
+    def _server_live(self, query: port.ServerLive) -> bool:
+        if self._exiting:
+            raise Unavailable("Server exiting")
+        return True
+
+    def _server_ready(self, query: port.ServerReady) -> bool:
+        if self._exiting:
+            raise Unavailable("Server exiting")
+        return self._ready and (not self._options.strict_readiness or self._models.all_ready())
+
+    def _server_metadata(self, query: port.ServerMetadata) -> port.ServerFacts:
+        return port.ServerFacts(self._options.server_id, __version__, EXTENSIONS)
+
+    def _model_ready(self, query: port.ModelReady) -> bool:
+        """Contract H10, G4, H14."""
+        record = self._models.get(query.model)
+        if record is None or (query.version != -1 and query.version not in record.versions):
+            self._models.find(query.model, query.version)
+            raise Internal(f"model '{query.model}' is ready and not known")
+        if query.version == -1:
+            return bool(self._models.ready_versions(query.model))
+        return record.versions[query.version].state is State.READY
+
+    def _model_metadata(self, query: port.ModelMetadata) -> port.ModelFacts:
+        version = self._models.find(query.model, query.version)
+        numbers = (
+            [v.number for v in self._models.ready_versions(query.model)] if query.version == -1 else [query.version]
+        )
+        config = version.config
+        batch = (-1,) if config.max_batch_size else ()
+        return port.ModelFacts(
+            config.name,
+            tuple(numbers),
+            config.platform or config.backend,
+            _tensor_facts(config.inputs, batch),
+            _tensor_facts(config.outputs, batch),
+        )
+
+    def _model_config(self, query: port.ModelConfiguration) -> port.ConfigFacts:
+        config = self._models.find(query.model, query.version).config
+        return port.ConfigFacts(config.json, config.message)
+
+    def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
+        """Contract H119, H120."""
+        if not query.model:
+            names = [record.name for record in self._models]
+        elif not self._models.ready_versions(query.model):
+            raise Invalid(f"requested model '{query.model}' is not available")
+        else:
+            names = [query.model]
+        versions = [v for name in names for v in self._models.ready_versions(name)]
+        if query.version != -1:
+            versions = [v for v in versions if v.number == query.version]
+            if not versions:
+                raise Invalid(f"requested model version is not available for model '{query.model}'")
+        return [self._statistics[v.name, v.number].read(v.name, v.number) for v in versions]
+
+    def _model_transaction(self, query: port.ModelTransaction) -> bool:
+        return self._models.find(query.model, query.version).decoupled
+
+    def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
+        versions = [version for record in self._models for version in self._models.ready_versions(record.name)]
+        return families(
+            ModelMeasures(v.name, v.number, self._statistics[v.name, v.number], v.waiting, v.loaded.load_seconds)
+            for v in versions
+        )
+
+
+def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorFacts, ...]:
+    return tuple(port.TensorFacts(spec.name, spec.datatype, batch + spec.dims) for spec in specs)

@@ -1,0 +1,109 @@
+"""The metrics of the models, computed when they are asked for from the integers that the statistics are made of.
+
+Contract M1 to M11. Event-loop thread only.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from halimede.service.port import MetricFamily, ModelCounts
+from halimede.service.statistics import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMeasures:
+    """What the metrics say of one model version. `waiting` inferences have no instance yet."""
+
+    name: str
+    version: int
+    statistics: Statistics
+    waiting: int
+    load_seconds: float
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {"model": self.name, "version": str(self.version)}
+
+
+def _micros(phase: str) -> Callable[[ModelCounts], float]:
+    return lambda counts: counts.inference[phase].ns // 1000
+
+
+_COUNTERS: tuple[tuple[str, str, Callable[[ModelCounts], float]], ...] = (
+    (
+        "nv_inference_count",
+        "Number of inferences performed (does not include cached requests)",
+        lambda counts: counts.inference_count,
+    ),
+    (
+        "nv_inference_exec_count",
+        "Number of model executions performed (does not include cached requests)",
+        lambda counts: counts.execution_count,
+    ),
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        _micros("success"),
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        _micros("queue"),
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        _micros("compute_input"),
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        _micros("compute_infer"),
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        _micros("compute_output"),
+    ),
+)
+
+
+def families(models: Iterable[ModelMeasures]) -> list[MetricFamily]:
+    """Every family, also one without series (contract M24)."""
+    read = [(m, m.statistics.read(m.name, m.version)) for m in models]
+    success = tuple((m.labels, float(counts.inference["success"].count)) for m, counts in read)
+    failure = tuple(
+        ({**m.labels, "reason": reason.value}, float(number))
+        for m, _ in read
+        for reason, number in m.statistics.failures.items()
+    )
+    return [
+        MetricFamily(
+            "nv_inference_request_success",
+            "Number of successful inference requests, all batch sizes",
+            "counter",
+            success,
+        ),
+        MetricFamily(
+            "nv_inference_request_failure",
+            "Number of failed inference requests, all batch sizes",
+            "counter",
+            failure,
+        ),
+        *(
+            MetricFamily(name, text, "counter", tuple((m.labels, value(counts)) for m, counts in read))
+            for name, text, value in _COUNTERS
+        ),
+        MetricFamily(
+            "nv_inference_pending_request_count",
+            "Instantaneous number of pending requests awaiting execution per-model.",
+            "gauge",
+            tuple((m.labels, float(m.waiting)) for m, _ in read),
+        ),
+        MetricFamily(
+            "nv_model_load_duration_secs",
+            "Model load time in seconds",
+            "gauge",
+            tuple((m.labels, m.load_seconds) for m, _ in read),
+        ),
+    ]

@@ -1,0 +1,364 @@
+"""One HTTP/1 connection: bytes in, whole requests out; answers in, bytes out. No inference words.
+
+The head is parsed by httptools. A body with a Content-Length that does not come with its head is received by the
+connection itself, straight into the buffer that the request keeps. Requests of one connection are answered one after
+the other, in order. Malformed HTTP ends the connection without an answer, as the original does. Event-loop thread only.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import httptools
+import numpy as np
+
+from halimede.tensors import Buffer
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 1 << 20
+MAX_CHUNKS = 65536
+MAX_WAITING = 16
+"""Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
+JOIN_BYTES = 1 << 16
+ALIGNMENT = 64
+RECEIVE_BYTES = 1 << 18
+
+_REASONS = {
+    200: b"200 OK",
+    400: b"400 Bad Request",
+    403: b"403 Forbidden",
+    404: b"404 Not Found",
+    405: b"405 Not Allowed",
+    500: b"500 Internal Server Error",
+    501: b"501 Not Implemented",
+    503: b"503 Service Unavailable",
+}
+_STATUS_LINES = {
+    version: {code: b"HTTP/%s %s\r\n" % (version, reason) for code, reason in _REASONS.items()}
+    for version in (b"1.1", b"1.0")
+}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
+
+
+class Exchange:
+    """One request, whole, and the one answer to it.
+
+    `method` and `target` as sent; `headers` by lower-case name, the last of equals; `body` all of it. `on_gone` is
+    called when the client goes away before the answer.
+    """
+
+    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "old", "on_gone", "target")
+
+    def __init__(self, connection: "Connection", method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
+        self._connection = connection
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body: Buffer = b""
+        self.keep_alive = True
+        self.old = False
+        self.on_gone: Callable[[], None] = _NO_GONE
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        """Answers, once. `fields` are whole header lines to stand before Content-Length; without any, the answer is
+        marked as plain text. `body` is a list of buffers that are written as they are."""
+        self._connection.answer(self, status, fields, body)
+
+
+Handler = Callable[[Exchange], None]
+
+
+class Listener:
+    """What the connections of one port share: the handler, the buffer that heads are received in, and who is open."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.scratch = memoryview(bytearray(RECEIVE_BYTES))
+        self._empty: asyncio.Event | None = None
+
+    def connect(self) -> "Connection":
+        return Connection(self)
+
+    def drain(self) -> None:
+        """No request is taken any more: idle connections are closed, the others after the answer they wait for."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    async def closed(self, timeout: float) -> None:
+        """Waits until no connection is left, or so many seconds have passed."""
+        self._empty = asyncio.Event()
+        if self.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), timeout)
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
+    def left(self, connection: "Connection") -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client. The loop calls it; `answer` is called by the exchanges it made."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._current: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._head_bytes = 0
+        self._ending = False
+        self._reading = True
+        self._advancing = False
+        self._begin()
+
+    # From the loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
+        self._listener.connections.add(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.scratch if self._missing is None else self._missing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._missing is not None:
+                self._received_body(nbytes)
+            else:
+                self._feed(self._listener.scratch[:nbytes])
+        except Exception:
+            log.exception("a connection broke")
+            self.abort()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; what it asked for is still answered."""
+        self._ending = True
+        return not self._end_if_idle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ending = True
+        self._listener.left(self)
+        gone = [self._current, *self._waiting] if self._current else list(self._waiting)
+        self._current = None
+        self._waiting.clear()
+        for exchange in gone:
+            exchange.on_gone()
+
+    # Reading.
+
+    def _begin(self) -> None:
+        """Ready for the next request's head."""
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._body_size = 0
+        self._body: memoryview | None = None
+        self._missing: memoryview | None = None
+        self._in_head = True
+        self._chunks = 0
+
+    def _feed(self, data: memoryview) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Nothing is upgraded here: the request counts as an ordinary one, what follows it as the next.
+            self._renew_parser()
+            rest = data[upgrade.args[0] :]
+            if rest:
+                self._feed(rest)
+            return
+        except httptools.HttpParserError as error:
+            log.debug("malformed HTTP: %s", error)
+            self._end()
+            return
+        if self._in_head:
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._end()
+        elif self._body_size:
+            self._receive_rest()
+
+    def _receive_rest(self) -> None:
+        """The rest of the body comes straight into the buffer that the request will keep."""
+        try:
+            body = _aligned(self._body_size, self._headers.get(b"inference-header-content-length"))
+        except (MemoryError, ValueError):
+            log.debug("no memory for a body of %d bytes", self._body_size)
+            self._end()
+            return
+        at = 0
+        for part in self._parts:
+            body[at : at + len(part)] = part
+            at += len(part)
+        self._body = body
+        self._missing = body[at:]
+
+    def _received_body(self, nbytes: int) -> None:
+        missing = self._missing
+        assert missing is not None
+        if nbytes < len(missing):
+            self._missing = missing[nbytes:]
+            return
+        self._missing = None
+        parser = self._parser
+        # The parser still waits for a body that it never saw: the next request gets a new one (a third of a us).
+        self._renew_parser()
+        self._complete(parser)
+
+    def _renew_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+
+    # From the parser.
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        headers = self._headers
+        length = headers.get(b"content-length")
+        if length and b"transfer-encoding" not in headers:
+            self._body_size = int(length)
+        if b"expect" in headers and self._current is None:
+            self._transport.write(_CONTINUE)
+
+    def on_body(self, part: bytes) -> None:
+        if not self._ending:
+            self._parts.append(part)
+
+    def on_chunk_complete(self) -> None:
+        self._chunks += 1
+        if self._chunks == MAX_CHUNKS + 2:  # the empty one at the end is counted too
+            self._too_many_chunks()
+
+    def on_message_complete(self) -> None:
+        self._complete(self._parser)
+
+    # Requests.
+
+    def _complete(self, parser: Any) -> None:
+        """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
+        exchange = Exchange(self, parser.get_method(), self._target, self._headers)
+        if self._body is not None:
+            exchange.body = self._body
+        elif self._parts:
+            exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        exchange.keep_alive = parser.should_keep_alive()
+        exchange.old = parser.get_http_version() == "1.0"
+        self._begin()
+        if self._ending:
+            return
+        if self._current is None:
+            self._current = exchange
+            self._listener.handler(exchange)
+        else:
+            self._waiting.append(exchange)
+            if len(self._waiting) >= MAX_WAITING and self._reading:
+                self._reading = False
+                self._transport.pause_reading()
+
+    def _too_many_chunks(self) -> None:
+        text = (
+            f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. Send fewer or larger HTTP chunks."
+        )
+        exchange = Exchange(self, b"POST", self._target, self._headers)
+        exchange.keep_alive = False
+        self._parts.clear()
+        self._ending = True
+        if self._current is not None:
+            return  # the connection closes after the answer to the request before
+        self._current = exchange
+        exchange.respond(400, b"Content-Type: application/json\r\n", [b'{"error":"%s"}' % text.encode()])
+
+    # Answering.
+
+    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        if exchange is not self._current:
+            return  # the client has gone meanwhile
+        if self._listener.draining:
+            exchange.keep_alive = False
+        size = 0
+        for buffer in body:
+            size += len(buffer)
+        if exchange.old:
+            lines, connection = _STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if exchange.keep_alive else b""
+        else:
+            lines, connection = _STATUS_LINES[b"1.1"], b"" if exchange.keep_alive else b"Connection: close\r\n"
+        tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
+        head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
+        if exchange.method == b"HEAD":
+            self._transport.write(head)
+        elif size <= JOIN_BYTES:
+            self._transport.write(b"".join((head, *body)))
+        else:
+            self._transport.writelines([head, *body])
+        self._current = None
+        if not exchange.keep_alive:
+            self._waiting.clear()
+            self._ending = True
+        self._next()
+
+    def _next(self) -> None:
+        """Hands on the request that waited. Answers that come at once do not pile up calls: `answer` called from
+        within the handler returns here with nothing current, and the loop below goes on."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while self._waiting and self._current is None:
+                self._current = self._waiting.popleft()
+                self._listener.handler(self._current)
+        finally:
+            self._advancing = False
+        if self._current is None and not self._end_if_idle() and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    # Ending.
+
+    def close_if_idle(self) -> None:
+        if self._current is None:
+            self._end()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _end(self) -> None:
+        """No further request is read; the connection closes when what was asked before is answered."""
+        self._ending = True
+        if not self._end_if_idle() and self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _end_if_idle(self) -> bool:
+        if self._ending and self._current is None and not self._waiting:
+            self._transport.close()
+            return True
+        return False
+
+
+def _aligned(size: int, header_length: bytes | None) -> memoryview:
+    """A buffer of `size` bytes in which the byte after the JSON head, where the first tensor begins, lies on a
+    64-byte boundary. Not zeroed: the memory is only touched as data arrives."""
+    head = int(header_length) if header_length and header_length.isdigit() else 0
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    offset = -(room.ctypes.data + head) % ALIGNMENT
+    return room[offset : offset + size].data

@@ -1,0 +1,23 @@
+"""Listening sockets, bound before anything else happens on them, so that a taken port is one clear error."""
+
+import socket
+
+from halimede.errors import Unavailable
+
+
+def bound_socket(address: str, port: int, reuse_port: bool = False) -> socket.socket:
+    """A TCP socket bound to the address; port 0 lets the system choose. Not yet listening.
+
+    Raises Unavailable with the contract's text (H23, G39)."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((address, port))
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"Socket '{address}:{port}' already in use ") from error
+    sock.setblocking(False)
+    return sock

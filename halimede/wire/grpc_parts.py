@@ -1,0 +1,230 @@
+"""The parts of a ModelInferRequest message, read with the checks and words of the contract (G17 to G23).
+
+Takes protobuf's messages, gives names, parameters and the memory of tensors. Pure; knows nothing of how the message
+came or of models. Raises Invalid, NotFound or Unsupported with the text for the client.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+
+from halimede.errors import Invalid, NotFound, Unsupported
+from halimede.requests import InferRequest, Parameters
+from halimede.tensors import (
+    BOOL,
+    BYTES,
+    DATATYPES,
+    FP32,
+    FP64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    Buffer,
+    DataType,
+    HostMemory,
+    join_bytes,
+)
+
+UNKNOWN_DATATYPE = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("V"))
+"""What a datatype that nobody knows is called by the checks of the core (H66)."""
+
+_UINT64_MASK = 2**64 - 1
+
+_RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with "
+    "'triton_' are allowed: triton_enable_empty_final_response"
+)
+
+
+def read_parameters(request: InferRequest, parameters: Any) -> bool:
+    """Puts the parameters into the request; returns whether an empty final response is wanted (G31)."""
+    empty_final = False
+    custom: Parameters = {}
+    for key, parameter in parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        value: Any = None if kind is None else getattr(parameter, kind)
+        if (take := _KNOWN_PARAMETERS.get(key)) is not None:
+            take(request, kind, value)
+        elif key == "triton_enable_empty_final_response":
+            empty_final = _expect(key, kind, value, "bool_param")
+        elif key.startswith("triton_"):
+            raise Invalid(_RESERVED)
+        elif kind is None or kind == "uint64_param":
+            raise Invalid(
+                f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
+            )
+        else:
+            custom[key] = value
+    request.parameters = custom or None
+    return empty_final
+
+
+def _expect(key: str, kind: str | None, value: Any, *kinds: str) -> Any:
+    if kind not in kinds:
+        raise Invalid(f"invalid value type for '{key}' parameter, expected {' or '.join(kinds)}.")
+    return value
+
+
+def _sequence_id(request: InferRequest, kind: str | None, value: Any) -> None:
+    value = _expect("sequence_id", kind, value, "int64_param", "string_param")
+    # The core counts sequences and time limits in 64 bits without a sign.
+    request.correlation_id = value if isinstance(value, str) else value & _UINT64_MASK
+
+
+def _sequence_start(request: InferRequest, kind: str | None, value: Any) -> None:
+    request.sequence_start = _expect("sequence_start", kind, value, "bool_param")
+
+
+def _sequence_end(request: InferRequest, kind: str | None, value: Any) -> None:
+    request.sequence_end = _expect("sequence_end", kind, value, "bool_param")
+
+
+def _priority(request: InferRequest, kind: str | None, value: Any) -> None:
+    request.priority = _expect("priority", kind, value, "int64_param", "uint64_param")
+    if request.priority < 0:
+        raise Invalid("invalid value for 'priority', expected value >= 0.")
+
+
+def _timeout(request: InferRequest, kind: str | None, value: Any) -> None:
+    request.timeout_us = _expect("timeout", kind, value, "int64_param") & _UINT64_MASK
+
+
+_KNOWN_PARAMETERS: dict[str, Callable[[InferRequest, str | None, Any], None]] = {
+    "sequence_id": _sequence_id,
+    "sequence_start": _sequence_start,
+    "sequence_end": _sequence_end,
+    "priority": _priority,
+    "timeout": _timeout,
+}
+
+
+def refuse_duplicates(request: InferRequest, inputs: Iterable[Any]) -> None:
+    seen = set()
+    for item in inputs:
+        if item.name in seen:
+            raise Invalid(f"{request.log_prefix}input '{item.name}' already exists in request")
+        seen.add(item.name)
+
+
+def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory:
+    """The data of one input from whichever of the three places has it (G20)."""
+    given = item.HasField("contents")
+    if (region := _region(item)) is not None:
+        if given:
+            raise Invalid(
+                f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' "
+                f"for model '{model}'"
+            )
+        _no_region(region)
+    if given:
+        if raw_used:
+            raise Invalid(
+                f"contents field must not be specified when using raw_input_contents for '{item.name}' "
+                f"for model '{model}'"
+            )
+        return HostMemory(_typed_contents(item, model))
+    if (raw := next(raws, None)) is None:
+        no_data(item.name, model)
+    return HostMemory(raw)
+
+
+def no_data(name: str, model: str) -> NoReturn:
+    raise Invalid(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
+
+
+def _no_region(region: str) -> NoReturn:
+    raise NotFound(f"Unable to find shared memory region: '{region}'")
+
+
+def output_names(outputs: Iterable[Any]) -> tuple[str, ...]:
+    """The names asked for. A name given twice counts once, as the real server has it."""
+    for item in outputs:
+        region, classes = _region(item), _classes(item)
+        if region is not None and classes:
+            raise Invalid("output can't set both 'shared_memory_region' and 'classification'")
+        if region is not None:
+            _no_region(region)
+        if classes:
+            raise Unsupported(f"classification of output '{item.name}' is not supported")
+    return tuple(dict.fromkeys(item.name for item in outputs))
+
+
+_SHARED_MEMORY = (
+    ("shared_memory_region", "string_param"),
+    ("shared_memory_offset", "int64_param"),
+    ("shared_memory_byte_size", "int64_param"),
+)
+
+
+def _region(item: Any) -> str | None:
+    """The shared memory region that a tensor names, its offset and size checked for being there (G23)."""
+    parameters = item.parameters
+    if not parameters:
+        return None
+    if "shared_memory_region" not in parameters:
+        for key in ("shared_memory_offset", "shared_memory_byte_size"):
+            if key in parameters:
+                raise Invalid(
+                    f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor '{item.name}'"
+                )
+        return None
+    for key, kind in _SHARED_MEMORY:
+        if key in parameters and parameters[key].WhichOneof("parameter_choice") != kind:
+            raise Invalid(f"invalid value type for '{key}' parameter for tensor '{item.name}', expected {kind}.")
+    if "shared_memory_byte_size" not in parameters:
+        raise Invalid(
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
+            f"for tensor '{item.name}'"
+        )
+    return str(parameters["shared_memory_region"].string_param)
+
+
+def _classes(item: Any) -> int:
+    """How many classes an output asks for, 0 for the tensor itself."""
+    if not item.parameters or "classification" not in item.parameters:
+        return 0
+    parameter = item.parameters["classification"]
+    if parameter.WhichOneof("parameter_choice") != "int64_param":
+        raise Invalid("invalid value type for 'classification' parameter, expected int64_param")
+    if parameter.int64_param <= 0:
+        raise Invalid("invalid value for 'classification' parameter, expected >= 0")
+    return int(parameter.int64_param)
+
+
+_CONTENTS: tuple[tuple[str, str, str, tuple[DataType, ...]], ...] = (
+    ("bool_contents", "BOOL", "?", (BOOL,)),
+    ("int_contents", "INT32", "<i4", (INT8, INT16, INT32)),
+    ("int64_contents", "INT64", "<i8", (INT64,)),
+    ("uint_contents", "UINT32", "<u4", (UINT8, UINT16, UINT32)),
+    ("uint64_contents", "UINT64", "<u8", (UINT64,)),
+    ("fp32_contents", "FP32", "<f4", (FP32,)),
+    ("fp64_contents", "FP64", "<f8", (FP64,)),
+    ("bytes_contents", "BYTES", "", (BYTES,)),
+)
+"""The kinds of typed contents in the order of the checks: field, its word, its elements, the datatypes it serves."""
+
+
+def _typed_contents(item: Any, model: str) -> Buffer:
+    """Typed contents in the bytes of the input's datatype (G21); narrow integers are cut off, as by a C cast."""
+    data: Buffer | None = None
+    datatype = DATATYPES.get(item.datatype, UNKNOWN_DATATYPE)
+    where = f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}'"
+    for field, word, code, served in _CONTENTS:
+        values = getattr(item.contents, field)
+        if not values:
+            continue
+        if data is not None:
+            raise Invalid(f"{where}, binary data was already supplied.")
+        if datatype not in served:
+            raise Invalid(f"{where} of type '{word}', expected datatype '{datatype}'")
+        if datatype is BYTES:
+            data = join_bytes(values)
+        else:
+            data = np.fromiter(values, code, len(values)).astype(datatype.numpy).tobytes()
+    return b"" if data is None else data

@@ -1,0 +1,167 @@
+"""The HTTP protocol's bodies: bytes to inference requests and responses to bytes (contract H13, H33-H49).
+
+Pure functions: no sockets, no headers but their values, no engine. Callable on any thread. Clients send the same JSON
+head with every request of a kind, so the last few hundred short ones are remembered as they were understood.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from halimede.errors import Error, Invalid, Unsupported
+from halimede.requests import InferRequest, InferResponse, Parameters
+from halimede.tensors import Buffer, DataType, HostMemory, Shape, Tensor, shape_text
+from halimede.wire import json
+from halimede.wire.http_facts import encode_model_metadata, encode_server_metadata, encode_statistics
+from halimede.wire.http_head import Head, ResponseForm, read_head
+from halimede.wire.json_data import INT64_MAX, write_data
+
+__all__ = [
+    "ResponseForm",
+    "decode_infer",
+    "encode_error",
+    "encode_infer",
+    "encode_model_metadata",
+    "encode_server_metadata",
+    "encode_statistics",
+    "parse_header_length",
+    "parse_version",
+]
+
+# What stands in the path and the headers.
+
+
+def parse_version(text: str) -> int:
+    """The version in a path, -1 for an empty one. Raises Invalid past 64 bits (contract H13)."""
+    if not text:
+        return -1
+    digits = text.lstrip("0") or "0"
+    if len(digits) > 19 or not digits.isdecimal() or int(digits) > INT64_MAX:
+        raise Invalid(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    return int(digits)
+
+
+_INTEGER = re.compile(r"\s*([+-]?)0*([0-9]+)\s*", re.ASCII)
+_HEADER: Final = "Unable to parse Inference-Header-Content-Length"
+
+
+def parse_header_length(text: str, content_length: int) -> int:
+    """The bytes of JSON that begin a body of `content_length` bytes. Raises Invalid (contract H33)."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        raise Invalid(f"{_HEADER}, got: {text}")
+    length = int(found[1] + found[2][:20])
+    if not -(2**31) <= length < 2**31:
+        raise Invalid(f"{_HEADER}, value is out of range [ {-(2**31)}, {2**31 - 1} ], got: {text}")
+    if not 0 <= length <= content_length:
+        raise Invalid(f"inference header size should be in range (0, {content_length}), got: {text}")
+    return length
+
+
+# Requests.
+
+_REMEMBERED_HEADS: Final = 256
+_SHORT_HEAD: Final = 1024
+_RAW_FORM: Final = ResponseForm(True, {})
+
+
+def decode_infer(
+    model: str, version: int, body: memoryview, header_length: int | None
+) -> tuple[InferRequest, ResponseForm]:
+    """The inference that `body` asks of a model.
+
+    `header_length` is how much of the body is JSON, None for all of it; a body without JSON is raw input (H34, D45).
+    Binary inputs are views of `body`, JSON inputs new bytes. Raises Error: Internal where JSON is malformed or of a
+    wrong type (H19), else Invalid or Unsupported.
+    """
+    request = InferRequest(model, version)
+    end = len(body)
+    at = end if header_length is None else header_length
+    if at == 0:
+        request.raw = HostMemory(body)
+        return request, _RAW_FORM
+    head = None
+    if header_length is not None and at <= _SHORT_HEAD:
+        head = _remembered(bytes(body[:at]))
+    if head is None or head.binary_size != end - at:
+        head = read_head(body[:at], model, end - at)
+    request.id = head.id
+    request.outputs = head.outputs
+    if head.fields:
+        for field, value in head.fields.items():
+            setattr(request, field, value)
+    if head.parameters:
+        request.parameters = head.parameters.copy()
+    inputs = request.inputs
+    for name, datatype, shape, size, data in head.inputs:
+        if data is None:
+            memory = HostMemory(body[at : at + size])
+            at += size
+        else:
+            memory = HostMemory(data)
+        inputs[name] = Tensor(name, datatype, shape, memory)
+    return request, head.form
+
+
+@lru_cache(maxsize=_REMEMBERED_HEADS)
+def _remembered(text: bytes) -> Head | None:
+    """The head whatever follows it; None if something is wrong with it or it carries data itself."""
+    try:
+        head = read_head(text, "", None)
+    except Error:
+        return None
+    return head if all(data is None for *_, data in head.inputs) else None
+
+
+# Responses.
+
+
+def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
+    """The body as buffers (the JSON, then the binary outputs where they are), and the value of the header
+    Inference-Header-Content-Length, None without binary bytes (contract H43-H45). Raises Error (H39)."""
+    listed, binary = form.listed, form.binary
+    outputs: list[bytes] = []
+    buffers: list[Buffer] = [b""]
+    for tensor in response.outputs:
+        memory = tensor.memory
+        head = _output_head(tensor.name, tensor.datatype, tensor.shape)
+        if listed.get(tensor.name, binary):
+            size = memory.byte_size
+            outputs.append(b'%b"parameters":{"binary_data_size":%d}}' % (head, size))
+            if size:
+                buffers.append(memory.host())
+        else:
+            outputs.append(b'%b"data":%b}' % (head, write_data(tensor)))
+    head = _response_head(response.model_name, response.model_version)
+    if response.parameters:
+        head = b'%b"parameters":%b,' % (head, _parameters(response.parameters))
+    identity = b'"id":%b,' % json.encode(json.quote(response.id)) if response.id else b""
+    head = b'{%b%b"outputs":[%b]}' % (identity, head, b",".join(outputs))
+    buffers[0] = head
+    return buffers, len(head) if len(buffers) > 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _output_head(name: str, datatype: DataType, shape: Shape) -> bytes:
+    """The beginning of an output; the same ones come again and again."""
+    return json.encode(f'{{"name":{json.quote(name)},"datatype":"{datatype}","shape":{shape_text(shape)},')
+
+
+@lru_cache(maxsize=256)
+def _response_head(model_name: str, model_version: int) -> bytes:
+    return json.encode(f'"model_name":{json.quote(model_name)},"model_version":"{model_version}",')
+
+
+def _parameters(parameters: Parameters) -> bytes:
+    for value in parameters.values():
+        if type(value) not in (bool, int, str, float):
+            raise Unsupported("Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported")
+    return json.encode(json.write(parameters))
+
+
+def encode_error(error: Error) -> bytes:
+    """The body of every error."""
+    return json.encode(f'{{"error":{json.quote(error.message)}}}')

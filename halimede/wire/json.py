@@ -1,0 +1,161 @@
+"""JSON as the protocol's other end reads and writes it: rapidjson's acceptance, words, offsets, escapes and numbers.
+
+orjson does the work; where it refuses, python-rapidjson says whether the protocol's reader accepts the document all
+the same (NaN, invalid UTF-8, a byte order mark) or with which words it refuses. Bytes that are not UTF-8 are kept in
+`str` as Python's surrogate escapes. Knows nothing of requests. Pure; any thread.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import orjson
+import rapidjson
+
+from halimede.errors import Internal, Invalid
+from halimede.tensors import Buffer
+
+NESTING_LIMIT = 100
+NESTING_TEXT = f"JSON nesting depth exceeds maximum allowed limit ({NESTING_LIMIT})"
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN
+_REFUSAL = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
+# What the newer rapidjson in python-rapidjson says where the protocol's says otherwise.
+_OTHER_WORDS = {"Invalid encoding in string.": "Invalid escape character in string."}
+# To rapidjson all bytes from 0x80 are alike: fine in a string and wrong elsewhere. As letters they keep every offset.
+_AS_LETTERS = bytes(range(0x80)) + b"x" * 0x80
+# python-rapidjson wants well-formed text, so bytes that are not UTF-8 pass through it as private characters.
+_STAND_INS = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
+_FROM_STAND_INS = {stand_in: escape for escape, stand_in in _STAND_INS.items()}
+
+
+def read(text: Buffer) -> Any:
+    """The document as dicts, lists, str, int, float, bool and None; integers beyond 64 bits are floats (H19, H20).
+
+    Of equal keys the last wins (the protocol's own server takes the first). Raises Internal with rapidjson's words and
+    offset, Invalid for a document nested a thousand deep.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return _read_as_rapidjson(bytes(text))
+
+
+class _Restorer(rapidjson.Decoder):
+    """A reader that turns the stand-ins in strings back into surrogate escapes."""
+
+    def string(self, text: str) -> str:
+        return text.translate(_FROM_STAND_INS)
+
+
+def _read_as_rapidjson(raw: bytes) -> Any:
+    skipped = len(_BYTE_ORDER_MARK) if raw.startswith(_BYTE_ORDER_MARK) else 0
+    raw = raw[skipped:]
+    try:
+        rapidjson.loads(raw.translate(_AS_LETTERS), number_mode=_NUMBERS)
+        return _Restorer(number_mode=_NUMBERS)(raw.decode("utf-8", "surrogateescape").translate(_STAND_INS))
+    except RecursionError:
+        raise Invalid(NESTING_TEXT) from None
+    except ValueError as error:
+        raise _refusal(str(error), skipped) from None
+
+
+def _refusal(text: str, skipped: int) -> Internal:
+    found = _REFUSAL.match(text)
+    if found is None:
+        return Internal(f"failed to parse the request JSON buffer: {text}")
+    words = _OTHER_WORDS.get(found[2], found[2])
+    return Internal(f"failed to parse the request JSON buffer: {words} at {int(found[1]) + skipped}")
+
+
+# Writing.
+
+_SPECIAL = re.compile(r'[\x00-\x1f"\\]')
+_SPECIAL_BYTES = re.compile(rb'[\x00-\x1f"\\]')
+_SPECIAL_BUT_QUOTES = re.compile(rb"[\x00-\x1f\\]")
+_SHORT = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
+_ESCAPES = {code: f"\\u{code:04X}" for code in range(0x20)} | _SHORT
+_BYTE_ESCAPES = {bytes([code]): text.encode() for code, text in _ESCAPES.items()}
+
+
+def encode(text: str) -> bytes:
+    """UTF-8, with surrogate escapes as the bytes they stand for; a surrogate that stands for none becomes `?`."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return "".join("?" if "\ud800" <= c < "\udc80" or "\udcff" < c <= "\udfff" else c for c in text).encode(
+            "utf-8", "surrogateescape"
+        )
+
+
+def quote(text: str) -> str:
+    """A JSON string: the short escapes, other control characters as \\u00XX in upper case, all else as it is."""
+    if _SPECIAL.search(text) is None:
+        return f'"{text}"'
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+quote_name = lru_cache(maxsize=1024)(quote)
+"""`quote` for names, which come again."""
+
+
+def write(value: Any) -> str:
+    """The text of dicts with string keys, sequences, str, int, float, bool; without spaces."""
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return write_doubles([value])[1:-1].decode()
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{quote(key)}:{write(item)}" for key, item in value.items()]) + "}"
+    return "[" + ",".join(map(write, value)) + "]"
+
+
+def write_strings(elements: Sequence[bytes]) -> bytes:
+    """An array of strings; their bytes stay as they are but for the escapes, UTF-8 or not."""
+    if not elements:
+        return b"[]"
+    joined = b'","'.join(elements)
+    if joined.count(b'"') != 2 * (len(elements) - 1) or _SPECIAL_BUT_QUOTES.search(joined):
+        joined = b'","'.join([_SPECIAL_BYTES.sub(_byte_escape, element) for element in elements])
+    return b'["' + joined + b'"]'
+
+
+def _byte_escape(found: re.Match[bytes]) -> bytes:
+    return _BYTE_ESCAPES[found[0]]
+
+
+def write_doubles(values: list[float]) -> bytes:
+    """An array of numbers: the shortest digits that read back the same, in rapidjson's notation.
+
+    (rapidjson's own digits are not always the shortest: one in four ends otherwise and reads back the same.)
+    """
+    text = orjson.dumps(values)
+    # Where orjson writes neither an exponent nor null, rapidjson's notation is the same.
+    if b"e" not in text and b"u" not in text:
+        return text
+    parts = zip(text[1:-1].split(b","), values, strict=True)
+    return b"[%b]" % b",".join(
+        [_renotated(part, value) if b"e" in part or b"u" in part else part for part, value in parts]
+    )
+
+
+def _renotated(text: bytes, value: float) -> bytes:
+    """One number from orjson's notation to rapidjson's: decimal from 1e-6 until 1e21, else `de-n` and `den`."""
+    if text == b"null":
+        return b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
+    mantissa, _, exponent = text.partition(b"e")
+    power = int(exponent)
+    if not -6 <= power < 21:
+        return b"%be%d" % (mantissa.removesuffix(b".0"), power)
+    sign = b"-" if value < 0 else b""
+    whole, _, fraction = mantissa.lstrip(b"-").partition(b".")
+    digits = (whole + fraction).rstrip(b"0")
+    if power < 0:
+        return sign + b"0." + b"0" * (-power - 1) + digits
+    return sign + digits.ljust(power + 1, b"0") + b".0"

@@ -1,0 +1,74 @@
+"""`pb_utils.Logger` (contract P56): messages of a model to the server's log, with the line that wrote them."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from typing import Any
+
+from . import frames
+from .channel import Channel
+
+
+class Level(enum.IntEnum):
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    VERBOSE = 3
+
+
+class Logger:
+    """Static methods only; `logger_for` makes the class that has somewhere to write to."""
+
+    LogLevel = Level
+    INFO = Level.INFO
+    WARNING = Level.WARNING
+    ERROR = Level.ERROR
+    VERBOSE = Level.VERBOSE
+
+    @classmethod
+    def log(cls, message: str, level: Level = Level.INFO) -> None:
+        if not isinstance(level, Level):
+            raise TypeError(f"log(message: str, level: Logger.LogLevel = INFO), not {level!r}")
+        cls._write(message, level)
+
+    @classmethod
+    def log_info(cls, message: str) -> None:
+        cls._write(message, Level.INFO)
+
+    @classmethod
+    def log_warn(cls, message: str) -> None:
+        cls._write(message, Level.WARNING)
+
+    @classmethod
+    def log_error(cls, message: str) -> None:
+        cls._write(message, Level.ERROR)
+
+    @classmethod
+    def log_verbose(cls, message: str) -> None:
+        cls._write(message, Level.VERBOSE)
+
+    @classmethod
+    def _write(cls, message: str, level: Level) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"message must be str, not {type(message)}")
+        caller = sys._getframe(2)
+        cls._emit(int(level), os.path.basename(caller.f_code.co_filename), caller.f_lineno, message)
+
+    @classmethod
+    def _emit(cls, level: int, file: str, line: int, message: str) -> None:
+        """Without a server: to standard error."""
+        print(f"{file}:{line}] {message}", file=sys.stderr)
+
+
+def logger_for(channel: Channel) -> Any:
+    """A Logger whose messages go to the server."""
+
+    class ServerLogger(Logger):
+        @classmethod
+        def _emit(cls, level: int, file: str, line: int, message: str) -> None:
+            meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(message)]
+            channel.send(frames.frame(frames.LOG, meta, count=level))
+
+    return ServerLogger

@@ -1,0 +1,205 @@
+"""The requests of a batch as a model sees them, and the senders that answer them (contract P43, P44, P48).
+
+A request knows its exchange only by three methods; senders may be used on any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
+
+if TYPE_CHECKING:
+    from .exchange import Exchange
+
+SEQUENCE_START, SEQUENCE_END = 1, 2
+FINAL = 1
+RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+
+
+class InferenceResponseSender:
+    """Answers one request, during `execute` or after it (contract P48, for a model that is not decoupled).
+
+    When the last reference goes and nothing was sent, the request is given up.
+    """
+
+    __slots__ = ("__weakref__", "_answered", "_closed", "_exchange", "_index")
+
+    def __init__(self, exchange: Exchange, index: int) -> None:
+        self._exchange = exchange
+        self._index = index
+        self._answered = False
+        self._closed = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Sends the response; the flag FINAL may come with it or alone after it. Raises TritonModelException."""
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError(f"send(response: InferenceResponse = None, flags: int = 0), not {type(response)}")
+        self._check(response, flags)
+        self._closed = flags == FINAL
+        if response is not None:
+            self._answered = True
+            self._exchange.answer(self._index, response)
+
+    def _check(self, response: InferenceResponse | None, flags: int) -> None:
+        if self._closed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if flags not in (0, FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if response is None and flags == 0:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is None and not self._answered:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+            )
+        if response is not None and self._answered:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+
+    def is_cancelled(self) -> bool:
+        return self._exchange.is_cancelled(self._index)
+
+    def __del__(self) -> None:
+        if not self._answered:
+            self._exchange.given_up(self._index)
+
+
+class InferenceRequest:
+    """One request: what a client asked, or what a model makes to call another model (contract P43, P44)."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_exchange",
+        "_flags",
+        "_id",
+        "_index",
+        "_inputs",
+        "_outputs",
+        "_parameters",
+        "_sender",
+        "_timeout",
+        "_trace",
+        "model_name",
+        "model_version",
+        "preferred_memory",
+    )
+
+    _exchange: Exchange | None
+    _inputs: list[Tensor]
+    _outputs: tuple[str, ...]
+    _parameters: dict[str, Any] | None
+    _sender: InferenceResponseSender | None
+    _trace: InferenceTrace | None
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Iterable[Tensor] | None = None,
+        requested_output_names: Iterable[str] | None = None,
+        model_name: str | None = None,
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("InferenceRequest needs inputs, requested_output_names and model_name")
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        tensors = list(inputs)
+        if any(tensor is None for tensor in tensors):
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+            )
+        self._id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = tensors
+        self._outputs = tuple(requested_output_names)
+        self.model_name = model_name
+        self.model_version = model_version
+        self._flags = flags
+        self._timeout = timeout
+        self.preferred_memory = preferred_memory
+        self._trace = trace
+        self._parameters = checked_parameters(parameters)
+        self._sender = None
+        self._exchange = None
+        self._index = 0
+
+    @classmethod
+    def received(cls, exchange: Exchange, index: int) -> InferenceRequest:
+        """The request `index` of a batch; whoever read its frame fills the fields."""
+        request = cls.__new__(cls)
+        request._exchange = exchange
+        request._index = index
+        request._sender = request._trace = None
+        return request
+
+    def inputs(self) -> list[Tensor]:
+        return list(self._inputs)
+
+    def find_input(self, name: str) -> Tensor | None:
+        for tensor in self._inputs:
+            if tensor._name == name:
+                return tensor
+        return None
+
+    def request_id(self) -> str:
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        return self._correlation_id
+
+    def flags(self) -> int:
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Microseconds, 0 when none was given."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """The request's own parameters as a JSON object (contract P80)."""
+        return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)
+
+    def requested_output_names(self) -> set[str]:
+        return set(self._outputs)
+
+    def trace(self) -> InferenceTrace:
+        return self._trace or InferenceTrace()
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        if self._sender is None:
+            if self._exchange is None:
+                raise TritonModelException("Only a request that execute was called with has a response sender.")
+            self._sender = InferenceResponseSender(self._exchange, self._index)
+        return self._sender
+
+    def is_cancelled(self) -> bool:
+        if self._exchange is None:
+            raise TritonModelException("Only a request that execute was called with can be cancelled.")
+        return self._exchange.is_cancelled(self._index)
+
+    def set_release_flags(self, flags: int) -> None:
+        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
+            raise TritonModelException(f"Unsupported request release flag: {flags}")
+        if flags == RELEASE_RESCHEDULE:
+            raise TritonModelException(
+                "This server does not run a request again (TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)."
+            )
+
+    def exec(self, decoupled: bool = False) -> InferenceResponse:
+        raise TritonModelException("This server does not call other models from a Python model (exec).")
+
+    def async_exec(self, decoupled: bool = False) -> InferenceResponse:
+        raise TritonModelException("This server does not call other models from a Python model (async_exec).")

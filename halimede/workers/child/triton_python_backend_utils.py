@@ -1,0 +1,160 @@
+"""The module that Python models import (contract P20 to P31): functions, constants and the names of the classes.
+
+`get_model_dir` and `Logger` speak for one worker; `main.py` binds them when it starts. What is not offered raises
+TritonModelException and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from .logger import Logger
+from .model_config import ModelConfig
+from .requests import InferenceRequest, InferenceResponseSender
+from .values import (
+    NUMPY_TYPES,
+    InferenceResponse,
+    InferenceTrace,
+    MemoryType,
+    PreferredMemory,
+    Tensor,
+    TritonError,
+    TritonModelException,
+    deserialize,
+    serialize,
+)
+
+__all__ = [
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "InferenceTrace",
+    "Logger",
+    "ModelConfig",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+]
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
+TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+
+TRITON_STRING_TO_NUMPY = {
+    "TYPE_BOOL": bool,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_UINT16": np.uint16,
+    "TYPE_UINT32": np.uint32,
+    "TYPE_UINT64": np.uint64,
+    "TYPE_INT8": np.int8,
+    "TYPE_INT16": np.int16,
+    "TYPE_INT32": np.int32,
+    "TYPE_INT64": np.int64,
+    "TYPE_FP16": np.float16,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP64": np.float64,
+    "TYPE_STRING": np.object_,
+}
+
+
+def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[()] | None:
+    """The array's elements in row-major order, framed as BYTES; `()` for an empty array, None where the dtype is
+    neither object nor bytes (contract P24)."""
+    if input_tensor.size == 0:
+        return ()
+    if input_tensor.dtype != np.object_ and input_tensor.dtype.type != np.bytes_:
+        return None
+    return serialize(input_tensor.reshape(-1).tolist())
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
+    """The elements of framed BYTES as a one-dimensional object array of `bytes`."""
+    elements = deserialize(encoded_tensor)
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    return inference_request.find_input(name)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """None where there is no such output, or the response is an error."""
+    if inference_response.has_error():
+        return None
+    return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
+
+
+def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return _by_name(model_config.get("input", ()), name)
+
+
+def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return _by_name(model_config.get("output", ()), name)
+
+
+def _by_name(tensors: Any, name: str) -> dict[str, Any] | None:
+    return next((tensor for tensor in tensors if tensor["name"] == name), None)
+
+
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+    policy = model_config.get("model_transaction_policy")
+    return bool(policy["decoupled"]) if policy is not None else False
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """By the datatype's number; None where there is none (contract P23)."""
+    return NUMPY_TYPES.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The datatype's number of a numpy type or dtype (contract P23)."""
+    if data_type == np.bytes_:
+        return 13
+    return next((number for number, kind in NUMPY_TYPES.items() if kind == data_type), None)
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """Raises KeyError for a name that the table does not have (contract P22)."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+    raise TritonModelException("This server does not load models from a Python model.")
+
+
+def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+    raise TritonModelException("This server does not unload models from a Python model.")
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    raise TritonModelException("This server does not tell a Python model about other models.")
+
+
+def bind(model_dir: str, logger: type) -> None:
+    """Makes this module the one that models import, speaking for one worker (contract P26, P56)."""
+    module = sys.modules[__name__]
+    vars(module).update(get_model_dir=lambda: model_dir, Logger=logger)
+    for kind in (
+        InferenceRequest,
+        InferenceResponse,
+        InferenceResponseSender,
+        Tensor,
+        TritonError,
+        TritonModelException,
+    ):
+        kind.__module__ = _NATIVE  # what error texts call them (contract P4)
+    sys.modules["triton_python_backend_utils"] = sys.modules[_NATIVE] = module
+
+
+_NATIVE = "c_python_backend_utils"
+"""The module of the original's compiled classes; some models import it by this name."""

@@ -1,0 +1,314 @@
+"""The values that a model makes and reads: tensors, responses, errors (contract P40 to P42, P45 to P47, P54, P55).
+
+They know frames only as bytes to send; used on whatever thread the model likes.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+BYTES, BF16 = 13, 14
+
+NUMPY_TYPES = {
+    1: np.bool_,
+    2: np.uint8,
+    3: np.uint16,
+    4: np.uint32,
+    5: np.uint64,
+    6: np.int8,
+    7: np.int16,
+    8: np.int32,
+    9: np.int64,
+    10: np.float16,
+    11: np.float32,
+    12: np.float64,
+    BYTES: np.object_,
+}
+"""Datatype number of the protocol to numpy's type (contract P23)."""
+
+_DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
+_NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
+_UINT8 = np.dtype(np.uint8)
+_LENGTH = struct.Struct("<I")
+
+
+class TritonModelException(Exception):
+    """What the functions of this interface raise, and what a model may raise (contract P47)."""
+
+
+class ErrorCode(enum.IntEnum):
+    """The kinds of failure a model can answer with (contract P46)."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """The failure of one request (contract P46)."""
+
+    __slots__ = ("_code", "_message")
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str) or not isinstance(code, ErrorCode):
+            raise TypeError(f"TritonError(message: str, code: TritonError.* = INTERNAL), not {message!r}, {code!r}")
+        self._message = message
+        self._code = code
+
+    def code(self) -> ErrorCode:
+        return self._code
+
+    def message(self) -> str:
+        return self._message
+
+
+class MemoryType(enum.IntEnum):
+    """Where a tensor may be (contract P27)."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """Where the outputs of a call to another model should be (contract P54)."""
+
+    __slots__ = ("device_id", "memory_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        self.memory_type = MemoryType(preferred_memory_type)
+        self.device_id = int(preferred_device_id)
+
+
+class InferenceTrace:
+    """The trace that a request belongs to (contract P55); a request outside of any has no context."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: str | None = None) -> None:
+        self._context = context
+
+    def get_context(self) -> str | None:
+        return self._context
+
+
+def serialize(elements: Iterable[Any]) -> bytes:
+    """Elements framed as the protocol's BYTES: a 4-byte length before each; what is not `bytes` as its `str`."""
+    parts = []
+    for element in elements:
+        raw = element if isinstance(element, bytes) else str(element).encode()
+        parts += [_LENGTH.pack(len(raw)), raw]
+    return b"".join(parts)
+
+
+def deserialize(encoded: Any) -> list[bytes]:
+    """The elements of framed BYTES. Raises struct.error where the last one is cut off."""
+    elements, at, end = [], 0, len(encoded)
+    while at < end:
+        (length,) = _LENGTH.unpack_from(encoded, at)
+        (raw,) = struct.unpack_from(f"<{length}s", encoded, at + 4)
+        elements.append(raw)
+        at += 4 + length
+    return elements
+
+
+class _Capsule:
+    """A DLPack capsule in the shape that numpy takes."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class Tensor:
+    """A named array (contract P40 to P42).
+
+    One that came with a request is a view of the frame it came in, as an array only when asked for; one that a model
+    made refers to the model's array. Neither is copied here.
+    """
+
+    __slots__ = ("_array", "_name", "_number", "_shape", "_view")
+
+    _array: np.ndarray[Any, Any] | None
+    _view: Any
+
+    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        if not isinstance(array, np.ndarray) or not isinstance(name, str):
+            raise TypeError(f"Tensor(name: str, array: numpy.ndarray), not {name!r}, {type(array)}")
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        number = _NUMBERS.get(array.dtype)
+        if number is None:
+            if array.dtype.kind not in "SU":
+                raise TritonModelException("NumPy dtype is not supported.")
+            number = BYTES
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+        self._name = name
+        self._number = number
+        self._array = array
+        self._shape = array.shape
+        self._view = None
+
+    @classmethod
+    def received(cls, name: str, number: int, shape: tuple[int, ...], view: memoryview) -> Tensor:
+        """A tensor of a frame."""
+        tensor = cls.__new__(cls)
+        tensor._name = name
+        tensor._number = number
+        tensor._array = None
+        tensor._shape = shape
+        tensor._view = view
+        return tensor
+
+    def name(self) -> str:
+        return self._name
+
+    def shape(self) -> list[int]:
+        return list(self._shape)
+
+    def triton_dtype(self) -> int:
+        """The datatype's number, as `triton_to_numpy_type` takes it."""
+        return self._number
+
+    def is_cpu(self) -> bool:
+        return True
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        array = self._array
+        if array is None:
+            array = self._array = self._as_array()
+        return array
+
+    def _as_array(self) -> np.ndarray[Any, Any]:
+        if self._number == BF16:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        if self._number != BYTES:
+            return np.ndarray(self._shape, _DTYPES[self._number], self._view)
+        elements = deserialize(self._view)
+        array = np.empty(len(elements), dtype=object)
+        array[:] = elements
+        return array.reshape(self._shape)
+
+    def payload(self) -> Any:
+        """The bytes to send: flat, with a length in bytes."""
+        if self._view is not None:
+            return self._view
+        array = self.as_numpy()
+        if self._number == BYTES:
+            return serialize(array.reshape(-1).tolist())
+        return np.ndarray((array.nbytes,), _UINT8, array) if array.size else b""
+
+    def to_dlpack(self) -> Any:
+        return self.__dlpack__()
+
+    def __dlpack__(self, stream: Any = None) -> Any:
+        self._check_dlpack()
+        return self.as_numpy().__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        self._check_dlpack()
+        return 1, 0
+
+    def _check_dlpack(self) -> None:
+        if self._number == BYTES:
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        if self._number == BF16:
+            raise TritonModelException("BF16 tensors cannot be handed over by DLPack.")
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if type(tensor).__name__ == "PyCapsule":
+            tensor = _Capsule(tensor)
+        elif not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+            raise TritonModelException(
+                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "`__dlpack_device__` attributes"
+            )
+        try:
+            array = np.from_dlpack(tensor)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise TritonModelException(f"The DLPack tensor cannot be used: {error}") from error
+        if not array.flags.c_contiguous:
+            raise TritonModelException(
+                "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
+                "supported."
+            )
+        return Tensor(name, array)
+
+
+def checked_parameters(parameters: Any) -> dict[str, Any]:
+    """Parameters as a model may give them (contract P43, P79). Raises TritonModelException."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
+    for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
+        if type(value) not in (bool, int, str):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+    return dict(parameters)
+
+
+class InferenceResponse:
+    """The answer to one request: tensors, or an error (contract P45)."""
+
+    __slots__ = ("_error", "_parameters", "_tensors")
+
+    def __init__(
+        self,
+        output_tensors: Iterable[Tensor] | None = None,
+        error: TritonError | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        tensors = [] if output_tensors is None else list(output_tensors)
+        for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"output_tensors must be Tensor objects, not {type(tensor)}")
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"error must be a TritonError, not {type(error)}")
+        self._tensors = tensors
+        self._error = error
+        self._parameters = checked_parameters(parameters) if parameters else None
+
+    def output_tensors(self) -> list[Tensor]:
+        return self._tensors
+
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        return self._error
+
+    def parameters(self) -> dict[str, Any]:
+        return self._parameters or {}

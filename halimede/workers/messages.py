@@ -1,0 +1,109 @@
+"""Batches into frames for a worker, and its answers back into tensors and errors.
+
+Knows requests, tensors and frames; no process, no socket, no scheduling. Called on the event loop for every batch, so
+that it avoids whatever can be cached or left out.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from halimede.errors import (
+    AlreadyExists,
+    Cancelled,
+    Error,
+    Internal,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+from halimede.requests import InferRequest, Parameters
+from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
+from halimede.workers.child import frames
+from halimede.workers.child.exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, REQUEST, TEXT_CORRELATION
+from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
+
+ERRORS: tuple[type[Error], ...] = (
+    Unknown,
+    Internal,
+    NotFound,
+    Invalid,
+    Unavailable,
+    Unsupported,
+    AlreadyExists,
+    Cancelled,
+)
+"""By the code of a `TritonError` (contract P46)."""
+
+
+class Asked(Protocol):
+    """One request of a batch, and the names of the outputs to answer with."""
+
+    @property
+    def request(self) -> InferRequest: ...
+    @property
+    def outputs(self) -> Sequence[str]: ...
+
+
+class Answer(NamedTuple):
+    """The final answer to request `i` of a batch: outputs, or an error."""
+
+    i: int
+    outputs: list[Tensor]
+    error: Error | None = None
+    parameters: Parameters | None = None
+
+
+def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
+    """The buffers of batch `number`; tensors are views of request memory. Raises Error where the host cannot read a
+    tensor, or a request has what no frame can carry."""
+    meta: list[bytes] = []
+    tensors: list[Buffer] = []
+    try:
+        for asked in batch:
+            _add_request(asked, meta, tensors)
+    except (struct.error, KeyError) as error:
+        raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
+    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch))
+
+
+def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:
+    request = asked.request
+    flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
+    number, texts = request.correlation_id, [request.id.encode("utf-8", "replace")]
+    if isinstance(number, str):
+        flags |= TEXT_CORRELATION
+        texts.append(frames.text_record(number))
+        number = 0
+    texts.append(frames.names_record(tuple(asked.outputs)))
+    if request.parameters:
+        flags |= ASKED_WITH
+        texts.append(frames.parameters_record(request.parameters))
+    meta.append(REQUEST.pack(number, request.timeout_us, flags, len(request.inputs), len(texts[0])))
+    meta += texts
+    for tensor in request.inputs.values():
+        view = tensor.memory.host()
+        meta.append(frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view)))
+        tensors.append(view)
+
+
+def read_answers(message: frames.Frame, size: int) -> list[Answer]:
+    """The answers of a frame to a batch of `size` requests; tensors are views of the frame. Raises what
+    `frames.MALFORMED` lists."""
+    return [_read_answer(message, size) for _ in range(message.count)]
+
+
+def _read_answer(message: frames.Frame, size: int) -> Answer:
+    index, flags, code, outputs, length = message.unpack(ANSWER)
+    if index >= size:
+        raise frames.FrameError(f"an answer to request {index} of {size}")
+    if flags & IS_ERROR:
+        return Answer(index, [], ERRORS[code if code < len(ERRORS) else 0](message.raw(length).decode()))
+    parameters = message.parameters() if flags & ANSWERED_WITH else None
+    found = []
+    for _ in range(outputs):
+        name, number, shape, view = message.tensor()
+        found.append(Tensor(name, BY_NUMBER[number], shape, HostMemory(view)))
+    return Answer(index, found, None, parameters)

@@ -1,0 +1,221 @@
+"""A worker as the server sees it: give it its order and wait, then exchange frames with it on the event loop.
+
+It is used in two phases. First on a load thread, blocking: `ask`. Then, after `attach`, on the event loop. What the
+frames mean is not its business, except for the two that belong to the process: the answer to the order, and log lines.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from halimede.tensors import Buffer
+from halimede.workers.child import frames
+from halimede.workers.process import Process
+
+log = logging.getLogger(__name__)
+
+_MOST_BUFFERS = 512
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
+"""By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
+
+
+class WorkerLost(Exception):
+    """The process ended, or talks nonsense."""
+
+
+class WorkerSlow(Exception):
+    """The process did not answer in time; it was killed."""
+
+
+class WorkerRefused(Exception):
+    """The process could not do what it was ordered to; the text says why."""
+
+
+class Worker:
+    """A process and the frames to and from it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._socket = process.socket
+        self._assembler = frames.Assembler()
+        self._unsent: list[memoryview] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_frame: Callable[[frames.Frame], None]
+        self._on_lost: Callable[[], None]
+        self.alive = True
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    # ---- on a load thread
+
+    def ask(self, order: Mapping[str, Any], limit: float | None = None) -> Any:
+        """Gives the order and waits, at most `limit` seconds, for what comes of it.
+
+        Raises WorkerRefused, WorkerLost or WorkerSlow; after each of them the process is gone.
+        """
+        try:
+            return self._ask(order, limit)
+        except TimeoutError as error:
+            self.kill()
+            raise WorkerSlow(f"no answer within {limit:g} seconds") from error
+        except frames.MALFORMED as error:
+            self.kill()
+            raise WorkerLost(str(error)) from error
+        except OSError as error:
+            self.kill()
+            raise WorkerLost(str(error)) from error
+        except (WorkerLost, WorkerRefused):
+            self.kill()
+            raise
+
+    def _ask(self, order: Mapping[str, Any], limit: float | None) -> Any:
+        end = None if limit is None else monotonic() + limit
+        self._socket.settimeout(limit)
+        self._socket.sendall(b"".join(frames.frame(frames.START, [json.dumps(order).encode()])))
+        while True:
+            if end is not None:
+                self._socket.settimeout(max(end - monotonic(), 0.001))
+            count = self._socket.recv_into(self._assembler.space())
+            if not count:
+                raise WorkerLost("the process ended")
+            found = [frame for frame in self._assembler.received(count) if not self._is_log(frame)]
+            if found:
+                return _result(found[0])
+
+    def attach(
+        self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[], None]
+    ) -> None:
+        """From now on the loop owns the socket, and calls back for each frame, and once when the process is lost."""
+        self._loop = loop
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._socket.setblocking(False)
+        loop.call_soon_threadsafe(self._listen)
+
+    def close(self, limit: float) -> None:
+        """Lets the process finish, at most `limit` seconds, then ends it. Blocks; does not raise."""
+        self.alive = False
+        self._on_loop(lambda: self.send(frames.frame(frames.CLOSE, [])))
+        if not self._process.wait(limit):
+            log.error("worker process %d did not finish within %g seconds and is killed", self.pid, limit)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process at once; `on_lost` is not called. Any thread."""
+        self.alive = False
+        self._process.kill()
+        self._on_loop(self._disconnect)
+
+    def _on_loop(self, callback: Callable[[], None]) -> None:
+        """Runs the callback where the socket belongs: on the loop while that runs, else here."""
+        if self._loop is not None and self._loop.is_running():
+            with suppress(RuntimeError):  # the loop was closed in between: nothing listens any more
+                self._loop.call_soon_threadsafe(callback)
+                return
+        callback()
+
+    # ---- on the event loop
+
+    def _listen(self) -> None:
+        if self._loop is not None and self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket.fileno(), self._readable)
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Sends them, or as much as fits now and the rest when there is room. Does not block and does not raise: a
+        process that is gone is noticed by the reader."""
+        if self._unsent:
+            self._unsent += map(memoryview, buffers)
+            return
+        try:
+            sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            return
+        if len(buffers) > 1 or sent < len(buffers[0]):
+            self._unsent = _after(buffers, sent)
+            if self._unsent and self._loop is not None:
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        try:
+            sent = self._socket.sendmsg(self._unsent[:_MOST_BUFFERS])
+        except BlockingIOError:
+            return
+        except OSError:
+            sent = sum(map(len, self._unsent))
+        self._unsent = _after(self._unsent, sent)
+        if not self._unsent and self._loop is not None:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        """One read for each call of the loop: what a socket holds at once is what bounds the time that it takes."""
+        try:
+            count = self._socket.recv_into(self._assembler.space())
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        try:
+            found = [frame for frame in self._assembler.received(count) if not self._is_log(frame)]
+        except frames.MALFORMED as error:
+            self.distrust(error)
+            return
+        for frame in found:
+            self._on_frame(frame)
+        if not count:
+            self._lost()
+
+    def distrust(self, error: Exception) -> None:
+        """What the process sent makes no sense: ends it. `on_lost` is called."""
+        log.error("worker process %d sent a malformed frame and is killed: %s", self.pid, error)
+        self._lost()
+
+    def _lost(self) -> None:
+        if self.alive:
+            self.kill()
+            self._on_lost()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        descriptor = self._socket.fileno()
+        if descriptor < 0:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
+        self._socket.close()
+        self._unsent = []
+
+    def _is_log(self, frame: frames.Frame) -> bool:
+        if frame.kind != frames.LOG:
+            return False
+        file, line, text = frame.text(), int(frame.text()), frame.text()
+        level = _LEVELS[frame.count % len(_LEVELS)]
+        if log.isEnabledFor(level):
+            log.handle(log.makeRecord(log.name, level, file, line, text, (), None))
+        return True
+
+
+def _result(frame: frames.Frame) -> Any:
+    if frame.kind == frames.READY:
+        return json.loads(frame.rest())
+    if frame.kind == frames.REFUSED:
+        raise WorkerRefused(frame.rest().decode())
+    raise frames.FrameError(f"kind {frame.kind} is no answer to an order")
+
+
+def _after(buffers: list[Buffer] | list[memoryview], sent: int) -> list[memoryview]:
+    """What is left of the buffers when the first `sent` bytes are gone."""
+    for i, buffer in enumerate(buffers):
+        size = len(buffer)
+        if sent < size:
+            return [memoryview(buffer)[sent:], *(memoryview(rest) for rest in buffers[i + 1 :])]
+        sent -= size
+    return []

@@ -1,0 +1,194 @@
+"""Lines, streams and levels of the log; every installation writes to streams of the test and is taken down after it."""
+
+import io
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from halimede.cli.logging import ROOT, TritonFormatter, install, log_table, verbose
+from halimede.errors import Invalid
+from halimede.options import LogOptions
+
+logger = logging.getLogger(f"{ROOT}.tests")
+
+
+class Console:
+    """Two streams, as a process has them, and the log that is installed on them."""
+
+    def __init__(self) -> None:
+        self.out = io.StringIO()
+        self.err = io.StringIO()
+
+    def install(self, options: LogOptions) -> None:
+        self.log = install(options, self.out, self.err)
+
+    def lines(self) -> tuple[list[str], list[str]]:
+        """What was written, once all of it is."""
+        self.log.close()
+        return self.out.getvalue().splitlines(), self.err.getvalue().splitlines()
+
+
+@pytest.fixture
+def console() -> Iterator[Console]:
+    root = logging.getLogger(ROOT)
+    before = (root.level, root.propagate)
+    yield Console()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    root.setLevel(before[0])
+    root.propagate = before[1]
+
+
+def record(message: str, level: int = logging.INFO, created: float = 1732156340.101932) -> logging.LogRecord:
+    made = logging.LogRecord(f"{ROOT}.x", level, "models/lifecycle.py", 472, message, (), None)
+    made.created = created
+    made.process = 7950
+    return made
+
+
+def speak() -> None:
+    logger.info("info")
+    logger.warning("warning")
+    logger.error("error")
+    logger.log(verbose(1), "one")
+    logger.log(verbose(2), "two")
+
+
+def words(lines: list[str]) -> list[str]:
+    return [line[line.index("] ") + 2 :].strip('"') for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("level", "letter"),
+    [
+        (logging.ERROR, "E"),
+        (logging.CRITICAL, "E"),
+        (logging.WARNING, "W"),
+        (logging.INFO, "I"),
+        (verbose(1), "I"),
+    ],
+)
+def test_default_line_has_severity_utc_time_process_and_place(level: int, letter: str) -> None:
+    line = TritonFormatter().format(record("loading: m:1", level))
+    assert line == f'{letter}1121 02:32:20.101932 7950 lifecycle.py:472] "loading: m:1"'
+
+
+def test_default_line_pads_microseconds() -> None:
+    assert "02:32:20.000007 " in TritonFormatter().format(record("x", created=1732156340.0000075))
+
+
+def test_iso_line_has_date_before_severity() -> None:
+    line = TritonFormatter("ISO8601").format(record("loading: m:1", logging.WARNING))
+    assert line == '2024-11-21T02:32:20Z W 7950 lifecycle.py:472] "loading: m:1"'
+
+
+def test_message_is_escaped_as_the_real_server_does() -> None:
+    # The right side is what the real server wrote for the same message of a Python model.
+    line = TritonFormatter().format(record('café\n\x1b tab\there "q" \\ /slash \x7f'))
+    assert line.endswith('] "café\\n\\u001B tab\\there \\"q\\" \\\\ /slash \x7f"')
+
+
+def test_message_is_plain_without_escaping() -> None:
+    line = TritonFormatter(escape=False).format(record('a\n"b"'))
+    assert line.endswith('472] a\n"b"')
+
+
+def test_exception_is_part_of_the_message(console: Console) -> None:
+    console.install(LogOptions())
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logger.exception("it failed")
+    _, err = console.lines()
+    assert len(err) == 1
+    assert re.search(r'"it failed\\nTraceback .*ValueError: broken"$', err[0])
+
+
+def test_information_goes_to_out_and_the_rest_to_err(console: Console) -> None:
+    console.install(LogOptions())
+    speak()
+    out, err = console.lines()
+    assert (words(out), words(err)) == (["info"], ["warning", "error"])
+
+
+def test_line_names_this_process_and_the_caller(console: Console) -> None:
+    console.install(LogOptions())
+    logger.info("here")
+    out, _ = console.lines()
+    assert re.fullmatch(rf'I\d{{4}} \d\d:\d\d:\d\d\.\d{{6}} {os.getpid()} test_logging\.py:\d+\] "here"', out[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "err"),
+    [
+        (LogOptions(info=False), [], ["warning", "error"]),
+        (LogOptions(warning=False), ["info"], ["error"]),
+        (LogOptions(error=False), ["info"], ["warning"]),
+        (LogOptions(verbose=1), ["info", "one"], ["warning", "error"]),
+        (LogOptions(verbose=2), ["info", "one", "two"], ["warning", "error"]),
+        (LogOptions(info=False, warning=False, error=False, verbose=1), ["one"], []),
+        (LogOptions(verbose=-1), ["info"], ["warning", "error"]),
+    ],
+)
+def test_each_level_has_a_switch_of_its_own(
+    console: Console, options: LogOptions, out: list[str], err: list[str]
+) -> None:
+    console.install(options)
+    speak()
+    said = console.lines()
+    assert (words(said[0]), words(said[1])) == (out, err)
+
+
+def test_verbose_message_is_not_enabled_below_its_level(console: Console) -> None:
+    console.install(LogOptions(verbose=1))
+    assert logger.isEnabledFor(verbose(1))
+    assert not logger.isEnabledFor(verbose(2))
+
+
+def test_table_follows_its_heading_as_it_is(console: Console) -> None:
+    console.install(LogOptions())
+    log_table(logger, '+--+\n| "|', "Models")
+    out, _ = console.lines()
+    assert re.search(r" test_logging\.py:\d+\] Models$", out[0])
+    assert out[1:] == ["+--+", '| "|', ""]
+
+
+def test_log_file_takes_everything_and_is_appended_to(console: Console, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("before\n")
+    console.install(LogOptions(file=str(path)))
+    speak()
+    assert console.lines() == ([], [])
+    first, *rest = path.read_text().splitlines()
+    assert (first, words(rest)) == ("before", ["info", "warning", "error"])
+
+
+def test_log_file_that_cannot_be_opened_is_an_error(console: Console, tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "log"
+    with pytest.raises(Invalid) as caught:
+        console.install(LogOptions(file=str(path)))
+    assert str(caught.value) == f"Failed to open log file '{path}': No such file or directory"
+
+
+def test_second_installation_replaces_the_first(console: Console) -> None:
+    console.install(LogOptions())
+    logger.info("first")
+    console.install(LogOptions(format="ISO8601"))
+    logger.info("second")
+    out, _ = console.lines()
+    assert words(out) == ["first", "second"]
+    assert re.match(r"\d{4}-\d\d-\d\dT", out[1])
+
+
+def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
+    console.install(LogOptions())
+    console.out.close()
+    logger.info("lost")
+    logger.error("kept")
+    console.log.close()
+    assert words(console.err.getvalue().splitlines()) == ["kept"]

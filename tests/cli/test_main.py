@@ -1,0 +1,80 @@
+"""The `halimede` command up to the point where a server would start: what it prints, where, and its exit status."""
+
+import subprocess
+import sys
+
+import pytest
+
+from halimede import __version__
+from halimede.cli.main import main
+from halimede.options import usage
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AIP_MODE", "AIP_STORAGE_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_version_is_printed_by_the_command_and_by_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == main(["serve", "--version"]) == 0
+    assert capsys.readouterr().out == f"halimede {__version__}\n" * 2
+
+
+def test_help_of_the_command_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "\n  serve     serve the models of" in capsys.readouterr().out
+
+
+def test_command_without_words_prints_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    assert capsys.readouterr().err.startswith("Usage: halimede <command>")
+
+
+def test_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sevre"]) == 1
+    assert capsys.readouterr().err.endswith("\nunknown command 'sevre'\nDid you mean 'serve'?\n")
+
+
+def test_flag_without_a_command_shows_where_it_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model-repository=r"]) == 1
+    assert capsys.readouterr().err.endswith("Flags follow a command: halimede serve --model-repository=r\n")
+
+
+def test_help_of_serve_goes_to_stderr_and_exits_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--help"]) == 1
+    assert capsys.readouterr() == ("", usage() + "\n")
+
+
+def test_wrong_flag_prints_usage_and_the_message_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--http-prt=1"]) == 1
+    text = f"{usage()}\nunrecognized option '--http-prt=1'\nDid you mean '--http-port'?\n"
+    assert capsys.readouterr() == ("", text)
+
+
+def test_flag_of_a_missing_feature_is_named_without_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--model-repository=r", "--model-control-mode=poll"]) == 1
+    assert capsys.readouterr() == ("", "error: --model-control-mode=poll is not supported yet\n")
+
+
+def test_missing_repository_is_an_error_of_the_start_after_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--http-thread-count=3"]) == 1
+    assert capsys.readouterr().err == (
+        "Warning: '--http-thread-count' has no effect: connections are served by one event loop.\n"
+        "error: creating server: Invalid argument - --model-repository must be specified\n"
+    )
+
+
+@pytest.mark.rows("C1")
+def test_module_runs_as_the_command() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "halimede", "serve", "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", usage() + "\n")
+
+
+def test_command_line_is_read_without_importing_the_server() -> None:
+    heavy = "{'numpy', 'grpc', 'google.protobuf', 'uvloop', 'tritonclient', 'onnxruntime', 'asyncio', 'logging'}"
+    code = f"import sys, halimede.cli.main; print(sorted({heavy} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout == "[]\n"

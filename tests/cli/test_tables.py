@@ -1,0 +1,57 @@
+"""Tables, line for line as the real server draws them."""
+
+from halimede.cli.tables import model_table, options_table, table
+from halimede.options import Endpoint, ServerOptions
+
+
+def test_table_without_rows_keeps_both_frames() -> None:
+    assert table(("Repository Agent", "Path"), []).splitlines() == [
+        "+------------------+------+",
+        "| Repository Agent | Path |",
+        "+------------------+------+",
+        "+------------------+------+",
+    ]
+
+
+def test_model_table_aligns_columns_and_spreads_long_reasons_over_lines() -> None:
+    reason = 'UNAVAILABLE: Internal: ValueError: no\n tab "q" \n\nAt:\n  bad/1/model.py(3): initialize\n'
+    rows = [("bad", "1", reason), ("floor", "12", "READY"), ("nover", "-", "Not loaded: No model version was found")]
+    assert model_table(rows).splitlines() == [
+        "+-------+---------+----------------------------------------+",
+        "| Model | Version | Status                                 |",
+        "+-------+---------+----------------------------------------+",
+        "| bad   | 1       | UNAVAILABLE: Internal: ValueError: no  |",
+        '|       |         |  tab "q"                               |',
+        "|       |         |                                        |",
+        "|       |         | At:                                    |",
+        "|       |         |   bad/1/model.py(3): initialize        |",
+        "| floor | 12      | READY                                  |",
+        "| nover | -       | Not loaded: No model version was found |",
+        "+-------+---------+----------------------------------------+",
+    ]
+
+
+def test_options_table_shows_what_the_server_runs_with() -> None:
+    options = ServerOptions(
+        model_repositories=("a", "b"), auto_complete_config=False, exit_timeout_secs=5, http=Endpoint(1)
+    )
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in options_table(options, "1.2", ["x", "y"]).splitlines()
+        if line.startswith("|")
+    ]
+    assert cells == [
+        ["Option", "Value"],
+        ["server_id", "triton"],
+        ["server_version", "1.2"],
+        ["server_extensions", "x y"],
+        ["model_repository_path[0]", "a"],
+        ["model_repository_path[1]", "b"],
+        ["model_control_mode", "MODE_NONE"],
+        ["strict_model_config", "1"],
+        ["model_config_name", ""],
+        ["rate_limit", "OFF"],
+        ["strict_readiness", "1"],
+        ["exit_timeout", "5"],
+        ["cache_enabled", "0"],
+    ]

@@ -1,0 +1,227 @@
+"""What `tests/compat` serves and how: a repository of small models, and `halimede serve` as a process on free ports.
+
+One thread; every wait is bounded. A process that a test leaves is stopped with its whole group.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+DATATYPES = (
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BYTES",
+    "BF16",
+)
+MAX_BATCH_SIZE = 64
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+HAS_PYTHON_MODELS = find_spec("halimede.backends.python") is not None
+SLOW_SECONDS = 1.0
+
+_SLOW = f'''"""Takes a second, then hands INPUT0 back as OUTPUT0."""
+
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({SLOW_SECONDS})
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy())]
+            )
+            for request in requests
+        ]
+'''
+
+
+def write_model(
+    repository: Path, name: str, datatype: str, *, backend: str = "identity", max_batch_size: int = 0, more: str = ""
+) -> Path:
+    """A model with INPUT0 and OUTPUT0 of one variable dimension; returns the folder of its version 1."""
+    kind = "STRING" if datatype == "BYTES" else datatype
+    tensor = f"data_type: TYPE_{kind} dims: [ -1 ]"
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(
+        f'name: "{name}"\n'
+        f'backend: "{backend}"\n'
+        f"max_batch_size: {max_batch_size}\n"
+        f'input [ {{ name: "INPUT0" {tensor} }} ]\n'
+        f'output [ {{ name: "OUTPUT0" {tensor} }} ]\n'
+        "instance_group [ { kind: KIND_CPU } ]\n" + more
+    )
+    return version
+
+
+def write_slow_model(repository: Path, name: str = "slow") -> None:
+    """A Python model (INT32) that takes `SLOW_SECONDS`."""
+    version = write_model(repository, name, "INT32", backend="python")
+    (version / "model.py").write_text(_SLOW)
+
+
+def write_repository(repository: Path) -> Path:
+    """`identity_<datatype>` (batches up to 64, dynamically) and `flat_<datatype>` (no batching) for every datatype in
+    lower case; `slow` where Python models can be served."""
+    repository.mkdir(parents=True, exist_ok=True)
+    for datatype in DATATYPES:
+        word = datatype.lower()
+        write_model(
+            repository, f"identity_{word}", datatype, max_batch_size=MAX_BATCH_SIZE, more="dynamic_batching { }\n"
+        )
+        write_model(repository, f"flat_{word}", datatype)
+    if HAS_PYTHON_MODELS:
+        write_slow_model(repository)
+    return repository
+
+
+class ServeError(AssertionError):
+    """The server did not do what it should; the message ends with the end of its log."""
+
+
+class Serving:
+    """One `halimede serve` process on free ports of 127.0.0.1.
+
+    `http_url` and `grpc_url` are `host:port`. A context manager that leaves nothing running; a test that wants the
+    exit status stops it itself.
+    """
+
+    def __init__(
+        self, repository: Path, log: Path, *flags: str, environment: dict[str, str] | None = None, http_port: int = 0
+    ) -> None:
+        ports = free_ports(3)
+        self.http_port = http_port or ports[0]
+        self.grpc_port, self.metrics_port = ports[1:]
+        self.log = log
+        self.mark = f"HALIMEDE_TEST_RUN={uuid.uuid4()}"
+        name, _, value = self.mark.partition("=")
+        with log.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [*self.command(repository), *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env={**os.environ, **(environment or {}), name: value},
+                start_new_session=True,
+            )
+
+    def command(self, repository: Path) -> Sequence[str]:
+        return (
+            *(sys.executable, "-m", "halimede", "serve"),
+            f"--model-repository={repository}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+        )
+
+    def __enter__(self) -> "Serving":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    @property
+    def http_url(self) -> str:
+        return f"127.0.0.1:{self.http_port}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def log_text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait_until_live(self) -> "Serving":
+        """Until the HTTP port answers: by then all models are loaded and the gRPC port is open (contract C61)."""
+        self.until(self._answers, "did not come up", START_SECONDS)
+        return self
+
+    def until(self, holds: Callable[[], bool], what: str, seconds: float = STOP_SECONDS) -> None:
+        """Waits, while the server runs, until something holds; ServeError when it does not in that time."""
+        limit = time.monotonic() + seconds
+        while not holds():
+            if self._ended_within(0.02) or time.monotonic() > limit:
+                raise ServeError(f"the server {what} (exit status {self.process.poll()}): ...{self.log_text()[-3000:]}")
+
+    def wait(self, seconds: float = STOP_SECONDS) -> int:
+        """The exit status of a server that ends; ServeError when it does not, or leaves a process behind."""
+        if not self._ended_within(seconds):
+            raise ServeError(f"the server did not end in {seconds} s: ...{self.log_text()[-3000:]}")
+        limit = time.monotonic() + 2.0
+        while left := list(processes_with(self.mark)):
+            if time.monotonic() > limit:
+                raise ServeError(f"the server left processes behind: {left}")
+        return self.process.returncode
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Asks the server to end, and returns its exit status."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def kill(self) -> None:
+        """Ends whatever still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+    def _ended_within(self, seconds: float) -> bool:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _answers(self) -> bool:
+        return self.status("/v2/health/live") == 200
+
+    def status(self, path: str) -> int | None:
+        """The status of a GET, or None where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http_url}{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return None
+
+
+def processes_with(mark: str) -> Iterator[int]:
+    """The running processes that inherited `mark` in their environment (where the system shows that)."""
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in environment.read_bytes():
+                yield int(environment.parent.name)
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]

@@ -1,0 +1,171 @@
+"""Completion from a model file's own description, and from what a model's code returns."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halimede import config
+from halimede.config import DescribedTensor, Description, DynamicBatching, TensorSpec
+from halimede.errors import Internal, Invalid
+from halimede.tensors import BYTES, FP32, INT64, Shape
+from tests.config.models import IDENTITY, INPUT, OUTPUT, TENSORS, folder_of
+
+ONNX = 'backend: "onnxruntime"'
+
+
+def draft_of(parent: Path, text: str) -> config.Draft:
+    return config.read(folder_of(parent, "m", text))
+
+
+def described(*shapes: Shape | None) -> Description:
+    """Inputs `a`, `b`, ... of these shapes, and an output `y` like the first."""
+    inputs = tuple(DescribedTensor(name, FP32, shape) for name, shape in zip("abcd", shapes, strict=False))
+    return Description(inputs, (DescribedTensor("y", INT64, shapes[0]),))
+
+
+def test_batching_model_gets_batch_size_batcher_and_tensors(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, ONNX)
+    assert draft.needs_description
+    warnings = draft.complete(described((-1, 3, -1)), 4)
+    assert warnings == [
+        "autofilled max_batch_size to 4 for model 'm' since batching is supporrted but no max_batch_size is specified "
+        "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+    ]
+    value = draft.finish()
+    assert value.max_batch_size == 4
+    assert value.dynamic_batching == DynamicBatching((4,))
+    assert value.inputs == (TensorSpec("a", FP32, (3, -1)),)
+    assert value.outputs == (TensorSpec("y", INT64, (3, -1)),)
+    assert not draft.needs_description
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "size", "batcher"),
+    [
+        ("max_batch_size: 16", 4, 16, DynamicBatching((16,))),
+        ("max_batch_size: 1", 4, 1, None),
+        ("", 1, 1, None),
+        ("", 0, 0, None),
+        ("max_batch_size: 8 dynamic_batching { preferred_batch_size: 2 }", 4, 8, DynamicBatching((2,))),
+    ],
+)
+def test_batch_size_that_is_given_stays(
+    tmp_path: Path, text: str, default: int, size: int, batcher: DynamicBatching | None
+) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} {text}")
+    draft.complete(described((-1, 3)), default)
+    value = draft.finish()
+    assert (value.max_batch_size, value.dynamic_batching) == (size, batcher)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (), None])
+def test_model_without_batches_gets_its_full_shapes(tmp_path: Path, shape: Shape | None) -> None:
+    draft = draft_of(tmp_path, ONNX)
+    assert draft.complete(described((-1, 3), shape), 4) == []
+    value = draft.finish()
+    assert (value.max_batch_size, value.dynamic_batching) == (0, None)
+    assert value.inputs[0].dims == (-1, 3)
+    assert value.inputs[1] == TensorSpec("b", FP32, shape or (1,))
+
+
+def test_scalar_of_a_batching_model_is_reshaped(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, ONNX)
+    draft.complete(described((-1,), (-1, 2)), 4)
+    assert draft.finish().inputs == (TensorSpec("a", FP32, (1,), reshape=()), TensorSpec("b", FP32, (2,)))
+
+
+def test_batch_size_for_a_model_without_batches_is_refused(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} max_batch_size: 8")
+    with pytest.raises(Invalid) as caught:
+        draft.complete(described((2, 3)), 4)
+    assert str(caught.value) == (
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs", "outputs"), [(INPUT, ["INPUT0"], ["y"]), (OUTPUT, ["a", "b"], ["OUTPUT0"])]
+)
+def test_only_the_empty_list_is_filled(tmp_path: Path, given: str, inputs: list[str], outputs: list[str]) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} {given}")
+    draft.complete(described((-1, 4), (-1, 4)), 4)
+    value = draft.finish()
+    assert [spec.name for spec in value.inputs] == inputs
+    assert [spec.name for spec in value.outputs] == outputs
+
+
+def test_full_configuration_is_never_altered(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} {TENSORS}")
+    assert not draft.needs_description
+    assert draft.complete(described((-1, 4)), 4) == []
+    value = draft.finish()
+    assert (value.max_batch_size, value.dynamic_batching, value.inputs[0].name) == (0, None, "INPUT0")
+
+
+def test_batch_inputs_count_as_inputs(tmp_path: Path) -> None:
+    batch_input = 'batch_input { target_name: "N" data_type: TYPE_FP32 source_input: "INPUT0" }'
+    assert not draft_of(tmp_path, f"{ONNX} {batch_input} {OUTPUT}").needs_description
+
+
+def test_optional_tensor_stays_optional(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, ONNX)
+    tensors = (DescribedTensor("a", BYTES, (2,), optional=True),)
+    draft.complete(Description(tensors, (DescribedTensor("y", FP32, (2,)),)), 4)
+    assert draft.finish().inputs == (TensorSpec("a", BYTES, (2,), optional=True),)
+
+
+def test_missing_values_leave_the_configuration(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"max_batch_size: 2 dynamic_batching {{ }} {IDENTITY}")
+    before = draft.json()
+    draft.update({})
+    assert draft.json() == before
+
+
+def test_new_batch_size_becomes_the_preferred_one_where_none_is_given(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"dynamic_batching {{ }} {IDENTITY}")
+    draft.update({"max_batch_size": 8})
+    assert draft.finish().dynamic_batching == DynamicBatching((8,))
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"max_batch_size": -1}, "'max_batch_size' must be non-negative value for m"),
+        ({"max_batch_size": 1}, "dynamic batching preferred size must be <= max batch size for m"),
+        ({"input": [{"name": "I", "dims": [1]}]}, "model input 'I' must specify 'data_type' for m"),
+    ],
+)
+def test_values_are_checked_like_a_file(tmp_path: Path, values: dict[str, Any], problem: str) -> None:
+    draft = draft_of(tmp_path, f"max_batch_size: 2 dynamic_batching {{ }} {IDENTITY}")
+    draft.update(values)
+    with pytest.raises(Invalid) as caught:
+        draft.finish()
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"max_batch_size": "many"},
+        {"max_batch_size": 2**40},
+        {"input": 5},
+        {"input": [{"name": "I", "data_type": "FP32"}]},
+        {"input": [{"name": "I", "size": 3}]},
+        {"output": [None]},
+        {"dynamic_batching": "yes"},
+        {"model_transaction_policy": {"decoupled": 3}},
+    ],
+)
+def test_value_of_a_wrong_type_names_file_and_model(tmp_path: Path, values: dict[str, Any]) -> None:
+    draft = draft_of(tmp_path, IDENTITY)
+    with pytest.raises(Invalid) as caught:
+        draft.update(values)
+    assert str(caught.value).startswith(f"{tmp_path}/m/config.pbtxt: model 'm': auto-completed configuration: ")
+
+
+def test_other_scheduler_than_the_chosen_one_is_refused(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"max_batch_size: 2 dynamic_batching {{ }} {IDENTITY}")
+    with pytest.raises(Internal) as caught:
+        draft.update({"sequence_batching": {}})
+    assert str(caught.value) == "Cannot update scheduling choice from 11 to 11 when auto-completing."

@@ -1,0 +1,70 @@
+"""The pair of servers for the session, and the summary of what was equal to the real server, and what was not."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.conformance import servers
+from tests.conformance.masks import MASKS
+from tests.conformance.runner import Pair, Result
+
+RESULTS = pytest.StashKey[list[Result]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RESULTS] = []
+
+
+@pytest.fixture(scope="session")
+def oracle() -> None:
+    """The real server is installed; else the tests are skipped, and on a machine that must have it they fail."""
+    reason = servers.install_oracle()
+    if reason is not None and os.environ.get("CI") == "true":
+        pytest.fail(f"the real server cannot be installed: {reason}")
+    if reason is not None:
+        pytest.skip(f"the real server cannot be installed: {reason}")
+
+
+@pytest.fixture(scope="session")
+def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Both servers with the models of this folder, started side by side."""
+    folder = tmp_path_factory.mktemp("conformance")
+    repo = servers.copy_models(folder / "models")
+    with (
+        servers.Server("ours", servers.our_command(), repo, folder / "ours.log") as ours,
+        servers.Server("the real server", servers.real_command(), repo, folder / "real.log") as real,
+    ):
+        ours.wait()
+        real.wait()
+        yield Pair(ours, real)
+
+
+@pytest.fixture
+def results(request: pytest.FixtureRequest) -> list[Result]:
+    """Where a test leaves its result for the summary."""
+    return request.config.stash[RESULTS]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    results = config.stash[RESULTS]
+    if results:
+        terminalreporter.section("conformance with the real server")
+        for line in _summary(results):
+            terminalreporter.write_line(line)
+
+
+def _summary(results: Sequence[Result]) -> Iterator[str]:
+    refusals = sum(result.refused for result in results)
+    counts = Counter(result.verdict for result in results)
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    yield f"{len(results)} cases, {refusals} of them refusals: {verdicts}"
+    for result in results:
+        if result.instead is not None and result.verdict != "different":
+            yield f"{result.verdict}: {result.case} ({result.instead.reason})"
+    for mask, count in Counter(mask for result in results for mask in result.masks).most_common():
+        yield f"masked in {count}: {mask} ({MASKS[mask].reason})"
+    for result in results:
+        if result.verdict == "different":
+            yield f"different: {result.case}"

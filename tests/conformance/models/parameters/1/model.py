@@ -1,0 +1,21 @@
+import json
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        seen = {
+            "id": request.request_id(),
+            "correlation": request.correlation_id(),
+            "flags": request.flags(),
+            "timeout": request.timeout(),
+            "parameters": json.loads(request.parameters() or "{}"),
+            "outputs": sorted(request.requested_output_names()),
+        }
+        text = np.array([json.dumps(seen, sort_keys=True)], dtype=object)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", text)])

@@ -1,0 +1,77 @@
+"""gRPC calls with serialised messages: a case gives the request in protobuf text (or as bytes), the answer stays bytes.
+
+Messages are those of `tritonclient.grpc.service_pb2`; the client is grpcio, which both servers must satisfy. Every
+call has a time limit.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf import message_factory, text_format
+from tritonclient.grpc import service_pb2
+
+TIMEOUT = 10.0  # seconds for one call
+SERVICE = "inference.GRPCInferenceService"
+STREAM = "ModelStreamInfer"
+_METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One RPC: several `messages` only on a stream. An `rpc` with a slash is the whole path of a method."""
+
+    rpc: str
+    messages: tuple[str | bytes, ...]
+    metadata: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def path(self) -> str:
+        return self.rpc if "/" in self.rpc else f"/{SERVICE}/{self.rpc}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The messages that came, and the status of the call."""
+
+    messages: tuple[bytes, ...]
+    code: str
+    details: str
+
+
+def serialise(call: Call) -> tuple[bytes, ...]:
+    """The messages of the call as bytes."""
+    return tuple(m if isinstance(m, bytes) else _parsed(call.rpc, m).SerializeToString() for m in call.messages)
+
+
+def _parsed(rpc: str, text: str) -> Any:
+    return text_format.Parse(text, message_factory.GetMessageClass(_METHODS[rpc].input_type)())
+
+
+def as_text(rpc: str, message: bytes) -> str:
+    """A response message in protobuf text, maps sorted by key; in hexadecimal where the method is not Triton's."""
+    if rpc not in _METHODS:
+        return message.hex()
+    found = message_factory.GetMessageClass(_METHODS[rpc].output_type).FromString(message)
+    return str(text_format.MessageToString(found)).rstrip("\n")
+
+
+def _same(message: bytes) -> bytes:
+    return message
+
+
+def make(port: int, call: Call) -> Outcome:
+    """Makes the call on a channel of its own; an error status is an outcome like any other."""
+    found: list[bytes] = []
+    requests = serialise(call)
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_receive_message_length", -1)]) as channel:
+        try:
+            if call.rpc == STREAM:
+                stream = channel.stream_stream(call.path, _same, _same)
+                found.extend(stream(iter(requests), timeout=TIMEOUT, metadata=call.metadata))
+            else:
+                unary = channel.unary_unary(call.path, _same, _same)
+                found.append(unary(requests[0], timeout=TIMEOUT, metadata=call.metadata))
+        except grpc.RpcError as error:
+            return Outcome(tuple(found), error.code().name, error.details() or "")
+    return Outcome(tuple(found), "OK", "")

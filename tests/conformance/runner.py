@@ -1,0 +1,90 @@
+"""Runs one case against both servers and compares the transcripts. Blocks; called from the test thread only."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.conformance import rawgrpc, rawhttp, transcript
+from tests.conformance.case import Case, GrpcCase, HttpCase, Instead
+from tests.conformance.masks import masked
+from tests.conformance.servers import Server
+from tests.conformance.transcript import Transcript
+
+PATIENCE = 5.0  # seconds for a case with `until`
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two servers of a session."""
+
+    ours: Server
+    real: Server
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`ours` and `wanted` are what is compared. `masks` are those that changed something."""
+
+    case: str
+    ours: str
+    wanted: str
+    refused: bool
+    masks: tuple[str, ...]
+    instead: Instead | None
+    stale: bool = False  # the real server now answers what `instead` asks for
+
+    @property
+    def verdict(self) -> str:
+        """One of: different, equal, or why the real server was not the measure."""
+        if self.ours != self.wanted:
+            return "different"
+        return "equal" if self.instead is None else self.instead.because.value
+
+
+def compare(case: Case, pair: Pair) -> Result:
+    """Asks both servers, the real one only where it survives that; raises AssertionError where one has ended."""
+    asked = case.instead is None or case.instead.asked
+    real = _ask(case, pair.real) if asked else None
+    ours = _ask(case, pair.ours)
+    text = masked(ours.text, case.masks, ours=True)
+    if real is None or case.instead is not None:
+        assert case.instead is not None
+        stale = real is not None and masked(real.text, case.masks, ours=False) == case.instead.text
+        return Result(case.name, text, case.instead.text, ours.refused, case.masks, case.instead, stale)
+    wanted = masked(real.text, case.masks, ours=False)
+    used = tuple(name for name in case.masks if _changes(name, ours.text, real.text))
+    return Result(case.name, text, wanted, real.refused, used, None)
+
+
+def _changes(mask: str, ours: str, real: str) -> bool:
+    return masked(ours, (mask,), ours=True) != ours or masked(real, (mask,), ours=False) != real
+
+
+def _ask(case: Case, server: Server) -> Transcript:
+    server.revive()
+    question = _http(case, server.http) if isinstance(case, HttpCase) else _grpc(case, server.grpc)
+    found = _repeated(question, case.until)
+    if not server.alive:
+        raise AssertionError(f"{server.name} ended during {case.name}")
+    return found
+
+
+def _http(case: HttpCase, port: int) -> Callable[[], Transcript]:
+    for request in case.before:
+        rawhttp.converse(port, (request,))
+    return lambda: transcript.of_http(rawhttp.converse(port, case.steps, case.answers))
+
+
+def _grpc(case: GrpcCase, port: int) -> Callable[[], Transcript]:
+    for call in case.before:
+        rawgrpc.make(port, call)
+    return lambda: transcript.of_grpc(case.call.rpc, rawgrpc.make(port, case.call))
+
+
+def _repeated(question: Callable[[], Transcript], until: str | None) -> Transcript:
+    found = question()
+    limit = time.monotonic() + PATIENCE
+    while until is not None and not re.search(until, found.text) and time.monotonic() < limit:
+        found = question()
+    return found

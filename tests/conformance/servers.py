@@ -1,0 +1,149 @@
+"""The two servers that are compared: the real one (`tools/oracle/oracle`) and ours, each as a process group.
+
+Both serve the same copy of the model repository, so that even a traceback names the same file. The command of ours can
+be another one: HALIMEDE_CONFORMANCE_OURS, with {repo} {http} {grpc} {metrics} in it. One thread; every wait is bounded.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).resolve().parents[2]
+ORACLE = ROOT / "tools" / "oracle" / "oracle"
+MODELS = Path(__file__).resolve().parent / "models"
+STARTUP = 60.0  # seconds until a server must live
+STOP = 10.0  # seconds until it is killed
+
+_REAL = (str(ORACLE), "serve", "{repo}", "{http}", "{grpc}", "{metrics}", "--exit-on-error=false")
+_OURS = (
+    sys.executable,
+    "-m",
+    "halimede",
+    "serve",
+    "--model-repository={repo}",
+    "--http-address=127.0.0.1",
+    "--grpc-address=127.0.0.1",
+    "--http-port={http}",
+    "--grpc-port={grpc}",
+    "--metrics-port={metrics}",
+    "--exit-on-error=false",
+    "--allow-client-shm=true",
+)
+
+
+class StartError(Exception):
+    """A server did not come up; the message ends with the end of its log."""
+
+
+def real_command() -> Sequence[str]:
+    return _REAL
+
+
+def our_command() -> Sequence[str]:
+    """The command of ours, or the one that the environment names."""
+    other = os.environ.get("HALIMEDE_CONFORMANCE_OURS")
+    return shlex.split(other) if other else _OURS
+
+
+def install_oracle() -> str | None:
+    """Fetches the real server once per machine; None, or why that failed."""
+    try:
+        done = subprocess.run([str(ORACLE), "install"], capture_output=True, text=True, timeout=600, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+
+
+def copy_models(to: Path, models: Path = MODELS) -> Path:
+    """A copy of the repository without what a run leaves in it."""
+    return shutil.copytree(models, to, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+class Server:
+    """One server on free ports of 127.0.0.1; a context manager that leaves nothing running."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], repo: Path, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name, self._command, self._repo, self._log = name, command, repo, log
+        self._environment = {**os.environ, **(environment or {})}
+        self.http, self.grpc, self._metrics = _free_ports(3)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Starts the process; `wait` says when it serves."""
+        values = {"repo": str(self._repo), "http": self.http, "grpc": self.grpc, "metrics": self._metrics}
+        words = [re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]), word) for word in self._command]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                words, stdout=log, stderr=log, cwd=ROOT, env=self._environment, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Until the server answers that it lives; raises StartError."""
+        limit = time.monotonic() + STARTUP
+        while not self._lives():
+            if self._ends_within(0.05) or time.monotonic() > limit:
+                tail = self._log.read_text(errors="replace")[-1500:]
+                raise StartError(f"{self.name} did not come up: ...{tail}")
+
+    def revive(self) -> None:
+        """Starts the server again if it has ended."""
+        if not self.alive:
+            self.start()
+            self.wait()
+
+    def stop(self) -> None:
+        """Asks it to end, and after a while ends its whole group."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        self._ends_within(STOP)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _ends_within(self, seconds: float) -> bool:
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _lives(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/live", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]

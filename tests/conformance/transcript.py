@@ -1,0 +1,64 @@
+"""What a server answered, as text that is compared line by line: status, the headers that the contract names, body.
+
+JSON stays exactly as it came (key order, number text), binary tensors are hexadecimal. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tests.conformance import rawgrpc, rawhttp
+
+# The headers that contract 01 (H15, H43, H140, H141) or HTTP's framing give a meaning.
+COMPARED = (
+    "content-type",
+    "content-length",
+    "inference-header-content-length",
+    "content-encoding",
+    "accept-encoding",
+    "transfer-encoding",
+    "connection",
+)
+TEXT = ("application/json", "text/plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """`lines` as they are compared; `refused` where any answer is an error."""
+
+    lines: tuple[str, ...]
+    refused: bool
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def of_http(conversation: rawhttp.Conversation) -> Transcript:
+    """Each response, then what became of the connection."""
+    lines = [line for response in conversation.responses for line in _response(response)]
+    refused = any(r.status >= 400 for r in conversation.responses) or not conversation.responses
+    return Transcript((*lines, f"connection {conversation.fate.value}"), refused)
+
+
+def _response(response: rawhttp.Response) -> Iterable[str]:
+    yield f"{response.version} {response.status}"
+    for name in COMPARED:
+        if (value := response.header(name)) is not None:
+            yield f"{name}: {value}"
+    kind = response.header("content-type") or ""
+    at = int(response.header("inference-header-content-length") or 0)
+    at = at or (len(response.body) if kind.startswith(TEXT) and not response.header("content-encoding") else 0)
+    if response.body[:at]:
+        yield response.body[:at].decode("utf-8", "backslashreplace")
+    if response.body[at:]:
+        yield f"bytes {response.body[at:].hex(' ', 4)}"
+
+
+def of_grpc(rpc: str, outcome: rawgrpc.Outcome) -> Transcript:
+    """Each message in protobuf text, then the status."""
+    lines: list[str] = []
+    for message in outcome.messages:
+        lines += ["message", *(f"  {line}" for line in rawgrpc.as_text(rpc, message).splitlines())]
+    details = f": {outcome.details}" if outcome.details else ""
+    refused = outcome.code != "OK" or any("  error_message:" in line for line in lines)
+    return Transcript((*lines, f"status {outcome.code}{details}"), refused)

@@ -1,0 +1,75 @@
+"""What the HTTP front end is given: exchanges without a connection, and other threads that are moved by hand."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from halimede.errors import Error
+from halimede.front.http import HttpFront
+from halimede.tensors import Buffer
+from tests.front.fakes import FakePort
+
+
+class FakeExchange:
+    """One request; `answers` are all that were given to it (a connection takes the first and ignores the others)."""
+
+    def __init__(self, method: str, target: str, body: Buffer = b"", **headers: str) -> None:
+        self.method = method.encode()
+        self.target = target.encode()
+        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        self.body = body
+        self.on_gone: Callable[[], None] = lambda: None
+        self.answers: list[tuple[int, bytes, bytes]] = []
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        self.answers.append((status, fields, b"".join(bytes(part) for part in body)))
+
+    @property
+    def answer(self) -> tuple[int, bytes, bytes]:
+        assert len(self.answers) == 1, f"{len(self.answers)} answers: {self.answers}"
+        return self.answers[0]
+
+    @property
+    def status(self) -> int:
+        return self.answer[0]
+
+    @property
+    def body_sent(self) -> bytes:
+        return self.answer[2]
+
+
+class HeldOffload:
+    """Keeps the work until the test says `run`: then it is done and its result brought back."""
+
+    def __init__(self) -> None:
+        self._work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def __call__(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._work.append((work, done))
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def run(self) -> None:
+        work, done = self._work.pop(0)
+        try:
+            result = work()
+        except Error as error:
+            result = error
+        done(result)
+
+
+@dataclass
+class Rig:
+    """A front end between a fake engine and fake threads."""
+
+    port: FakePort = field(default_factory=FakePort)
+    offload: HeldOffload = field(default_factory=HeldOffload)
+
+    def __post_init__(self) -> None:
+        self.front = HttpFront(self.port, self.offload)
+
+    def ask(self, method: str, target: str, body: Buffer = b"", **headers: str) -> FakeExchange:
+        exchange = FakeExchange(method, target, body, **headers)
+        self.front.handle(exchange)
+        return exchange

@@ -1,0 +1,78 @@
+"""The table of flags as a whole: what holds for every row, and the usage text that is made from it."""
+
+import pytest
+
+from halimede.errors import Unsupported
+from halimede.options import parse, usage
+from halimede.options.flags import FLAGS, GROUPS, Support
+from halimede.options.kinds import SWITCH
+
+# What `tritonserver --help` of 2.51 lists.
+_REAL = """
+help id exit-timeout-secs log-verbose log-info log-warning log-error log-format log-file model-store model-repository
+exit-on-error disable-auto-complete-config strict-readiness model-control-mode repository-poll-secs load-model
+model-config-name model-load-thread-count model-load-retry-count model-namespacing enable-peer-access allow-http
+http-address http-port reuse-http-port http-header-forward-pattern http-thread-count http-restricted-api allow-grpc
+grpc-address grpc-port reuse-grpc-port grpc-header-forward-pattern grpc-infer-allocation-pool-size grpc-use-ssl
+grpc-use-ssl-mutual grpc-server-cert grpc-server-key grpc-root-cert grpc-infer-response-compression-level
+grpc-keepalive-time grpc-keepalive-timeout grpc-keepalive-permit-without-calls grpc-http2-max-pings-without-data
+grpc-http2-min-recv-ping-interval-without-data grpc-http2-max-ping-strikes grpc-max-connection-age
+grpc-max-connection-age-grace grpc-restricted-protocol allow-sagemaker sagemaker-port sagemaker-safe-port-range
+sagemaker-thread-count allow-vertex-ai vertex-ai-port vertex-ai-thread-count vertex-ai-default-model allow-metrics
+allow-gpu-metrics allow-cpu-metrics metrics-address metrics-port metrics-interval-ms metrics-config trace-config
+backend-directory backend-config repoagent-directory cache-config cache-directory rate-limit rate-limit-resource
+pinned-memory-pool-byte-size cuda-memory-pool-byte-size cuda-virtual-address-size min-supported-compute-capability
+buffer-manager-thread-count host-policy model-load-gpu-limit strict-model-config response-cache-byte-size trace-file
+trace-level trace-rate trace-count trace-log-frequency
+"""
+
+
+def test_every_flag_of_the_real_server_is_known() -> None:
+    assert set(_REAL.split()) - set(FLAGS) == set()
+
+
+def test_names_are_unique_across_groups() -> None:
+    assert len(FLAGS) == sum(len(flags) for flags in GROUPS.values())
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.default])
+def test_flag_at_its_default_changes_nothing(name: str) -> None:
+    given, absent = parse([f"--{name}={FLAGS[name].default}"], {}), parse([], {})
+    said = (FLAGS[name].deprecated,) if FLAGS[name].deprecated else ()
+    assert (given.warnings, given.http, given.grpc, given.metrics) == (said, absent.http, absent.grpc, absent.metrics)
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.support is Support.PLANNED])
+def test_planned_flag_is_refused_for_another_value(name: str) -> None:
+    other = {"boolean": "true", "integer": "5", "off|timestamps|tensors": "tensors", "none|low|medium|high": "low"}
+    label = FLAGS[name].kind.label
+    value = other.get(label, "x") if "|" not in label or label in other else label.split("|")[1]
+    if name == "rate-limit":
+        value = "execution_count"
+    mode = ["--model-control-mode=explicit"] if name == "load-model" else []
+    with pytest.raises(Unsupported, match="is not supported yet"):
+        parse([*mode, f"--{name}={value}"], {})
+
+
+@pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.support is Support.INERT])
+def test_inert_flag_says_why_it_has_no_effect(name: str) -> None:
+    flag = FLAGS[name]
+    value = "false" if flag.default == "true" else "true" if flag.kind.label == "boolean" else "77"
+    assert parse([f"--{name}={value}"], {}).warnings == (f"'--{name}' has no effect: {flag.note}.",)
+    assert flag.note
+
+
+def test_usage_lists_every_flag_with_its_value() -> None:
+    lines = usage().splitlines()
+    for flag in FLAGS.values():
+        label = "" if flag.kind is SWITCH else f" <{flag.kind.label}>"
+        assert f"  --{flag.name}{label}" in lines
+
+
+def test_usage_shows_groups_defaults_and_what_is_missing() -> None:
+    text = usage()
+    assert text.startswith("Usage: halimede serve [options]\n  --help\n")
+    assert "\nModel Repository:\n  --model-store <string>\n" in text
+    assert "\tPort to listen on for HTTP. (default 8000)\n" in text
+    assert "\tEncrypt gRPC. (default false; not supported yet)\n" in text
+    assert max(len(line) for line in text.splitlines()) <= 81

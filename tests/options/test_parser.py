@@ -1,0 +1,368 @@
+"""Command lines and environments against the options, or the error in the real server's words, that they must give."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from halimede.errors import Error, Invalid, Unsupported
+from halimede.options import Endpoint, HelpRequested, LogOptions, ServerOptions, VersionRequested, parse
+
+
+def read(*args: str, environment: Mapping[str, str] | None = None) -> ServerOptions:
+    return parse(args, environment or {})
+
+
+def refusal(*args: str, environment: Mapping[str, str] | None = None) -> str:
+    with pytest.raises(Error) as caught:
+        read(*args, environment=environment)
+    return str(caught.value)
+
+
+def test_empty_line_gives_the_defaults_of_the_values() -> None:
+    assert read() == ServerOptions()
+
+
+def test_flags_of_the_server_reach_their_fields() -> None:
+    options = read(
+        "--id=abc", "--exit-timeout-secs=5", "--exit-on-error=false", "--strict-readiness=false",
+        "--model-config-name=h100", "--model-load-thread-count=2", "--model-load-retry-count=3",
+        "--allow-client-shm=true", "--http-max-input-size=1000", "--model-control-mode=NONE",
+    )  # fmt: skip
+    assert options == ServerOptions(
+        server_id="abc",
+        exit_timeout_secs=5,
+        exit_on_error=False,
+        strict_readiness=False,
+        model_config_name="h100",
+        model_load_thread_count=2,
+        model_load_retry_count=3,
+        allow_client_shm=True,
+        http_max_input_size=1000,
+    )
+
+
+def test_flag_value_in_the_next_word_reads_like_one_after_an_equals_sign() -> None:
+    line = ["--id", "abc", "--http-port", "1", "--log-info", "off", "--disable-auto-complete-config"]
+    joined = ["--id=abc", "--http-port=1", "--log-info=off", "--disable-auto-complete-config"]
+    assert read(*line) == read(*joined)
+    assert read(*line).server_id == "abc"
+
+
+def test_flag_value_may_look_like_a_flag_or_be_empty_or_hold_equals_signs() -> None:
+    assert read("--id", "--http-port").server_id == "--http-port"
+    assert read("--id=").server_id == ""
+    assert read("--id=a=b").server_id == "a=b"
+
+
+def test_repeated_scalar_keeps_the_last() -> None:
+    assert read("--http-port=1", "--http-port=2").http.port == 2
+
+
+def test_unambiguous_prefix_is_the_flag() -> None:
+    assert read("--model-repo=r", "--http-por", "7") == ServerOptions(model_repositories=("r",), http=Endpoint(7))
+
+
+def test_flag_that_is_a_prefix_of_others_is_itself() -> None:
+    assert read("--rate-limit=off") == ServerOptions()
+
+
+def test_repositories_are_sorted_without_doubles_under_both_names() -> None:
+    options = read("--model-repository=b", "--model-store", "c", "--model-repository=a", "--model-store=b")
+    assert options.model_repositories == ("a", "b", "c")
+
+
+def test_repository_of_the_environment_counts_only_where_none_is_named() -> None:
+    environment = {"AIP_STORAGE_URI": "there"}
+    assert read(environment=environment).model_repositories == ("there",)
+    assert read("--model-repository=here", environment=environment).model_repositories == ("here",)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("true", True), ("TRUE", True), ("On", True), ("1", True), ("false", False), ("OFF", False), ("0", False)],
+)
+def test_boolean_words_are_read_in_any_case(text: str, value: bool) -> None:
+    assert read(f"--reuse-grpc-port={text}").grpc.reuse_port is value
+
+
+def test_endpoints_take_address_port_reuse_and_permission() -> None:
+    options = read(
+        "--http-address=127.0.0.1", "--http-port=1", "--reuse-http-port=true",
+        "--grpc-address=::1", "--grpc-port=2", "--allow-grpc=false",
+        "--metrics-address=127.0.0.2", "--metrics-port=3", "--allow-metrics=false",
+    )  # fmt: skip
+    assert options.http == Endpoint(1, "127.0.0.1", reuse_port=True)
+    assert options.grpc == Endpoint(2, "::1", allowed=False)
+    assert options.metrics == Endpoint(3, "127.0.0.2", allowed=False)
+
+
+def test_metrics_address_follows_http_when_not_given() -> None:
+    assert read("--http-address=127.0.0.1").metrics == Endpoint(8002, "127.0.0.1")
+
+
+def test_log_flags_reach_the_log_options() -> None:
+    options = read(
+        "--log-verbose=2", "--log-info=false", "--log-warning=false", "--log-error=false",
+        "--log-format=ISO8601", "--log-file=f", environment={"TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"},
+    )  # fmt: skip
+    assert options.log == LogOptions(2, False, False, False, "ISO8601", "f", False)
+
+
+@pytest.mark.parametrize(("text", "level"), [("true", 1), ("FALSE", 0), ("3", 3)])
+def test_verbosity_is_a_level_or_a_boolean_word(text: str, level: int) -> None:
+    options = read(f"--log-verbose={text}")
+    assert (options.log.verbose, options.warnings) == (level, ())
+
+
+def test_escaping_stays_on_for_other_values_of_its_variable() -> None:
+    assert read(environment={"TRITON_SERVER_ESCAPE_LOG_MESSAGES": "1"}).log.escape
+
+
+def test_scheduler_hooks_come_from_the_environment() -> None:
+    hooks = {"TRITONSERVER_DELAY_SCHEDULER": "32", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "7"}
+    options = read(environment=hooks)
+    assert (options.delay_scheduler, options.backlog_delay_scheduler) == (32, 7)
+    assert read(environment={"TRITONSERVER_DELAY_SCHEDULER": "many"}).delay_scheduler == 0
+
+
+def test_backend_settings_of_one_backend_override_those_of_all() -> None:
+    options = read(
+        "--backend-config=default-max-batch-size=8", "--backend-config=a=1",
+        "--backend-config=onnxruntime,default-max-batch-size=2", "--backend-config=python,b=c=d",
+        "--backend-config=a=3",
+    )  # fmt: skip
+    assert options.backend_config == {
+        "": {"default-max-batch-size": "8", "a": "3"},
+        "onnxruntime": {"default-max-batch-size": "2"},
+        "python": {"b": "c=d"},
+    }
+    assert options.backend_settings("onnxruntime") == {"default-max-batch-size": "2", "a": "3"}
+    assert options.backend_settings("identity") == {"default-max-batch-size": "8", "a": "3"}
+
+
+def test_numbers_below_their_meaning_are_raised_to_it() -> None:
+    options = read("--exit-timeout-secs=-5", "--model-load-thread-count=0", "--model-load-retry-count=-1")
+    assert (options.exit_timeout_secs, options.model_load_thread_count, options.model_load_retry_count) == (0, 1, 0)
+
+
+def test_strict_model_config_turns_completion_off_and_warns() -> None:
+    options = read("--strict-model-config=true")
+    assert not options.auto_complete_config
+    assert options.warnings == (
+        "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead.",
+    )
+
+
+def test_disabled_completion_overrides_strict_model_config() -> None:
+    options = read("--disable-auto-complete-config", "--strict-model-config=false")
+    assert not options.auto_complete_config
+    assert options.warnings[-1] == (
+        "Overriding deprecated '--strict-model-config' from False to True in favor of '--disable-auto-complete-config'!"
+    )
+    assert read("--disable-auto-complete-config").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (["--http-port=abc"], 'Bad option: "--http-port".\nInvalid option value. Got abc'),
+        (["--http-por="], 'Bad option: "--http-port".\nInvalid option value. Got '),
+        (
+            ["--http-port=99999999999"],
+            'Bad option: "--http-port".\nProvided option value is out of bound. Got 99999999999',
+        ),
+        (["--grpc-port=70000"], 'Bad option: "--grpc-port".\nProvided option value is out of bound. Got 70000'),
+        (["--exit-timeout-secs=abc"], 'Bad option: "--exit-timeout-secs".\nInvalid option value. Got abc'),
+        (["--log-verbose=abc"], 'Bad option: "--log-verbose".\nInvalid option value. Got abc'),
+        (
+            ["--pinned-memory-pool-byte-size=99999999999999999999"],
+            'Bad option: "--pinned-memory-pool-byte-size".\n'
+            "Provided option value is out of bound. Got 99999999999999999999",
+        ),
+        (
+            ["--min-supported-compute-capability=x"],
+            'Bad option: "--min-supported-compute-capability".\nInvalid option value. Got x',
+        ),
+        (
+            ["--strict-readiness", "yes"],
+            'Bad option: "--strict-readiness".\ninvalid value for bool option: yes\nUse true or false.',
+        ),
+        (
+            ["--model-control-mode=bla"],
+            'Bad option: "--model-control-mode".\ninvalid argument for --model-control-mode\n'
+            "Use none, poll or explicit.",
+        ),
+        (
+            ["--log-format=iso8601"],
+            'Bad option: "--log-format".\ninvalid argument for --log-format\nUse default or ISO8601.',
+        ),
+        (
+            ["--rate-limit=x"],
+            'Bad option: "--rate-limit".\ninvalid argument for --rate-limit\nUse execution_count or off.',
+        ),
+        (
+            ["--grpc-infer-response-compression-level=most"],
+            'Bad option: "--grpc-infer-response-compression-level".\n'
+            "invalid argument for --grpc_infer_response_compression_level\nUse none, low, medium or high.",
+        ),
+        (
+            ["--trace-level=q"],
+            'Bad option: "--trace-level".\ninvalid value for trace level option: q\nUse off, timestamps or tensors.',
+        ),
+        (
+            ["--model-config-name="],
+            'Bad option: "--model-config-name".\nError: empty argument for --model-config-name',
+        ),
+        (
+            ["--http-max-input-size=0"],
+            'Bad option: "--http-max-input-size".\nError: --http-max-input-size must be greater than 0.',
+        ),
+        (
+            ["--grpc-infer-thread-count=1"],
+            'Bad option: "--grpc-infer-thread-count".\n'
+            "invalid argument for --grpc_infer_thread_count. Must be in the range 2 to 128.",
+        ),
+        (
+            ["--grpc-max-response-pool-size=0"],
+            'Bad option: "--grpc-max-response-pool-size".\n'
+            "Error: --grpc-max-response-pool-size must be greater than 0.",
+        ),
+        (
+            ["--backend-config=,a=b"],
+            'Bad option: "--backend-config".\nNo backend specified. --backend-config option format is '
+            "<backend name>,<setting>=<value> or <setting>=<value>. Got ,a=b",
+        ),
+        (
+            ["--backend-config=x,=a"],
+            'Bad option: "--backend-config".\n'
+            "--backend-config option format is '<backend name>,<setting>=<value>'. Got x,=a",
+        ),
+        (
+            ["--backend-config=a"],
+            'Bad option: "--backend-config".\n'
+            "--backend-config option format is '<backend name>,<setting>=<value>'. Got a",
+        ),
+        (["--allow-http"], "option '--allow-http' requires an argument"),
+        (["--help=1"], "option '--help' doesn't allow an argument"),
+        (
+            ["--log=1"],
+            "option '--log=1' is ambiguous; possibilities: '--log-verbose' '--log-info' '--log-warning' "
+            "'--log-error' '--log-format' '--log-file'",
+        ),
+        (["--bogus=1"], "unrecognized option '--bogus=1'"),
+        (["pos", "--id=x"], "Unexpected argument: pos\nFlags are written --flag=value or --flag value."),
+        (["--", "--id=x"], "Unexpected argument: --id=x\nFlags are written --flag=value or --flag value."),
+        (["-q"], "invalid option -- 'q'"),
+        (
+            ["--load-model=x"],
+            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+        ),
+        (
+            ["--response-cache-byte-size=5", "--cache-config=local,size=4"],
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
+            "Please provide one or the other.",
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_line_is_refused_in_the_words_of_the_real_server(line: Sequence[str], text: str) -> None:
+    assert refusal(*line) == text
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("--htp-port=1", "--http-port"),
+        ("--http_port=1", "--http-port"),
+        ("--model-respository", "--model-repository"),
+        ("--HTTP-PORT=1", "--http-port"),
+        ("--strict-readyness=1", "--strict-readiness"),
+        ("-http-port=1", "--http-port"),
+    ],
+)
+def test_unknown_flag_suggests_the_nearest(word: str, near: str) -> None:
+    assert refusal(word).endswith(f"\nDid you mean '{near}'?")
+
+
+def test_first_mistake_or_request_for_help_wins() -> None:
+    with pytest.raises(HelpRequested):
+        read("--help", "--bogus")
+    with pytest.raises(Invalid):
+        read("--bogus", "--help")
+    with pytest.raises(VersionRequested):
+        read("--version", "stray")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (["--http-port=12x"], "'--http-port=12x' is read as 12."),
+        (["--log-verbose", "1.9"], "'--log-verbose=1.9' is read as 1."),
+        (["--http-port=1e2"], "'--http-port=1e2' is read as 1."),
+    ],
+)
+def test_number_with_more_behind_it_counts_as_the_number_and_warns(line: Sequence[str], text: str) -> None:
+    assert read(*line).warnings == (text,)
+
+
+def test_whole_numbers_do_not_warn() -> None:
+    options = read("--http-port", " +12", "--http-max-input-size=9007199254740993")
+    assert (options.http.port, options.http_max_input_size, options.warnings) == (12, 9007199254740993, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (["--cache-config=local,size=3"], "--cache-config"),
+        (["--model-control-mode=POLL"], "--model-control-mode=poll"),
+        (["--model-control-mode=explicit", "--load-model=x"], "--model-control-mode=explicit"),
+        (["--grpc-use-ssl=true"], "--grpc-use-ssl=true"),
+        (["--rate-limit=execution_count"], "--rate-limit=execution_count"),
+        (["--trace-config=level=TIMESTAMPS"], "--trace-config"),
+        (["--allow-sagemaker=1"], "--allow-sagemaker=true"),
+    ],
+)
+def test_flag_of_a_missing_feature_is_refused(line: Sequence[str], shown: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        read(*line)
+    assert str(caught.value) == f"{shown} is not supported yet"
+
+
+def test_flag_of_a_missing_feature_is_accepted_at_its_default() -> None:
+    options = read("--rate-limit=OFF", "--grpc-use-ssl=false", "--model-namespacing=0", "--model-control-mode=none")
+    assert options == ServerOptions()
+
+
+def test_hint_without_meaning_here_is_accepted_and_said() -> None:
+    options = read("--http-thread-count=16", "--grpc-infer-thread-count=2")
+    assert options.warnings == ("'--http-thread-count' has no effect: connections are served by one event loop.",)
+
+
+def test_vertex_mode_of_the_environment_is_refused_and_can_be_declined() -> None:
+    environment = {"AIP_MODE": "PREDICTION"}
+    assert refusal(environment=environment) == "--allow-vertex-ai=true is not supported yet"
+    assert not read("--allow-vertex-ai=false", environment=environment).http.allowed
+    assert read("--allow-vertex-ai=false", "--allow-http=true", environment=environment).http.allowed
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (["--grpc-port=8000"], "HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000"),
+        (["--metrics-port=8001"], "GRPC requests and metrics requests at the same address and port 0.0.0.0:8001"),
+        (["--http-port=8002"], "HTTP requests and metrics requests at the same address and port 0.0.0.0:8002"),
+    ],
+)
+def test_ports_that_collide_are_refused(line: Sequence[str], text: str) -> None:
+    assert refusal(*line) == f"The server cannot listen to {text}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["--grpc-port=8000", "--grpc-address=127.0.0.1"],
+        ["--grpc-port=8000", "--allow-http=false"],
+        ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
+    ],
+)
+def test_ports_that_cannot_collide_are_accepted(line: Sequence[str]) -> None:
+    assert read(*line).warnings == ()

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from halimede.errors import Error, Internal, NotFound
+from halimede.scheduling.execution import Execution, Outcome
+from halimede.tensors import FP32, Tensor, tensor_of
+from tests.fakes import inference
+
+
+def tensor(value: float) -> Tensor:
+    return tensor_of("x", FP32, np.array([[value]], np.float32))
+
+
+def execution_of(requests: int, decoupled: bool = False) -> tuple[Execution, list[int]]:
+    """An execution of so many requests, and how many outcomes it held at each notice."""
+    notices: list[int] = []
+    rows = [inference(str(i), batch_size=1, inputs=[tensor(i)], outputs=["x"]) for i in range(requests)]
+    execution = Execution(rows, requests, 0, {"x": FP32}, decoupled, lambda e: notices.append(len(e.outcomes)))
+    return execution, notices
+
+
+def test_execution_tells_once_when_the_batch_is_over() -> None:
+    execution, notices = execution_of(2)
+
+    def execute(batch: Execution, responses: Execution) -> None:
+        for i in range(2):
+            responses.send(i, [tensor(i)])
+
+    execution.run(execute, True)
+    assert (notices, execution.done) == ([2], True)
+    assert [outcome.i for outcome in execution.outcomes] == [0, 1]
+
+
+def test_execution_of_a_decoupled_model_tells_at_every_outcome() -> None:
+    execution, notices = execution_of(1, decoupled=True)
+
+    def execute(batch: Execution, responses: Execution) -> None:
+        responses.send(0, [tensor(1)], False)
+        responses.send(0, [tensor(2)], False)
+        responses.send(0, None, True)
+
+    execution.run(execute, True)
+    assert notices == [1, 2, 3, 3]
+    assert [outcome.final for outcome in execution.outcomes] == [False, False, True]
+
+
+def test_execution_placed_on_the_loop_is_not_over_when_the_call_returns() -> None:
+    execution, notices = execution_of(1)
+    execution.run(lambda batch, responses: None, False)
+    assert (notices, execution.done) == ([], False)
+    execution.send(0, [tensor(1)])
+    execution.finished()
+    assert (notices, execution.done) == ([1], True)
+
+
+@pytest.mark.parametrize("finishes", [True, False])
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        (NotFound("no such word"), NotFound, "no such word"),
+        (ValueError("bad"), Internal, "ValueError: bad"),
+        (SystemExit(3), Internal, "SystemExit: 3"),
+    ],
+)
+def test_what_a_backend_raises_answers_every_request_without_an_answer(
+    raised: BaseException, kind: type[Error], text: str, finishes: bool
+) -> None:
+    execution, notices = execution_of(3)
+
+    def execute(batch: Execution, responses: Execution) -> None:
+        responses.send(1, [tensor(1)])
+        raise raised
+
+    execution.run(execute, finishes)
+    assert execution.done
+    assert len(notices) == 1
+    first: dict[int, Outcome] = {}
+    for outcome in execution.outcomes:
+        first.setdefault(outcome.i, outcome)
+    assert not isinstance(first[1].answer, Error)
+    for i in (0, 2):
+        answer = first[i].answer
+        assert isinstance(answer, kind)
+        assert str(answer) == text
+
+
+def test_scatter_that_does_not_fit_answers_nobody_by_itself() -> None:
+    execution, _ = execution_of(2)
+    with pytest.raises(Internal):
+        execution.scatter({"x": np.zeros((3, 1), np.float32)})
+    assert not execution.outcomes
+
+
+def test_arrays_and_scatter_mark_the_phases() -> None:
+    execution, _ = execution_of(2)
+    execution.run(lambda batch, responses: responses.scatter(batch.arrays()), True)
+    execution.settle_times()
+    assert 0 < execution.start <= execution.input_end <= execution.output_start <= execution.compute_end
+
+
+def test_phases_that_nobody_marked_add_up() -> None:
+    execution, _ = execution_of(1)
+    execution.run(lambda batch, responses: responses.fail(0, Internal("x")), True)
+    execution.settle_times()
+    assert execution.start == execution.input_end
+    assert execution.output_start == execution.compute_end
+
+
+def test_compute_times_of_a_backend_that_knows_better_stay() -> None:
+    execution, _ = execution_of(1)
+
+    def execute(batch: Execution, responses: Execution) -> None:
+        responses.send(0, [tensor(1)])
+        responses.compute_times(batch.start + 5, batch.start + 7)
+
+    execution.run(execute, True)
+    execution.settle_times()
+    assert (execution.input_end, execution.output_start) == (execution.start + 5, execution.start + 7)

@@ -1,0 +1,56 @@
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from halimede.scheduling.instances import Instances, InstanceThread
+from tests.fakes import PATIENCE, FakeInstance, echo
+
+
+@pytest.fixture
+def thread() -> Iterator[InstanceThread]:
+    thread = InstanceThread("t")
+    yield thread
+    thread.stop()
+
+
+def test_instance_thread_runs_what_it_is_given_in_order(thread: InstanceThread) -> None:
+    done: SimpleQueue[tuple[int, str]] = SimpleQueue()
+    for i in range(5):
+        thread.submit(lambda i=i: done.put((i, threading.current_thread().name)))  # type: ignore[misc] # i is bound
+    assert [done.get(timeout=PATIENCE) for _ in range(5)] == [(i, "t") for i in range(5)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_instance_thread_survives_work_that_breaks(thread: InstanceThread) -> None:
+    done: SimpleQueue[str] = SimpleQueue()
+
+    def breaks() -> None:
+        raise RuntimeError("broken")
+
+    thread.submit(breaks)
+    thread.submit(lambda: done.put("after"))
+    assert done.get(timeout=1) == "after"
+
+
+def test_instances_take_their_turns() -> None:
+    copies = [FakeInstance(echo) for _ in range(3)]
+    instances = Instances("m:1", copies)
+    assert (len(instances), list(instances.free)) == (3, [0, 1, 2])
+    assert instances.take(1) is copies[1]
+    assert instances.take(0) is copies[0]
+    assert list(instances.free) == [2]
+    instances.give_back(1)
+    instances.give_back(0)
+    assert list(instances.free) == [2, 1, 0]
+
+
+def test_instances_start_a_thread_at_first_use_and_keep_it() -> None:
+    before = threading.active_count()
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(50)])
+    assert threading.active_count() == before
+    assert instances.thread(7) is instances.thread(7)
+    assert instances.thread(7) is not instances.thread(8)
+    assert threading.active_count() == before + 2
+    instances.stop()

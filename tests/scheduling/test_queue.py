@@ -1,0 +1,74 @@
+from halimede.scheduling.policy import Batch
+from halimede.scheduling.queue import DefaultPolicy
+from tests.fakes import inference
+
+
+def taken(policy: DefaultPolicy, free: tuple[int, ...] = (0,)) -> tuple[int, list[str]]:
+    step = policy.next(free, 0)
+    assert isinstance(step, Batch)
+    return step.instance, [one.request.id for one in step.rows]
+
+
+def policy_with(*ids: str) -> DefaultPolicy:
+    policy = DefaultPolicy()
+    for name in ids:
+        assert policy.admit(inference(name), 0) is None
+    return policy
+
+
+def test_default_policy_serves_one_request_a_batch_in_order() -> None:
+    policy = policy_with("a", "b", "c")
+    assert [taken(policy)[1] for _ in range(3)] == [["a"], ["b"], ["c"]]
+    assert policy.next((0,), 0) is None
+    assert policy.waiting == 0
+
+
+def test_default_policy_uses_the_instance_that_is_free_longest() -> None:
+    policy = policy_with("a", "b")
+    assert taken(policy, (2, 0)) == (2, ["a"])
+    assert taken(policy, (0,)) == (0, ["b"])
+
+
+def test_default_policy_never_joins_requests_that_could_be() -> None:
+    policy = DefaultPolicy()
+    for name in "ab":
+        policy.admit(inference(name, batch_size=1, batch_key="same"), 0)
+    assert taken(policy)[1] == ["a"]
+
+
+def test_queue_forgets_a_request_cancelled_while_it_waits() -> None:
+    policy = DefaultPolicy()
+    kept, gone = inference("kept"), inference("gone")
+    policy.admit(gone, 0)
+    policy.admit(kept, 0)
+    assert policy.cancel(gone, 1)
+    assert not policy.cancel(gone, 2)
+    assert policy.waiting == 1
+    assert taken(policy)[1] == ["kept"]
+
+
+def test_queue_does_not_know_a_request_that_runs() -> None:
+    policy = DefaultPolicy()
+    running = inference("a")
+    policy.admit(running, 0)
+    policy.next((0,), 0)
+    assert not policy.cancel(running, 1)
+
+
+def test_queue_serves_a_request_that_runs_again_before_those_that_wait() -> None:
+    policy = DefaultPolicy()
+    first = inference("first")
+    policy.admit(first, 0)
+    policy.next((0,), 0)
+    policy.admit(inference("second"), 0)
+    policy.released(first, 1, True)
+    assert [taken(policy)[1] for _ in range(2)] == [["first"], ["second"]]
+
+
+def test_queue_forgets_a_request_that_is_over() -> None:
+    policy = DefaultPolicy()
+    over = inference("over")
+    policy.admit(over, 0)
+    policy.next((0,), 0)
+    policy.released(over, 1, False)
+    assert policy.waiting == 0

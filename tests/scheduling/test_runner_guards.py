@@ -1,0 +1,127 @@
+"""A port that breaks fails at most the request at hand; the others never notice."""
+
+from collections.abc import Callable
+from threading import Event
+
+import pytest
+
+from halimede.errors import Error, Internal, Unavailable
+from halimede.requests import Answer, InferResponse
+from halimede.scheduling.dynamic import DynamicPolicy
+from halimede.scheduling.execution import Execution
+from tests.fakes import RecordingReply, echo
+from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising
+
+
+def break_once(message: str) -> Callable[..., None]:
+    left = [message]
+
+    def perhaps(*_: object) -> None:
+        if left:
+            raise RuntimeError(left.pop())
+
+    return perhaps
+
+
+def check_survivors(rig: Rig, broken: RecordingReply, others: list[RecordingReply]) -> None:
+    """The one whose port broke is over, with one final answer; the others never noticed."""
+    rig.finish(*others)
+    assert all(isinstance(other.only, InferResponse) for other in others)
+    assert broken.finals == 1, broken.answers
+    assert sorted(rig.settled) == sorted({*rig.settled}), "settled twice"
+    assert len(rig.settled) == 1 + len(others)
+
+
+@pytest.mark.parametrize("method", ["admit", "next", "freed", "released"])
+def test_policy_that_breaks_once_fails_at_most_the_request_at_hand(rigs: Callable[..., Rig], method: str) -> None:
+    rig = rigs([finishing(echo)], ScriptedPolicy(breaks=method))
+    replies = [rig.submit(str(i)) for i in range(4)]
+    rig.finish(*replies)
+    assert all(reply.finals == 1 for reply in replies)
+    assert sum(isinstance(reply.only, Error) for reply in replies) <= 1
+    assert rig.settled == ["0", "1", "2", "3"]
+
+
+def test_policy_whose_cancel_breaks_leaves_the_request_to_run() -> None:
+    release = Event()
+    rig = Rig([held_back(release)], ScriptedPolicy(breaks="cancel"))
+    running = rig.submit("running")
+    waiting = RecordingReply()
+    rig.runner.cancel(rig.start("waiting", waiting))
+    release.set()
+    rig.finish(running, waiting)
+    assert (running.finals, waiting.finals) == (1, 1)
+    assert rig.settled == ["running", "waiting"]
+    rig.runner.close()
+
+
+@pytest.mark.parametrize("method", ["executed", "succeeded"])
+def test_observer_that_breaks_once_harms_nobody_else(rigs: Callable[..., Rig], method: str) -> None:
+    rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=3))
+    setattr(rig.observer, method, break_once(f"{method} broke"))
+    replies = [rig.submit(str(i), 1) for i in range(3)]
+    check_survivors(rig, replies[0], replies[1:])
+
+
+@pytest.mark.parametrize("count", [0, 1], ids=["no answers", "an error each"])
+def test_observer_that_breaks_on_a_failure_harms_nobody_else(rigs: Callable[..., Rig], count: int) -> None:
+    def behave(execution: Execution) -> None:
+        for i in range(len(execution.requests) * count):
+            execution.fail(i, Internal("failed"))
+
+    rig = rigs([finishing(behave)], DynamicPolicy(8, [8], 0, start_at=3))
+    rig.observer.failed = break_once("failed broke")  # type: ignore[method-assign] # a port that breaks
+    replies = [rig.submit(str(i), 1) for i in range(3)]
+    rig.finish(*replies)
+    assert [reply.finals for reply in replies] == [1, 1, 1]
+    assert sorted(rig.settled) == ["0", "1", "2"]
+
+
+def breaks_on(send: int) -> Callable[[Answer, bool], None]:
+    """A reply slot that breaks at its so-manieth answer."""
+    sends = []
+
+    def on_send(answer: Answer, final: bool) -> None:
+        sends.append(answer)
+        if len(sends) == send:
+            raise RuntimeError("the slot broke")
+
+    return on_send
+
+
+@pytest.mark.parametrize("behave", [echo, raising(ValueError("x")), lambda execution: None])
+def test_reply_slot_that_breaks_harms_nobody_else(
+    rigs: Callable[..., Rig], behave: Callable[[Execution], None]
+) -> None:
+    rig = rigs([finishing(behave)], DynamicPolicy(8, [8], 0, start_at=3))
+    rig.submit("broken", 1, on_send=breaks_on(1))
+    others = [rig.submit(str(i), 1) for i in range(2)]
+    rig.finish(*others)
+    assert [other.finals for other in others] == [1, 1]
+    assert sorted(rig.settled) == ["0", "1", "broken"]
+
+
+def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) -> None:
+    rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("full")))
+    rig.submit("broken", on_send=breaks_on(1))
+    fine = rig.submit("fine")
+    rig.finish(fine)
+    assert fine.response.id == "fine"
+    assert rig.settled == ["broken", "fine"]
+
+
+def test_reply_slot_that_breaks_when_cancelled_is_over() -> None:
+    release = Event()
+    rig = Rig([held_back(release)])
+    running = rig.submit("running")
+    rig.runner.cancel(rig.start("broken", RecordingReply(breaks_on(1))))
+    release.set()
+    rig.finish(running)
+    assert rig.settled == ["broken", "running"]
+    rig.runner.close()
+
+
+def test_owner_that_breaks_when_told_of_the_end_harms_nobody_else(rigs: Callable[..., Rig]) -> None:
+    rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=3), settled=break_once("settled broke"))
+    replies = [rig.submit(str(i), 1) for i in range(3)]
+    check_survivors(rig, replies[0], replies[1:])

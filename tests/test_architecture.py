@@ -1,0 +1,194 @@
+"""The house rules that a machine can check: imports go down only, foreign libraries stay in their rooms, modules stay
+small, and no module keeps state of its own.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+import halimede
+
+PACKAGE = Path(halimede.__file__).parent
+TESTS = Path(__file__).parent
+
+SOURCE_LINES = 500
+TEST_LINES = 600
+
+ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        room: frozenset(may.split())
+        for room, may in {
+            "errors": "",
+            "tensors": "errors",
+            "requests": "tensors errors",
+            "options": "errors",
+            "platform": "errors",
+            "config": "tensors errors",
+            "scheduling": "requests tensors errors",
+            "workers": "workers.child requests tensors errors platform",
+            "workers.child": "",
+            "backends": "config workers workers.child requests tensors errors platform",
+            "models": "scheduling backends config requests tensors errors platform",
+            "service.port": "requests tensors errors",
+            "service": "service.port models scheduling backends config options requests tensors errors platform "
+            "version",
+            "wire": "service.port requests tensors errors",
+            "transport": "tensors errors platform",
+            "front": "service.port wire transport requests tensors errors",
+            "cli": "front service service.port transport models config options tensors errors platform version",
+            "main": "cli",
+            "version": "",
+        }.items()
+    }
+)
+"""The architecture: what each room may import besides itself. A room is a package or module of `halimede`, or a part of
+one that stands by itself."""
+
+FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        library: frozenset(modules.split())
+        for library, modules in {
+            "grpc": "transport.grpc_aio",
+            "httptools": "transport.http1",
+            "uvloop": "platform.loops",
+            "onnxruntime": "backends.onnxruntime backends.onnxruntime_session",
+            "tritonclient.grpc.model_config_pb2": "config",
+            "tritonclient.grpc.service_pb2": "wire",
+            "tritonclient": "config wire",
+            "google": "config wire",
+            "orjson": "wire config backends",
+            "rapidjson": "wire config",
+            "numpy": "tensors scheduling backends wire transport workers",
+        }.items()
+    }
+)
+"""Which rooms or modules may import a library."""
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path: Path) -> str:
+    """`workers/child/__init__.py` -> `workers.child`; the package itself is `version`, `__main__` is `main`."""
+    name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+    return {"": "version", "__main__": "main"}.get(name, name)
+
+
+def room_of(module: str) -> str:
+    """The longest name in the table that the module is, or lies in."""
+    parts = module.split(".")
+    names = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    found = next((name for name in names if name in ROOMS), None)
+    assert found is not None, f"{module} is in no room of the table"
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Everything that a module imports, in functions too, as full dotted names; relative ones made absolute."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = ("halimede", *path.relative_to(PACKAGE).parts)
+                base = ".".join([*parents[: len(parents) - node.level], *([base] if base else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@cache
+def existing() -> frozenset[str]:
+    return frozenset(dotted(path) for path in modules())
+
+
+def own_module(imported: str) -> str:
+    """The module of ours that an import names: `halimede.errors.Error` -> `errors`."""
+    name = imported.removeprefix("halimede").lstrip(".")
+    while name and name not in existing():
+        name = name.rpartition(".")[0]
+    return name or "version"
+
+
+def is_ours(imported: str) -> bool:
+    return imported.split(".")[0] == "halimede"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_imports_go_down_only(path: Path) -> None:
+    room = room_of(dotted(path))
+    for imported in filter(is_ours, imports_of(path)):
+        below = room_of(own_module(imported))
+        assert below == room or below in ROOMS[room], f"{dotted(path)} ({room}) must not import {imported} ({below})"
+
+
+def test_rooms_have_no_circle() -> None:
+    left = dict(ROOMS)
+    while left:
+        ground = [room for room, below in left.items() if not below & left.keys()]
+        assert ground, f"these import each other: {sorted(left)}"
+        for room in ground:
+            del left[room]
+
+
+def test_engine_is_reached_through_its_port() -> None:
+    users = {room for room, below in ROOMS.items() if "service" in below}
+    assert users == {"cli"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_foreign_libraries_stay_in_their_rooms(path: Path) -> None:
+    name = dotted(path)
+    for imported in imports_of(path):
+        library = next((known for known in FOREIGN if imported == known or imported.startswith(known + ".")), None)
+        if library is not None:
+            allowed = FOREIGN[library]
+            assert any(name == where or name.startswith(where + ".") for where in allowed), f"{name} imports {imported}"
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if dotted(p).startswith("workers.child")], ids=dotted)
+def test_child_of_a_worker_needs_the_standard_library_and_numpy_only(path: Path) -> None:
+    import sys
+
+    for imported in imports_of(path):
+        top = imported.split(".")[0]
+        assert top in sys.stdlib_module_names or top == "numpy" or imported.startswith("halimede.workers.child")
+
+
+MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_module_keeps_no_state(path: Path) -> None:
+    """No `global`, and nothing mutable at module level under a name that is not a constant's."""
+    tree = tree_of(path)
+    for node in ast.walk(tree):
+        assert not isinstance(node, ast.Global), f"{dotted(path)}:{getattr(node, 'lineno', 0)} assigns a global"
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, MUTABLE):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                assert isinstance(target, ast.Name)
+                name = target.id
+                assert name == name.upper() or name.startswith("__"), f"{dotted(path)}: {name} is mutable"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_module_says_what_it_is(path: Path) -> None:
+    tree = tree_of(path)
+    assert not tree.body or ast.get_docstring(tree), f"{dotted(path)} has no docstring"
+
+
+@pytest.mark.parametrize(("folder", "limit"), [(PACKAGE, SOURCE_LINES), (TESTS, TEST_LINES)], ids=["package", "tests"])
+def test_no_module_is_longer_than_it_should_be(folder: Path, limit: int) -> None:
+    lengths = {path.relative_to(folder): len(path.read_text().splitlines()) for path in folder.rglob("*.py")}
+    assert not {str(path): lines for path, lines in lengths.items() if lines > limit}

@@ -1,0 +1,42 @@
+import copy
+import pickle
+
+import pytest
+
+from halimede import errors
+from halimede.errors import Error
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Error)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_error_keeps_kind_and_text_with_a_prefix_and_across_processes(kind: type[Error]) -> None:
+    prefixed = kind("broke").prefixed("[request id: q] ")
+    for error in (prefixed, pickle.loads(pickle.dumps(prefixed)), copy.copy(prefixed)):
+        assert type(error) is kind
+        assert (str(error), error.message) == ("[request id: q] broke",) * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        (errors.Unknown, "Unknown"),
+        (errors.Internal, "Internal"),
+        (errors.NotFound, "Not found"),
+        (errors.Invalid, "Invalid argument"),
+        (errors.Unavailable, "Unavailable"),
+        (errors.Unsupported, "Unsupported"),
+        (errors.AlreadyExists, "Already exists"),
+        (errors.Cancelled, "Cancelled"),
+        (errors.TimedOut, "Unavailable"),
+        (errors.DecoupledModel, "Unsupported"),
+    ],
+)
+def test_kind_is_written_as_in_load_errors(kind: type[Error], word: str) -> None:
+    """Contract R19."""
+    assert kind.word == word
+
+
+def test_client_that_knows_no_time_limit_reads_it_as_unavailable() -> None:
+    """Contract S30."""
+    assert isinstance(errors.TimedOut("Request timeout expired"), errors.Unavailable)

@@ -1,0 +1,152 @@
+"""Frames both ways: whole, byte by byte, cut off, and nonsense."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halimede.workers.child import frames
+from halimede.workers.child.frames import ALIGNMENT, Assembler, Frame, FrameError
+
+NUMBER = struct.Struct("<q")
+
+
+def assembled(raw: bytes, step: int = 1 << 20) -> list[Frame]:
+    """The frames of a stream that arrives in pieces of at most `step` bytes."""
+    assembler = Assembler()
+    found: list[Frame] = []
+    at = 0
+    while at < len(raw):
+        space = assembler.space()
+        piece = raw[at : at + min(step, len(space))]
+        space[: len(piece)] = piece
+        found += assembler.received(len(piece))
+        at += len(piece)
+    return found
+
+
+def address(view: memoryview) -> int:
+    return int(np.frombuffer(view, np.uint8).ctypes.data)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+tensors = st.lists(
+    st.tuples(
+        texts,
+        st.integers(1, 14),
+        st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4).map(tuple),
+        st.binary(max_size=300),
+    ),
+    max_size=4,
+)
+
+
+@given(
+    kind=st.integers(frames.START, frames.LOG),
+    batch=st.integers(0, (1 << 64) - 1),
+    moments=st.tuples(st.integers(0, 1 << 62), st.integers(0, 1 << 62)),
+    text=texts,
+    names=st.lists(texts, max_size=4).map(tuple),
+    parameters=st.dictionaries(texts, st.booleans() | st.integers() | st.floats(allow_nan=False) | texts, max_size=4),
+    carried=tensors,
+    step=st.sampled_from([1, 3, 64, 1 << 20]),
+)
+def test_frame_comes_out_as_it_went_in(
+    kind: int,
+    batch: int,
+    moments: tuple[int, int],
+    text: str,
+    names: tuple[str, ...],
+    parameters: dict[str, Any],
+    carried: list[tuple[str, int, tuple[int, ...], bytes]],
+    step: int,
+) -> None:
+    meta = [frames.text_record(text), frames.names_record(names), frames.parameters_record(parameters), NUMBER.pack(-7)]
+    meta += [frames.tensor_record(name, number, shape, len(raw)) for name, number, shape, raw in carried]
+    raw = b"".join(frames.frame(kind, meta, [raw for *_, raw in carried], batch, 5, 1, moments))
+
+    (frame,) = assembled(raw, step)
+
+    assert (frame.kind, frame.batch, frame.count, frame.flags) == (kind, batch, 5, 1)
+    assert (frame.first_moment, frame.second_moment) == moments
+    assert frame.text() == text
+    assert frame.names() == names
+    assert frame.parameters() == parameters
+    assert frame.unpack(NUMBER) == (-7,)
+    for name, number, shape, content in carried:
+        *fields, view = frame.tensor()
+        assert fields == [name, number, shape]
+        assert bytes(view) == content
+        assert not content or address(view) % ALIGNMENT == 0
+
+
+def test_parameter_types_survive() -> None:
+    parameters = {"yes": True, "one": 1, "half": 0.5, "word": "True", "huge": 1 << 80}
+    (frame,) = assembled(b"".join(frames.frame(frames.ANSWERS, [frames.parameters_record(parameters)])))
+    assert [(name, type(value)) for name, value in frame.parameters().items()] == [
+        (name, type(value)) for name, value in parameters.items()
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_frames_that_follow_each_other_are_told_apart(step: int) -> None:
+    sizes = [0, 1, 5000, 70_000, 3, 64 << 10, 200_000, 0]
+    stream = b""
+    for number, size in enumerate(sizes):
+        content = bytes([number]) * size
+        stream += b"".join(frames.frame(frames.REQUESTS, [frames.tensor_record("x", 2, (size,), size)], [content], number))
+
+    found = assembled(stream, step)
+
+    assert [frame.batch for frame in found] == list(range(len(sizes)))
+    for number, (frame, size) in enumerate(zip(found, sizes, strict=True)):
+        assert bytes(frame.tensor()[3]) == bytes([number]) * size
+
+
+def test_small_frames_do_not_share_bytes() -> None:
+    def raw(value: int) -> bytes:
+        return b"".join(frames.frame(frames.REQUESTS, [frames.tensor_record("x", 2, (4,), 4)], [bytes([value] * 4)]))
+
+    first, second = assembled(raw(1) + raw(2))
+    kept = np.frombuffer(first.tensor()[3], np.uint8)
+    np.frombuffer(second.tensor()[3], np.uint8)[:] = 9
+    assert kept.tolist() == [1, 1, 1, 1]
+    assert kept.flags.writeable
+
+
+def test_large_tensors_are_not_copied_into_a_frame() -> None:
+    content = memoryview(bytes(1 << 20))
+    buffers = frames.frame(frames.REQUESTS, [frames.tensor_record("x", 2, (1 << 20,), 1 << 20)], [content])
+    assert any(buffer is content for buffer in buffers)
+
+
+def test_unfinished_frame_is_kept_back() -> None:
+    raw = b"".join(frames.frame(frames.ANSWERS, [frames.text_record("text")]))
+    for cut in range(len(raw)):
+        assert assembled(raw[:cut]) == []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"x" * 200, id="no magic"),
+        pytest.param(frames.HEADER.pack(b"HLM1", 99, 0, 0, 0, 48, 0, 0, 0), id="unknown kind"),
+        pytest.param(frames.HEADER.pack(b"HLM1", 6, 0, 0, 100, 48, 0, 0, 0), id="records beyond the frame"),
+    ],
+)
+def test_stream_without_a_frame_is_refused(raw: bytes) -> None:
+    with pytest.raises(FrameError):
+        assembled(raw)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["text", "names", "parameters", "tensor", "rest"]))
+def test_records_of_nonsense_raise_only_what_is_declared(raw: bytes, reading: str) -> None:
+    (frame,) = assembled(b"".join(frames.frame(frames.ANSWERS, [raw])))
+    try:
+        getattr(frame, reading)()
+    except frames.MALFORMED:
+        return
+    assert frame._at <= len(raw)

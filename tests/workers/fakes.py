@@ -1,0 +1,118 @@
+"""What a worker needs around it in a test: an event loop that turns in a thread, a batch, and a receiver of answers."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from halimede.backends.api import Arrays
+from halimede.errors import Error
+from halimede.requests import InferRequest, Parameters
+from halimede.tensors import BYTES, Tensor, array_of, tensor_of
+
+PATIENCE = 20.0
+"""Seconds after which a wait for another process has failed."""
+
+T = TypeVar("T")
+
+
+class FakeRequest:
+    """One request of a batch: its tensors and the outputs it wants."""
+
+    def __init__(self, *inputs: Tensor, outputs: Sequence[str] = ("OUTPUT0",), **fields: Any) -> None:
+        self.request = InferRequest("m")
+        self.request.inputs = {tensor.name: tensor for tensor in inputs}
+        for name, value in fields.items():
+            setattr(self.request, name, value)
+        self.outputs = tuple(outputs)
+        self.batch_size = 1
+        self.cancelled = False
+
+
+class FakeBatch:
+    def __init__(self, *requests: FakeRequest) -> None:
+        self.requests = requests
+
+    def arrays(self) -> Arrays:
+        raise AssertionError("a worker's batch is not gathered by the server")
+
+
+class FakeResponses:
+    """Keeps what a batch is answered with; `wait` for its end."""
+
+    def __init__(self) -> None:
+        self.sent: dict[int, list[Tensor]] = {}
+        self.failed: dict[int, Error] = {}
+        self.parameters: dict[int, Parameters] = {}
+        self.times: tuple[int, int] | None = None
+        self._over = threading.Event()
+
+    def send(
+        self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
+    ) -> None:
+        assert final
+        assert i not in self.sent
+        assert i not in self.failed
+        self.sent[i] = list(outputs or ())
+        self.parameters[i] = parameters or {}
+
+    def fail(self, i: int, error: Error, final: bool = True) -> None:
+        assert i not in self.sent
+        assert i not in self.failed
+        self.failed[i] = error
+
+    def again(self, i: int) -> None:
+        raise AssertionError("no backend under test reschedules")
+
+    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        raise AssertionError("a worker answers request by request")
+
+    def compute_times(self, input_end: int, output_start: int) -> None:
+        self.times = (input_end, output_start)
+
+    def finished(self) -> None:
+        assert not self._over.is_set()
+        self._over.set()
+
+    @property
+    def over(self) -> bool:
+        return self._over.is_set()
+
+    def wait(self) -> "FakeResponses":
+        assert self._over.wait(PATIENCE), "the batch was never finished"
+        return self
+
+    def arrays(self, i: int = 0) -> dict[str, npt.NDArray[Any]]:
+        return {tensor.name: array_of(tensor) for tensor in self.sent[i]}
+
+
+def text_tensor(name: str, *texts: str | bytes) -> Tensor:
+    raw = [text.encode() if isinstance(text, str) else text for text in texts]
+    return tensor_of(name, BYTES, np.array(raw, dtype=object))
+
+
+@contextmanager
+def turning_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that turns in a thread of its own until the end of the block."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE)
+        loop.close()
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], T]) -> T:
+    """The result of the call, made on the loop."""
+
+    async def made() -> T:
+        return call()
+
+    return asyncio.run_coroutine_threadsafe(made(), loop).result(PATIENCE)

@@ -1,0 +1,400 @@
+#!/usr/bin/env python3
+"""Two servers, the same work, in turn (A B, B A, ...), so that a drifting machine hits both alike.
+
+    versus.py --a 'CMD ...' [--b 'CMD ...'] [--work NAME ...] [--rounds 3] [--seconds 0.8]
+              [--gate 'throughput>=1.2 cpu<=0.9'] [--json FILE]
+
+CMD starts a server in the foreground, with {repo} {http} {grpc} {metrics} in it. B defaults to the real Triton
+(tools/oracle/oracle serve). Load comes from the real perf_analyzer; answers are checked before each row.
+
+Per row and server: the median over the rounds of throughput (inferences/s), p50 and p99 latency (us) and the server's
+own CPU per inference (us, all processes of its tree), then the ratios A/B: throughput above 1 means that A is faster,
+p99 and cpu below 1 that A is better. --gate judges the medians of every row named; besides, no single round may be
+below 0.8 of a throughput gate, and a failed round fails its row. --json keeps every round. Families are never compared
+with each other: floor-* (the model costs nothing: server against server), py-* (Python model as each server runs it by
+default), inproc-* (Python model in the server's process, ours only; there the default), and the rest.
+"""
+
+import argparse
+import contextlib
+import csv
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+HERE = Path(__file__).resolve().parent
+ORACLE = HERE / "oracle" / "oracle"
+MODELS = HERE.parent / "bench" / "models"
+
+
+class Work(NamedTuple):
+    """What perf_analyzer is asked to do; `concurrency` is None where `flags` say it in another way."""
+
+    model: str
+    protocol: str
+    concurrency: int | None
+    flags: list[str]
+
+
+class Check(NamedTuple):
+    """One JSON inference whose output equals its input."""
+
+    datatype: str
+    shape: list[int]
+    data: list[float]
+    parameters: dict[str, int | bool] | None
+
+
+class Gate(NamedTuple):
+    """A bound on the ratio A/B of one figure."""
+
+    figure: str
+    sign: str
+    bound: float
+
+    def holds(self, ratio: float) -> bool:
+        return ratio >= self.bound if self.sign == ">=" else ratio <= self.bound
+
+
+Figures = dict[str, float]  # throughput (inferences/s), p50, p99 and cpu (us)
+Rounds = dict[str, list[Figures]]  # by server name, in the order of the rounds
+
+
+class Row(TypedDict):
+    """What --json keeps of one row."""
+
+    rounds: Rounds
+    median: dict[str, Figures]
+    ratio: Figures
+
+
+SMALL = ["--shape", "INPUT0:16"]
+IMAGE = ["--shape", "INPUT0:150528"]  # 3 x 224 x 224 FP32, 588 KiB
+BIG = ["--shape", "INPUT0:4194304"]  # 16 MiB
+SHM = ["--shared-memory", "system", "--output-shared-memory-size", "602112"]
+JSON = ["--input-tensor-format", "json", "--output-tensor-format", "json"]
+HELD_OUT = ["--shape", f"INPUT0:{random.randint(3, 3000)}"]  # a shape nobody could tune to
+SEQUENCES = ["--num-of-sequences", "16", "--sequence-length", "20"]
+
+WORK: dict[str, Work] = {
+    **{f"floor-{p}-{c}": Work("floor", p, c, SMALL) for p in ("http", "grpc") for c in (1, 8, 32)},
+    "floor-grpc-stream-8": Work("floor", "grpc", 8, [*SMALL, "--streaming"]),
+    "floor-http-json-8": Work("floor", "http", 8, [*SMALL, *JSON]),
+    "floor-http-256": Work("floor", "http", 256, SMALL),
+    "floor-batch8-8": Work("floor", "grpc", 8, [*SMALL, "-b", "8"]),
+    "floor-http-image-4": Work("floor", "http", 4, IMAGE),
+    "floor-grpc-image-4": Work("floor", "grpc", 4, IMAGE),
+    "floor-shm-image-4": Work("floor", "grpc", 4, [*IMAGE, *SHM]),
+    "floor-http-big-2": Work("floor", "http", 2, BIG),
+    "floor-grpc-big-2": Work("floor", "grpc", 2, BIG),
+    "floor-held-out": Work("floor", random.choice(("http", "grpc")), random.choice((2, 5, 12)), HELD_OUT),
+    **{f"py-{p}-{c}": Work("echo", p, c, SMALL) for p in ("http", "grpc") for c in (1, 8, 32)},
+    "py-http-image-4": Work("echo", "http", 4, IMAGE),
+    "py-grpc-image-4": Work("echo", "grpc", 4, IMAGE),
+    "py-mixed-8": Work("mixed", "grpc", 8, []),
+    "py-held-out": Work("echo", random.choice(("http", "grpc")), random.choice((2, 5, 12)), HELD_OUT),
+    **{f"inproc-{p}-{c}": Work("echo_inproc", p, c, SMALL) for p in ("http", "grpc") for c in (1, 8)},
+    "slow-16": Work("slow", "grpc", 16, SMALL),
+    "ensemble-1": Work("pipeline", "grpc", 1, SMALL),
+    "ensemble-8": Work("pipeline", "grpc", 8, SMALL),
+    "bls-1": Work("bls", "grpc", 1, SMALL),
+    "bls-8": Work("bls", "grpc", 8, SMALL),
+    "sequence-16": Work("accumulate", "grpc", None, SEQUENCES),
+}
+UNCHECKED = {"mixed"}  # its four inputs are not worth a check of their own
+CHECKS = {
+    "accumulate": Check("INT32", [1, 1], [5], {"sequence_id": 7, "sequence_start": True, "sequence_end": True}),
+}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [int(s.getsockname()[1]) for s in sockets]
+
+
+def tree(pid: int) -> list[int]:
+    """The process and all its living descendants."""
+    found = [pid]
+    with contextlib.suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in children.read_text().split():
+                found += tree(int(child))
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the whole tree so far, in seconds."""
+    ticks = 0
+    for p in tree(pid):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()
+            ticks += sum(map(int, fields[11:15]))  # its own, and of children that it has waited for
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid: int) -> float:
+    """Proportional memory of the whole tree."""
+    kib = 0
+    for p in tree(pid):
+        with contextlib.suppress(OSError):
+            found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{p}/smaps_rollup").read_text(), re.MULTILINE)
+            kib += int(found[1]) if found else 0
+    return kib / 1024
+
+
+class Server:
+    """One of the two servers, from its start to the end of its process group."""
+
+    def __init__(self, name: str, command: str, repo: Path, models: set[str]) -> None:
+        self.name, self.models = name, models
+        self.http, self.grpc, self.metrics = free_ports(3)
+        self.startup: float | None = None
+        self.idle = 0.0
+        self.ready: set[str] = set()
+        values = {"repo": str(repo), "http": self.http, "grpc": self.grpc, "metrics": self.metrics}
+        words = [re.sub(r"\{(repo|http|grpc|metrics)\}", lambda m: str(values[m[1]]), w) for w in shlex.split(command)]
+        self.log = (repo.parent / f"{name}.log").open("w+")
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait(self) -> None:
+        """Until every model is ready, at most 15 s (60 s while none is); models that did not come fail their rows."""
+        while time.monotonic() - self.began < 60:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise RuntimeError(f"server {self.name} went away: ...{self.log.read()[-1500:]}")
+            self.ready = {m for m in self.models if self.ok(f"/v2/models/{m}/ready")}
+            if self.ready == self.models:
+                self.startup = time.monotonic() - self.began
+                break
+            if self.ready and time.monotonic() - self.began > 15:
+                break
+            time.sleep(0.02)
+        self.idle = memory_mib(self.process.pid)
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.http}{path}"
+
+    def ok(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(self.url(path), timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def served(self, model: str) -> int:
+        """How many requests of the model have succeeded."""
+        with urllib.request.urlopen(self.url(f"/v2/models/{model}/stats"), timeout=5) as answer:
+            return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
+
+    def check(self, model: str) -> str | None:
+        """One JSON inference must come back right; None, or what is wrong."""
+        if model not in self.ready:
+            return "the model is not ready"
+        if model in UNCHECKED:
+            return None
+        check = CHECKS.get(model, Check("FP32", [1, 4], [1.5, -2.0, 0.25, random.randint(1, 999)], None))
+        tensor = {"name": "INPUT0", "datatype": check.datatype, "shape": check.shape, "data": check.data}
+        body: dict[str, Any] = {"inputs": [tensor]}
+        if check.parameters:
+            body["parameters"] = check.parameters
+        request = urllib.request.Request(self.url(f"/v2/models/{model}/infer"), json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                output = json.load(answer)["outputs"][0]
+            right = output["data"] == check.data and output["shape"] == check.shape
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            return f"no answer: {error}"
+        return None if right else f"wrong answer: {output}"
+
+    def measure(self, name: str, seconds: float) -> Figures:
+        """One run of perf_analyzer; raises RuntimeError where it failed."""
+        model, pid = WORK[name].model, self.process.pid
+        cpu, count = cpu_seconds(pid), self.served(model)
+        row = self._perf(WORK[name], seconds)
+        cpu, count = cpu_seconds(pid) - cpu, self.served(model) - count
+        return {
+            "throughput": float(row["Inferences/Second"]),
+            "p50": float(row["p50 latency"]),
+            "p99": float(row["p99 latency"]),
+            "cpu": cpu / max(count, 1) * 1e6,
+        }
+
+    def _perf(self, work: Work, seconds: float) -> dict[str, str]:
+        port = self.http if work.protocol == "http" else self.grpc
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "out.csv"
+            command = [str(ORACLE), "perf", "-m", work.model, "-i", work.protocol, "-u", f"127.0.0.1:{port}"]
+            command += [*work.flags, "-p", str(int(seconds * 1000)), "-s", "999", "-r", "3", "-f", str(out)]
+            command += [] if work.concurrency is None else ["--concurrency-range", str(work.concurrency)]
+            try:
+                limit = 60 + 10 * seconds
+                done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+            except subprocess.TimeoutExpired:
+                raise RuntimeError("perf_analyzer hung") from None
+            if done.returncode or not out.exists():
+                raise RuntimeError(" / ".join((done.stdout + done.stderr).strip().splitlines()[-3:]))
+            with out.open() as rows:
+                return next(csv.DictReader(rows))
+
+    def stop(self) -> int:
+        """Ends the server's whole session; the number of its processes that a plain SIGTERM left alive."""
+        members = tree(self.process.pid)
+        self.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        left = [p for p in members if Path(f"/proc/{p}/exe").exists()]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.log.close()
+        return len(left)
+
+
+def judge(gates: Iterable[Gate], ratio: Figures, rounds: Rounds) -> list[str]:
+    """What falls short of the gates, in words."""
+    short = []
+    for gate in gates:
+        if not gate.holds(ratio[gate.figure]):
+            short.append(f"{gate.figure} {ratio[gate.figure]:.2f} (asked {gate.sign} {gate.bound})")
+    for gate in gates:
+        if gate.figure == "throughput" and gate.sign == ">=":
+            worst = min(a["throughput"] / b["throughput"] for a, b in zip(rounds["a"], rounds["b"], strict=True))
+            if worst < 0.8 * gate.bound:
+                short.append(f"a round of {worst:.2f}")
+    return short
+
+
+def run_row(name: str, servers: Sequence[Server], rounds: int, seconds: float) -> Rounds:
+    """All rounds of one row, the order of the servers turned each time; raises RuntimeError at the first failure."""
+    found: Rounds = {"a": [], "b": []}
+    for server in servers:
+        if wrong := server.check(WORK[name].model):
+            raise RuntimeError(f"server {server.name}: {wrong}")
+    for i in range(rounds):
+        for server in servers if i % 2 == 0 else servers[::-1]:
+            try:
+                found[server.name].append(server.measure(name, seconds))
+            except (RuntimeError, OSError, ValueError, LookupError, StopIteration) as error:
+                raise RuntimeError(f"server {server.name}: {error}") from error
+    return found
+
+
+def summarise(found: Rounds) -> Row:
+    """Medians over the rounds, and the ratios A/B of them."""
+    median = {s: {k: statistics.median(r[k] for r in found[s]) for k in found[s][0]} for s in found}
+    ratio = {k: median["a"][k] / max(median["b"][k], 1e-9) for k in median["a"]}
+    return {"rounds": found, "median": median, "ratio": ratio}
+
+
+def print_heading(a: Server, b: Server) -> None:
+    started = [s.startup if s.startup is not None else float("nan") for s in (a, b)]
+    print(f"load {os.getloadavg()[0]:.1f}; start-up s: a {started[0]:.2f} b {started[1]:.2f};", end=" ")
+    print(f"idle memory MiB: a {a.idle:.0f} b {b.idle:.0f}")
+    print(f"{'work':20}{'a inf/s':>9}{'b inf/s':>9}{'ratio':>7} |{'a p50':>8}{'b p50':>8} |", end="")
+    print(f"{'a p99':>8}{'b p99':>8}{'ratio':>7} |{'a cpu':>8}{'b cpu':>8}{'ratio':>7}", flush=True)
+
+
+def print_row(name: str, row: Row, below: Sequence[str]) -> None:
+    a, b, ratio = row["median"]["a"], row["median"]["b"], row["ratio"]
+    print(f"{name:20}{a['throughput']:9.0f}{b['throughput']:9.0f}{ratio['throughput']:7.2f} |", end="")
+    print(f"{a['p50']:8.0f}{b['p50']:8.0f} |{a['p99']:8.0f}{b['p99']:8.0f}{ratio['p99']:7.2f} |", end="")
+    print(f"{a['cpu']:8.0f}{b['cpu']:8.0f}{ratio['cpu']:7.2f}{'  SHORT' if below else ''}", flush=True)
+
+
+def run_rows(
+    options: argparse.Namespace, servers: Sequence[Server], gates: Sequence[Gate]
+) -> tuple[dict[str, Row], list[str]]:
+    """Every row asked for, printed as it comes; the rows, and what fell short."""
+    rows: dict[str, Row] = {}
+    short: list[str] = []
+    for name in options.work:
+        try:
+            row = summarise(run_row(name, servers, options.rounds, options.seconds))
+        except RuntimeError as error:
+            short.append(f"{name}: {error}")
+            print(f"{name:20}FAILED: {str(error)[:300]}", flush=True)
+            continue
+        rows[name] = row
+        below = judge(gates, row["ratio"], row["rounds"])
+        short += [f"{name}: {s}" for s in below]
+        print_row(name, row, below)
+    return rows, short
+
+
+def compare(options: argparse.Namespace, gates: Sequence[Gate]) -> tuple[dict[str, Row], list[str]]:
+    """Starts both servers, runs the rows, and stops both, whatever happens."""
+    models = {WORK[w].model for w in options.work}
+    servers: list[Server] = []
+    left: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="versus-") as folder:
+        try:
+            for name, command in (("a", options.a), ("b", options.b)):
+                repo = Path(folder) / name / "models"
+                shutil.copytree(options.repo, repo, ignore=shutil.ignore_patterns("__pycache__"))
+                servers.append(Server(name, command, repo, models))
+            for server in servers:
+                server.wait()
+            a, b = servers
+            print_heading(a, b)
+            rows, short = run_rows(options, servers, gates)
+            print(f"memory MiB after: a {memory_mib(a.process.pid):.0f} b {memory_mib(b.process.pid):.0f}")
+        finally:
+            left += [s.stop() for s in servers]
+    if left[0]:
+        print(f"server a left {left[0]} processes alive after SIGTERM")
+    return rows, short
+
+
+def parse() -> tuple[argparse.Namespace, list[Gate]]:
+    """The options and the gates of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--a", required=True)
+    parser.add_argument("--b", default=f"{ORACLE} serve {{repo}} {{http}} {{grpc}} {{metrics}} --exit-on-error=false")
+    parser.add_argument("--repo", default=str(MODELS))
+    parser.add_argument("--work", nargs="+", default=list(WORK), metavar="NAME", help=" ".join(WORK))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=0.8, help="of one perf_analyzer window; it takes three")
+    parser.add_argument("--json")
+    parser.add_argument("--gate", default="")
+    options = parser.parse_args()
+    if unknown := [w for w in options.work if w not in WORK]:
+        parser.error(f"no such work: {' '.join(unknown)}")
+    found = re.findall(r"(throughput|p50|p99|cpu)(>=|<=)([0-9.]+)", options.gate)
+    return options, [Gate(figure, sign, float(bound)) for figure, sign, bound in found]
+
+
+def main() -> int:
+    """0 where every row holds, 1 where one fell short or failed."""
+    options, gates = parse()
+    subprocess.run([str(ORACLE), "install"], check=True, stdout=subprocess.DEVNULL)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    rows, short = compare(options, gates)
+    if options.json:
+        Path(options.json).write_text(json.dumps({"gate": options.gate, "rows": rows, "short": short}, indent=1))
+    if rows:
+        worst = min(rows, key=lambda w: rows[w]["ratio"]["throughput"])
+        print(f"lowest throughput ratio: {rows[worst]['ratio']['throughput']:.2f} ({worst})")
+    print("; ".join(short)[:400] if short else f"all {len(rows)} rows hold" + (f" ({options.gate})" if gates else ""))
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
