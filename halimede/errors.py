@@ -13,6 +13,9 @@ class Error(Exception):
     word: ClassVar[str] = "Unknown"
     """How the kind is written inside load errors (contract R19)."""
 
+    refused = False
+    """Set where a request was turned away before it could be queued (contract G28 tells the two apart)."""
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message

@@ -36,7 +36,7 @@ class DataType:
         return self.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return DATATYPES.__getitem__, (self.name,)
+        return datatype_named, (self.name,)
 
 
 def _table() -> dict[str, DataType]:
@@ -66,6 +66,16 @@ def _table() -> dict[str, DataType]:
 
 DATATYPES = _table()
 """By the name on the wire."""
+
+
+def datatype_named(name: str) -> DataType:
+    """The datatype of that name, an unknown one included (what the core says of it stands in contract H66)."""
+    return DATATYPES.get(name, UNKNOWN_DATATYPE)
+
+
+UNKNOWN_DATATYPE = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("O"))
+"""What a request with a datatype that does not exist carries until the model's check refuses it."""
+
 BY_NUMBER = {d.number: d for d in DATATYPES.values()}
 BY_CONFIG_NAME = {d.config_name: d for d in DATATYPES.values()}
 

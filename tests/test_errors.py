@@ -40,3 +40,10 @@ def test_kind_is_written_as_in_load_errors(kind: type[Error], word: str) -> None
 def test_client_that_knows_no_time_limit_reads_it_as_unavailable() -> None:
     """Contract S30."""
     assert isinstance(errors.TimedOut("Request timeout expired"), errors.Unavailable)
+
+
+def test_error_says_across_processes_that_the_request_was_refused() -> None:
+    error = errors.Invalid("no")
+    assert not error.refused
+    error.refused = True
+    assert pickle.loads(pickle.dumps(error)).refused

@@ -216,6 +216,7 @@ class PythonBackend:
 
     name = "python"
     default_instance_count = 1
+    describes_always = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
         self._loop = loop

@@ -24,7 +24,7 @@ from halimede.platform.loops import new_event_loop
 from halimede.platform.offload import Offload
 from halimede.service.engine import EXTENSIONS, Engine
 from halimede.transport.http1 import Handler, Listener
-from halimede.transport.sockets import bound_socket
+from halimede.transport.sockets import BACKLOG, listening_socket
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,8 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens what is allowed, and says where (contract L6)."""
         options = self._options
+        if options.grpc.allowed:
+            await self._open_grpc(engine)
         if options.http.allowed:
             self._http = await self._listen(options.http, HttpFront(engine, offload).handle, loop)
             log.info("Started HTTPService at %s", self._http)
@@ -105,11 +107,28 @@ class Server:
             metrics = await self._listen(options.metrics, MetricsFront(engine).handle, loop)
             log.info("Started Metrics Service at %s", metrics)
 
+    async def _open_grpc(self, engine: Engine) -> None:
+        # Imported here: a server without gRPC does without its library.
+        from halimede.front.grpc import GrpcService
+        from halimede.transport.grpc_aio import GrpcServer, Options
+
+        endpoint = self._options.grpc
+        service = GrpcService(engine)
+        server = GrpcServer(service.rpcs, Options(reuse_port=endpoint.reuse_port))
+        port = await server.start(endpoint.address, endpoint.port)
+        log.info("Started GRPCInferenceService at %s:%d", endpoint.address, port)
+
+        async def close(timeout: float) -> None:
+            service.drain()
+            await server.stop(timeout)
+
+        self._closers.append(close)
+
     async def _listen(self, endpoint: Endpoint, handler: Handler, loop: asyncio.AbstractEventLoop) -> str:
         """Serves HTTP there; the address and the port that it came to be."""
         listener = Listener(handler)
-        sock = bound_socket(endpoint.address, endpoint.port, endpoint.reuse_port)
-        server = await loop.create_server(listener.connect, sock=sock, backlog=1024)
+        sock = listening_socket(endpoint.address, endpoint.port, endpoint.reuse_port)
+        server = await loop.create_server(listener.connect, sock=sock, backlog=BACKLOG)
 
         async def close(timeout: float) -> None:
             server.close()

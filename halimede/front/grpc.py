@@ -220,6 +220,7 @@ class InferStream:
         try:
             step(*arguments)
         except Error as error:
+            error.refused = True
             reply.send(error, True)
         except Exception:
             reply.send(_broken("a message of a gRPC stream"), True)
@@ -250,7 +251,7 @@ class InferStream:
         """Sends an answer, or holds it until those before it in the line are sent. False when the call is full."""
         if self._over or reply.done:
             return True
-        if reply.key is not None and self._ends_on_error and isinstance(answer, Error):
+        if self._ends_on_error and isinstance(answer, Error) and not answer.refused:
             self.cancelled()
             finish_with(self.call, answer)
             return True
@@ -276,8 +277,7 @@ class InferStream:
             answer = message
         if answer is None:
             return stream_empty_final(reply.incoming) if reply.incoming.empty_final and not reply.ordered else None
-        # An error from within `infer` is a refusal: the request never got its key.
-        if reply.key is None:
+        if answer.refused:
             return stream_refusal(reply.incoming, answer.message)
         return stream_failure(reply.incoming, answer.message, final)
 

@@ -21,7 +21,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.requests import Answer, InferRequest, InferResponse, Resume
+from halimede.requests import Answer, InferRequest, Resume
 from halimede.service.port import (
     EnginePort,
     ModelConfiguration,
@@ -72,6 +72,7 @@ class Exchange(Protocol):
     target: bytes
     headers: dict[bytes, bytes]
     body: Buffer
+    gone: bool
     on_gone: Callable[[], None]
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
@@ -252,6 +253,8 @@ class HttpFront:
         number: int,
         decoded: tuple[InferRequest, wire.ResponseForm] | Error,
     ) -> None:
+        if exchange.gone:
+            return  # while its JSON was read on another thread
         if not isinstance(decoded, Error):
             self._start(exchange, *decoded)
             return
@@ -283,6 +286,8 @@ class InferReply:
         self.over = False
 
     def send(self, answer: Answer, final: bool) -> bool:
+        if self.over:
+            return True
         self.over = True
         if answer is None:
             answer = Internal("expected a single response, got 0")
@@ -290,7 +295,7 @@ class InferReply:
             answer = _DECOUPLED
         if isinstance(answer, Error):
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
-        elif _json_bytes(answer) > OFFLOAD_BYTES:
+        elif wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
             self._offload(lambda: wire.encode_infer(response, self._form), self._encoded)
         else:
@@ -318,14 +323,6 @@ class InferReply:
         else:
             fields = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % head_length
             self._exchange.respond(200, fields, body)
-
-
-def _json_bytes(response: InferResponse) -> int:
-    """An upper bound of what of the response may have to be written as JSON, without asking which outputs are."""
-    size = 0
-    for tensor in response.outputs:
-        size += tensor.memory.byte_size
-    return size
 
 
 def _check_encoding(encoding: bytes | None) -> None:

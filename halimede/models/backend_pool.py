@@ -3,10 +3,13 @@
 Called from several load threads at once. Who asks first creates, the others wait for the same future; no lock.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
 from halimede.backends.api import Backend
+
+log = logging.getLogger(__name__)
 
 
 class BackendPool:
@@ -29,6 +32,9 @@ class BackendPool:
 
     def close(self) -> None:
         """Closes the backends; called when no model is left. May block."""
-        for future in self._made.values():
-            future.result().close()
+        for name, future in self._made.items():
+            try:
+                future.result().close()
+            except Exception:
+                log.exception("closing the backend '%s' broke", name)
         self._made.clear()

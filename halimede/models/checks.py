@@ -70,7 +70,7 @@ class RequestCheck:
         if request.outputs and not self._output_names.issuperset(request.outputs):
             return -1
         inputs = request.inputs
-        seen, batch = 0, -1
+        seen, batch, batching = 0, -1, self._config.max_batch_size > 0
         for name, datatype, dims, size, optional in self._quick:
             tensor = inputs.get(name)
             if tensor is None:
@@ -83,15 +83,17 @@ class RequestCheck:
                 return -1
             elements = 1
             for want, got in zip(dims, shape, strict=True):
-                if got != want and (want != -1 or got < 0):
+                if got < 0 or (got != want and want != -1):
                     return -1
                 elements *= got
+            if not elements and batching and not shape[0]:
+                elements = prod(shape[1:])  # a batch of none counts as one (contract S6)
             if size:
                 if tensor.memory.byte_size != elements * size:
                     return -1
             elif bytes_problem(tensor, elements, "") is not None:
                 return -1
-            if self._config.max_batch_size:
+            if batching:
                 if batch not in (-1, shape[0]):
                     return -1
                 batch = shape[0]
@@ -198,6 +200,8 @@ class RequestCheck:
             )
         self._explain_shape(tensor, spec)
         elements = prod(tensor.shape)
+        if self._config.max_batch_size and not tensor.shape[0]:
+            elements = prod(tensor.shape[1:])
         if spec.datatype is BYTES:
             problem = bytes_problem(tensor, elements, model)
             if problem is not None:

@@ -6,12 +6,15 @@ Event-loop thread only; times are monotonic nanoseconds.
 
 import asyncio
 import ctypes
+import logging
 import os
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic_ns
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 _CLOCK_MONOTONIC = 1
 _TFD_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
@@ -109,6 +112,10 @@ class Timers:
     def _ring(self) -> None:
         now = monotonic_ns()
         while self._due and self._due[0][0] <= now:
-            heappop(self._due)[2]()
+            callback = heappop(self._due)[2]
+            try:
+                callback()
+            except Exception:
+                log.exception("a timer's callback broke")
         if self._due:
             self._alarm.set(self._due[0][0])

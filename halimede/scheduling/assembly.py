@@ -38,13 +38,13 @@ def scatter(
     """
     if len(rows) == 1:
         return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
-    total = sum(inference.rows for inference in rows)
+    total = sum(inference.batch_size for inference in rows)
     for name, array in arrays.items():
         if array.ndim == 0 or array.shape[0] != total:
             raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {total}")
     parts, start = [], 0
     for inference in rows:
-        end = start + inference.rows
+        end = start + inference.batch_size
         parts.append(
             [tensor_of(name, datatypes[name], arrays[name][start:end]) for name in inference.outputs if name in arrays]
         )

@@ -5,7 +5,7 @@ event loop. The two meet in a queue of outcomes, whose two ends may be used from
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -115,7 +115,7 @@ class Execution:
     # What the runner does with it.
 
     def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool) -> None:
-        """Calls the backend; whatever it raises becomes the answer of every request without one.
+        """Calls the backend; whatever it raises becomes the answer of every request without one. Never raises itself.
 
         `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself)."""
         self.start = monotonic_ns()
@@ -123,18 +123,41 @@ class Execution:
             execute(self, self)
         except Error as error:
             self._break_off(error)
-        except Exception as error:
+        except BaseException as error:  # a thread of the server outlives whatever a backend does, SystemExit included
             self._break_off(Internal(f"{type(error).__name__}: {error}"))
         else:
             if finishes:
                 self.finished()
 
     def _break_off(self, error: Error) -> None:
-        answered = {outcome.i for outcome in self.outcomes if outcome.final}
-        self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)) if i not in answered)
+        """Fails all requests; those that have their answer already do not notice."""
+        self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
 
     def settle_times(self) -> None:
         """Fills the moments that nobody marked, so that the phases always add up."""
         self.input_end = self.input_end or self.start
         self.output_start = self.output_start or self.compute_end
+
+    def times_until(self, now: int) -> tuple[int, int, int, int]:
+        """The moments of the batch as they are at `now`, before it is over."""
+        return self.start, self.input_end or self.start, self.output_start or now, now
+
+
+def single_answers(outcomes: Iterable[Outcome], requests: int) -> list[Outcome]:
+    """What each request of a batch gets, where each must get one response: its first error, its one response, or the
+    contract's complaint about their number (H50)."""
+    responses: list[list[Outcome]] = [[] for _ in range(requests)]
+    for outcome in outcomes:
+        if 0 <= outcome.i < requests and (outcome.answer is not None or outcome.again):
+            responses[outcome.i].append(outcome)
+    return [_single(i, said) for i, said in enumerate(responses)]
+
+
+def _single(i: int, said: list[Outcome]) -> Outcome:
+    for outcome in said:
+        if isinstance(outcome.answer, Error) or outcome.again:
+            return outcome
+    if len(said) == 1:
+        return said[0]._replace(final=True)
+    return Outcome(i, Internal(f"expected a single response, got {len(said)}"), True)

@@ -53,13 +53,11 @@ class Quickness:
         if size is None:
             size = self._sizes[rows.bit_length()] = _Size()
         size.runs += 1
-        if ns < QUICK_NS:
-            size.slow_share -= size.slow_share / WINDOW
-            if self._penance:
-                self._penance -= 1
-            return
-        size.slow_share += (1 - size.slow_share) / WINDOW
-        if on_loop and ns >= LONG_NS:
+        slow = ns >= QUICK_NS
+        size.slow_share += (slow - size.slow_share) / min(size.runs, WINDOW)
+        if not slow:
+            self._penance = max(0, self._penance - 1)
+        elif on_loop and ns >= LONG_NS:
             self._penance = PENANCE << self._strikes
             self._strikes += 1
 

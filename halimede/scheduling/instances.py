@@ -4,6 +4,7 @@ An instance is a capacity, not a thread: its thread starts when it first has som
 except for what the threads themselves do.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
@@ -11,6 +12,8 @@ from threading import Thread
 from typing import Protocol
 
 from halimede.scheduling.execution import Execution
+
+log = logging.getLogger(__name__)
 
 
 class Runnable(Protocol):
@@ -36,7 +39,10 @@ class InstanceThread:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            work()
+            try:
+                work()
+            except BaseException:
+                log.exception("the thread of an instance goes on after an error")
 
 
 class Instances:

@@ -6,19 +6,20 @@ and leaves by exactly one final answer to its reply slot.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
 from halimede.errors import Cancelled, Error, Internal, Unavailable
-from halimede.requests import InferResponse, Moment
-from halimede.scheduling.execution import Execution, Outcome
+from halimede.requests import Answer, InferResponse, Moment
+from halimede.scheduling.execution import Execution, Outcome, single_answers
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import Quickness, TurnBudget
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.policy import Batch, Policy, Wake
+from halimede.scheduling.policy import Batch, Policy
 from halimede.tensors import DataType, Tensor
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Runner:
         self._wake_at = 0
         self._finished: deque[Execution] = deque()
         self._stopping = False
+        self._resuming = False
         policy.resize(len(instances), monotonic_ns())
 
     @property
@@ -102,18 +104,29 @@ class Runner:
         """Takes an inference on its way. A refusal goes to its reply slot at once."""
         now = monotonic_ns()
         inference.times[Moment.QUEUE_START] = now
-        refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
-        if refusal is not None:
-            self._fail(inference, refusal, now, Reason.REJECTED)
-            return
-        self._advance(now)
+        try:
+            refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
+            if refusal is None:
+                self._advance(now)
+                return
+            refusal.refused = True
+        except Exception as error:
+            refusal = self._broke(error)
+        if inference.state is State.QUEUED:
+            self._end(inference, refusal, now, Reason.REJECTED)
 
     def cancel(self, inference: Inference) -> None:
         """The client has gone: a waiting inference is over at once, a running one is told and runs to its end."""
         inference.cancelled = True
         now = monotonic_ns()
-        if inference.state is State.QUEUED and self._policy.cancel(inference, now):
-            self._fail(inference, Cancelled(inference.request.log_prefix + "Cancelled"), now, Reason.CANCELED)
+        try:
+            over = inference.state is State.QUEUED and self._policy.cancel(inference, now)
+        except Exception as error:
+            self._broke(error)
+            return
+        if over:
+            cancelled = Cancelled(inference.request.log_prefix + "Cancelled")
+            self._end(inference, cancelled, now, Reason.CANCELED)
 
     def stop(self) -> None:
         """No more inferences are taken; what is here runs to its end (contract S3)."""
@@ -130,6 +143,11 @@ class Runner:
             + "Server is stopping, scheduler for model has stopped accepting new inference requests"
         )
 
+    def _broke(self, error: Exception) -> Error:
+        """Something of ours broke: logged with its trace, told in a line."""
+        log.exception("running model '%s' broke", self._facts.model_name, exc_info=error)
+        return Internal(f"{type(error).__name__}: {error}")
+
     # Who runs next.
 
     def _advance(self, now: int) -> None:
@@ -142,36 +160,53 @@ class Runner:
             while self._finished or (self._policy.waiting and self._instances.free):
                 if self._finished:
                     self._drain(self._finished.popleft())
-                elif not self._start_next(now):
+                elif not (self._has_time() and self._start_next(now)):
                     return
                 else:
                     now = monotonic_ns()
         finally:
             self._advancing = False
 
-    def _start_next(self, now: int) -> bool:
-        """Starts the batch that is due; False when there is none, or when the loop should turn first."""
-        policy = self._policy
-        for inference, error in policy.expire(now):
-            self._fail(inference, error, now, Reason.REJECTED)
-        step = policy.next(self._instances.free, now)
-        if isinstance(step, Batch):
-            return self._start(step)
-        if step is not None:
-            self._wake(step)
+    def _has_time(self) -> bool:
+        """Whether more may be started in this turn of the loop; if not, the next turn goes on."""
+        if not self._facts.inline_safe or self._loop.budget.left:
+            return True
+        if not self._resuming:
+            self._resuming = True
+            self._loop.call_soon(self._resume)
         return False
 
-    def _wake(self, wake: Wake) -> None:
-        if not self._wake_at or wake.at < self._wake_at:
-            self._wake_at = wake.at
-            self._loop.call_at(wake.at, self._woken)
+    def _resume(self) -> None:
+        self._resuming = False
+        self._enter()
+
+    def _enter(self) -> None:
+        """An entry from the loop that holds no request of its own: what breaks is logged, the requests wait on."""
+        try:
+            self._advance(monotonic_ns())
+        except Exception as error:
+            self._broke(error)
+
+    def _start_next(self, now: int) -> bool:
+        """Starts the batch that is due; False when there is none."""
+        policy = self._policy
+        for inference, error in policy.expire(now):
+            self._end(inference, error, now, Reason.REJECTED)
+        step = policy.next(self._instances.free, now)
+        if isinstance(step, Batch):
+            self._start(step)
+            return True
+        if step is not None and (not self._wake_at or step.at < self._wake_at):
+            self._wake_at = step.at
+            self._loop.call_at(step.at, self._woken)
+        return False
 
     def _woken(self) -> None:
         self._wake_at = 0
-        self._advance(monotonic_ns())
+        self._enter()
 
-    def _start(self, batch: Batch) -> bool:
-        """Runs the batch, inline where that is allowed. False when the loop should turn before more is started."""
+    def _start(self, batch: Batch) -> None:
+        """Runs the batch: on the loop where that is allowed, else on the instance's thread."""
         instance = self._instances.take(batch.instance)
         rows = 0
         for inference in batch.rows:
@@ -182,27 +217,18 @@ class Runner:
         if facts.on_loop:
             execution.on_loop = True
             execution.run(instance.execute, False)
-            return True
-        if not self._quickness.allows(rows):
-            work = execution.run
-            self._instances.thread(batch.instance).submit(lambda: work(instance.execute, True))
-            return True
-        execution.on_loop = True
-        execution.run(instance.execute, True)
-        budget = self._loop.budget
-        budget.spend(execution.compute_end - execution.start)
-        if budget.left:
-            return True
-        self._loop.call_soon(self._resume)
-        return False
-
-    def _resume(self) -> None:
-        self._advance(monotonic_ns())
+        elif self._quickness.allows(rows):
+            execution.on_loop = True
+            execution.run(instance.execute, True)
+            self._loop.budget.spend(execution.compute_end - execution.start)
+        else:
+            self._instances.thread(batch.instance).submit(partial(execution.run, instance.execute, True))
 
     # What came of it.
 
     def _notified(self, execution: Execution) -> None:
-        """A batch has outcomes. Called on whatever thread produced them."""
+        """A batch has outcomes. Called on whatever thread produced them; a backend that is placed on the loop, or ran
+        there, calls on the loop."""
         if execution.on_loop:
             self._arrived(execution)
         else:
@@ -210,7 +236,7 @@ class Runner:
 
     def _arrived(self, execution: Execution) -> None:
         self._finished.append(execution)
-        self._advance(monotonic_ns())
+        self._enter()
 
     def _drain(self, execution: Execution) -> None:
         """Sends the outcomes of a batch to their reply slots; when it is done, frees its instance.
@@ -219,68 +245,61 @@ class Runner:
         """
         done = execution.done
         if done and execution.instance >= 0:
-            self._account(execution)
-        while execution.outcomes:
-            outcome = execution.outcomes.popleft()
+            try:
+                self._account(execution)
+            except Exception as error:
+                self._broke(error)
+        for outcome in self._outcomes(execution, done):
             inference = execution.requests[outcome.i]
             if inference.state is State.RUNNING:
                 try:
-                    self._settle(inference, outcome)
-                except Exception:
-                    log.exception("settling a request of model '%s' broke", self._facts.model_name)
-                    self._abandon(inference)
-        if done and not self._facts.decoupled:
-            for inference in execution.requests:
-                if inference.state is State.RUNNING:
-                    self._fail(inference, Internal("expected a single response, got 0"), monotonic_ns(), Reason.BACKEND)
+                    self._settle(execution, inference, outcome)
+                except Exception as error:
+                    self._end(inference, self._broke(error), monotonic_ns(), Reason.OTHER)
 
-    def _abandon(self, inference: Inference) -> None:
-        """Ends a request whose settling broke: it is counted and forgotten, and answered if its slot still can."""
-        if inference.state is not State.SETTLED:
-            inference.state = State.SETTLED
-            self._policy.released(inference, monotonic_ns(), False)
-        try:
-            inference.reply.send(Internal("the server failed to send the response"), True)
-        except Exception:
-            log.exception("the reply slot of a request broke")
-        self._settled(inference)
+    def _outcomes(self, execution: Execution, done: bool) -> Iterable[Outcome]:
+        """What the batch has to say now: as it comes for a decoupled model, one answer each at the end for others."""
+        outcomes, number = execution.outcomes, len(execution.requests)
+        if self._facts.decoupled:
+            taken = [outcomes.popleft() for _ in range(len(outcomes))]
+            return [outcome for outcome in taken if 0 <= outcome.i < number]
+        if not done:
+            return ()
+        if number == 1 and len(outcomes) == 1 and outcomes[0].answer is not None and outcomes[0].final:
+            return (outcomes.popleft(),)
+        answers = single_answers(outcomes, number)
+        outcomes.clear()
+        # Those that shall run again are put back at the front, the first of them last.
+        return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
 
     def _account(self, execution: Execution) -> None:
         """Frees the instance and counts the batch; the time stamps of the batch are those of all its requests."""
-        execution.settle_times()
         index, execution.instance = execution.instance, -1
+        self._instances.give_back(index)
+        execution.settle_times()
         start, input_end = execution.start, execution.input_end
         output_start, end = execution.output_start, execution.compute_end
         for inference in execution.requests:
             inference.times[Moment.COMPUTE_START :] = (start, input_end, output_start, end)
-        self._instances.give_back(index)
-        self._policy.freed(index, end)
         if self._facts.inline_safe:
             self._quickness.ran(execution.rows, end - start, execution.on_loop)
+        self._policy.freed(index, end)
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 
-    def _settle(self, inference: Inference, outcome: Outcome) -> None:
+    def _settle(self, execution: Execution, inference: Inference, outcome: Outcome) -> None:
         now = monotonic_ns()
+        answer = outcome.answer
         if outcome.again:
             inference.state = State.QUEUED
             self._policy.released(inference, now, True)
             return
-        answer, final = outcome.answer, outcome.final
-        if isinstance(answer, Error):
-            if final or not self._facts.decoupled:
-                self._fail(inference, answer, now, Reason.BACKEND)
-            else:
-                inference.reply.send(answer, False)
-            return
-        response = None if answer is None else self._response(inference, answer, outcome)
-        if not final:
+        response = answer if answer is None or isinstance(answer, Error) else self._response(inference, answer, outcome)
+        if not outcome.final:
             inference.reply.send(response, False)
             return
-        inference.state = State.SETTLED
-        self._policy.released(inference, now, False)
-        self._observer.succeeded(inference, now)
-        inference.reply.send(response, True)
-        self._settled(inference)
+        if not execution.done:  # a decoupled model's last word before its batch is over
+            inference.times[Moment.COMPUTE_START :] = execution.times_until(now)
+        self._end(inference, response, now, Reason.BACKEND)
 
     def _response(self, inference: Inference, outputs: Sequence[Tensor], outcome: Outcome) -> InferResponse:
         """The response with the outputs that were asked for."""
@@ -291,11 +310,28 @@ class Runner:
         outputs = list(outputs) if facts.restore is None else [facts.restore(tensor) for tensor in outputs]
         return InferResponse(inference.request.id, facts.model_name, facts.model_version, outputs, outcome.parameters)
 
-    def _fail(self, inference: Inference, error: Error, now: int, reason: Reason) -> None:
+    def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason) -> None:
+        """The end of an inference: counted, told to the policy, answered, forgotten; each whatever the others do.
+
+        `reason` is what a failure counts as."""
         ran = inference.state is State.RUNNING
+        if inference.state is State.SETTLED:
+            return
         inference.state = State.SETTLED
-        if ran:
-            self._policy.released(inference, now, False)
-        self._observer.failed(inference, now, reason)
-        inference.reply.send(error, True)
-        self._settled(inference)
+        try:
+            if ran:
+                self._policy.released(inference, now, False)
+            if isinstance(answer, Error):
+                self._observer.failed(inference, now, reason)
+            else:
+                self._observer.succeeded(inference, now)
+        except Exception as error:
+            self._broke(error)
+        try:
+            inference.reply.send(answer, True)
+        except Exception as error:
+            self._broke(error)
+        try:
+            self._settled(inference)
+        except Exception as error:
+            self._broke(error)

@@ -192,6 +192,7 @@ class Engine:
             key = next(self._keys)
             inference = version.infer(key, request, reply, start)
         except Error as error:
+            error.refused = True
             reply.send(error, True)
             return 0
         except Exception as error:
@@ -221,6 +222,9 @@ class Engine:
             answer = self._answers[type(query)](query)
         except Error as error:
             answer = error
+        except Exception as error:
+            log.exception("answering %s broke", query)
+            answer = Internal(f"{type(error).__name__}: {error}")
         done(answer)
 
     def _server_live(self, query: port.ServerLive) -> bool:

@@ -1,8 +1,9 @@
 """One HTTP/1 connection: bytes in, whole requests out; answers in, bytes out. No inference words.
 
 The head is parsed by httptools. A body with a Content-Length that does not come with its head is received by the
-connection itself, straight into the buffer that the request keeps. Requests of one connection are answered one after
-the other, in order. Malformed HTTP ends the connection without an answer, as the original does. Event-loop thread only.
+connection itself, straight into the buffer that the request keeps, with the first tensor on a 64-byte boundary.
+Requests of one connection are answered one after the other, in order. Malformed HTTP ends the connection without an
+answer, as the original does. Event-loop thread only.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ from halimede.tensors import Buffer
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 1 << 20
+"""Of a head, of the trailers, and of anything else that comes without bringing a part of a body."""
+MAX_LINE_BYTES = 1 << 14
+"""Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
 MAX_CHUNKS = 65536
 MAX_WAITING = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
@@ -41,6 +45,7 @@ _STATUS_LINES = {
     version: {code: b"HTTP/%s %s\r\n" % (version, reason) for code, reason in _REASONS.items()}
     for version in (b"1.1", b"1.0")
 }
+JSON = b"Content-Type: application/json\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 
@@ -48,11 +53,11 @@ _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 class Exchange:
     """One request, whole, and the one answer to it.
 
-    `method` and `target` as sent; `headers` by lower-case name, the last of equals; `body` all of it. `on_gone` is
-    called when the client goes away before the answer.
+    `method` and `target` as sent; `headers` by lower-case name, the last of equals; `body` all of it. When the client
+    goes away before the answer, `gone` is set and `on_gone` called.
     """
 
-    __slots__ = ("_connection", "body", "headers", "keep_alive", "method", "old", "on_gone", "target")
+    __slots__ = ("_connection", "body", "gone", "headers", "keep_alive", "method", "old", "on_gone", "target")
 
     def __init__(self, connection: "Connection", method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
         self._connection = connection
@@ -62,6 +67,7 @@ class Exchange:
         self.body: Buffer = b""
         self.keep_alive = True
         self.old = False
+        self.gone = False
         self.on_gone: Callable[[], None] = _NO_GONE
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
@@ -118,10 +124,13 @@ class Connection(asyncio.BufferedProtocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._current: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
-        self._head_bytes = 0
+        self._silent_bytes = 0
+        self._keep_alive = True
+        self._old = False
         self._ending = False
         self._reading = True
-        self._advancing = False
+        self._clogged = False
+        self._handing_on = False
         self._begin()
 
     # From the loop.
@@ -129,6 +138,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._listener.connections.add(self)
+        if self._listener.draining:
+            self._end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._listener.scratch if self._missing is None else self._missing
@@ -155,13 +166,23 @@ class Connection(asyncio.BufferedProtocol):
         self._current = None
         self._waiting.clear()
         for exchange in gone:
+            exchange.gone = True
             exchange.on_gone()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: nothing more is taken from it until it does."""
+        self._clogged = True
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        self._next()
 
     # Reading.
 
     def _begin(self) -> None:
         """Ready for the next request's head."""
-        self._target = b""
+        self._method = self._target = b""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._body_size = 0
@@ -169,28 +190,36 @@ class Connection(asyncio.BufferedProtocol):
         self._missing: memoryview | None = None
         self._in_head = True
         self._chunks = 0
+        self._chunk_filled = False
+        self._owes_continue = False
 
     def _feed(self, data: memoryview) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Nothing is upgraded here: the request counts as an ordinary one, what follows it as the next.
-            self._renew_parser()
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self._feed(rest)
-            return
-        except httptools.HttpParserError as error:
-            log.debug("malformed HTTP: %s", error)
-            self._end()
-            return
-        if self._in_head:
-            if self._head_bytes > MAX_HEAD_BYTES:
+        """Parses what was received. Upgrades are not offered: such a request counts as an ordinary one, though the
+        parser stops after its head."""
+        while data and not self._ending:
+            self._silent_bytes += len(data)
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._go_on_without_upgrade()
+                continue
+            except httptools.HttpParserError as error:
+                log.debug("malformed HTTP: %s", error)
                 self._end()
-        elif self._body_size:
+                return
+            break
+        if self._silent_bytes > MAX_HEAD_BYTES:
+            self._end()
+        elif self._body_size and not self._in_head and not self._ending:
             self._receive_rest()
+
+    def _go_on_without_upgrade(self) -> None:
+        """Has a new parser read the body of a request that asked for an upgrade, as if its head had not asked."""
+        size = b"Content-Length: %d" % self._body_size
+        self._renew_parser()
+        body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
 
     def _receive_rest(self) -> None:
         """The rest of the body comes straight into the buffer that the request will keep."""
@@ -214,10 +243,9 @@ class Connection(asyncio.BufferedProtocol):
             self._missing = missing[nbytes:]
             return
         self._missing = None
-        parser = self._parser
         # The parser still waits for a body that it never saw: the next request gets a new one (a third of a us).
         self._renew_parser()
-        self._complete(parser)
+        self._complete()
 
     def _renew_parser(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
@@ -225,74 +253,125 @@ class Connection(asyncio.BufferedProtocol):
     # From the parser.
 
     def on_url(self, url: bytes) -> None:
-        self._target += url
+        if self._in_head:
+            self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        if self._in_head:  # what follows a chunked body are trailers, which nobody asked for
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        if not self._in_head:
+            return
         self._in_head = False
-        self._head_bytes = 0
+        if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
+            self._end()
+        self._silent_bytes = 0
+        parser = self._parser
+        self._method = parser.get_method()
+        self._keep_alive = parser.should_keep_alive()
+        self._old = parser.get_http_version() == "1.0"
         headers = self._headers
         length = headers.get(b"content-length")
         if length and b"transfer-encoding" not in headers:
             self._body_size = int(length)
-        if b"expect" in headers and self._current is None:
-            self._transport.write(_CONTINUE)
+        if b"expect" in headers:
+            self._owes_continue = True
+            self._continue()
+
+    def _longest_line(self) -> int:
+        return max(len(self._target), *(len(name) + len(value) for name, value in self._headers.items()), 0)
 
     def on_body(self, part: bytes) -> None:
+        self._silent_bytes = 0
+        self._chunk_filled = True
         if not self._ending:
             self._parts.append(part)
 
     def on_chunk_complete(self) -> None:
-        self._chunks += 1
-        if self._chunks == MAX_CHUNKS + 2:  # the empty one at the end is counted too
-            self._too_many_chunks()
+        if self._chunk_filled:
+            self._chunk_filled = False
+            self._chunks += 1
+            if self._chunks > MAX_CHUNKS and not self._ending:
+                self._too_many_chunks()
 
     def on_message_complete(self) -> None:
-        self._complete(self._parser)
+        if not self._parser.should_upgrade():
+            self._complete()
 
     # Requests.
 
-    def _complete(self, parser: Any) -> None:
+    def _complete(self) -> None:
         """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
-        exchange = Exchange(self, parser.get_method(), self._target, self._headers)
+        exchange = Exchange(self, self._method, self._target, self._headers)
         if self._body is not None:
             exchange.body = self._body
         elif self._parts:
             exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        exchange.keep_alive = parser.should_keep_alive()
-        exchange.old = parser.get_http_version() == "1.0"
+        exchange.keep_alive = self._keep_alive
+        exchange.old = self._old
         self._begin()
         if self._ending:
             return
-        if self._current is None:
-            self._current = exchange
+        if self._current is None and not self._clogged:
+            self._hand_on(exchange)
+            return
+        self._waiting.append(exchange)
+        if len(self._waiting) >= MAX_WAITING:
+            self._pause_reading()
+
+    def _hand_on(self, exchange: Exchange) -> None:
+        """The guard of every way into the handler: what breaks there is answered, and the connection goes on."""
+        self._current = exchange
+        try:
             self._listener.handler(exchange)
-        else:
-            self._waiting.append(exchange)
-            if len(self._waiting) >= MAX_WAITING and self._reading:
-                self._reading = False
-                self._transport.pause_reading()
+        except Exception:
+            log.exception("handling %s broke", exchange.target)
+            exchange.respond(500, JSON, (b'{"error":"the server failed to handle the request"}',))
+
+    def _next(self) -> None:
+        """Hands on the requests that waited, and reads on when none is left. An answer that comes at once, from within
+        the handler, leaves the next request to the loop here instead of calling deeper and deeper."""
+        if self._handing_on:
+            return
+        self._handing_on = True
+        while self._waiting and self._current is None and not self._clogged:
+            self._hand_on(self._waiting.popleft())
+        self._handing_on = False
+        if self._current is None and not self._clogged and not self._end_if_idle():
+            self._continue()
+            if not self._reading:
+                self._reading = True
+                self._transport.resume_reading()
+
+    def _continue(self) -> None:
+        """Asks for the body of a request that announced it, once it is this request's turn."""
+        if self._owes_continue and self._current is None and not self._waiting:
+            self._owes_continue = False
+            self._transport.write(_CONTINUE)
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
 
     def _too_many_chunks(self) -> None:
+        """Contract H16. Behind a request that is not answered yet the connection only ends."""
         text = (
             f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. Send fewer or larger HTTP chunks."
         )
-        exchange = Exchange(self, b"POST", self._target, self._headers)
-        exchange.keep_alive = False
         self._parts.clear()
         self._ending = True
-        if self._current is not None:
-            return  # the connection closes after the answer to the request before
-        self._current = exchange
-        exchange.respond(400, b"Content-Type: application/json\r\n", [b'{"error":"%s"}' % text.encode()])
+        if self._current is None:
+            self._current = exchange = Exchange(self, b"POST", self._target, self._headers)
+            exchange.keep_alive = False
+            exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
 
     # Answering.
 
     def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if exchange is not self._current:
-            return  # the client has gone meanwhile
+            return  # answered before, or the client has gone meanwhile
         if self._listener.draining:
             exchange.keep_alive = False
         size = 0
@@ -304,38 +383,23 @@ class Connection(asyncio.BufferedProtocol):
             lines, connection = _STATUS_LINES[b"1.1"], b"" if exchange.keep_alive else b"Connection: close\r\n"
         tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
+        self._current = None
         if exchange.method == b"HEAD":
             self._transport.write(head)
         elif size <= JOIN_BYTES:
             self._transport.write(b"".join((head, *body)))
         else:
             self._transport.writelines([head, *body])
-        self._current = None
         if not exchange.keep_alive:
             self._waiting.clear()
             self._ending = True
-        self._next()
-
-    def _next(self) -> None:
-        """Hands on the request that waited. Answers that come at once do not pile up calls: `answer` called from
-        within the handler returns here with nothing current, and the loop below goes on."""
-        if self._advancing:
-            return
-        self._advancing = True
-        try:
-            while self._waiting and self._current is None:
-                self._current = self._waiting.popleft()
-                self._listener.handler(self._current)
-        finally:
-            self._advancing = False
-        if self._current is None and not self._end_if_idle() and not self._reading:
-            self._reading = True
-            self._transport.resume_reading()
+        if self._ending or self._waiting or not self._reading or self._owes_continue:
+            self._next()
 
     # Ending.
 
     def close_if_idle(self) -> None:
-        if self._current is None:
+        if self._current is None and not self._waiting:
             self._end()
 
     def abort(self) -> None:
@@ -344,9 +408,8 @@ class Connection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """No further request is read; the connection closes when what was asked before is answered."""
         self._ending = True
-        if not self._end_if_idle() and self._reading:
-            self._reading = False
-            self._transport.pause_reading()
+        if not self._end_if_idle():
+            self._pause_reading()
 
     def _end_if_idle(self) -> bool:
         if self._ending and self._current is None and not self._waiting:

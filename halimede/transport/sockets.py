@@ -1,12 +1,14 @@
-"""Listening sockets, bound before anything else happens on them, so that a taken port is one clear error."""
+"""Listening sockets, made before anything else happens on them, so that a taken port is one clear error."""
 
 import socket
 
 from halimede.errors import Unavailable
 
+BACKLOG = 1024
 
-def bound_socket(address: str, port: int, reuse_port: bool = False) -> socket.socket:
-    """A TCP socket bound to the address; port 0 lets the system choose. Not yet listening.
+
+def listening_socket(address: str, port: int, reuse_port: bool = False) -> socket.socket:
+    """A TCP socket that listens at the address; port 0 lets the system choose.
 
     Raises Unavailable with the contract's text (H23, G39)."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -16,6 +18,7 @@ def bound_socket(address: str, port: int, reuse_port: bool = False) -> socket.so
         if reuse_port:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((address, port))
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise Unavailable(f"Socket '{address}:{port}' already in use ") from error

@@ -15,9 +15,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import Internal, Invalid
 from halimede.requests import InferRequest, InferResponse, Parameter, Parameters
-from halimede.tensors import DATATYPES, Buffer, DataType, HostMemory, Shape, Tensor
+from halimede.tensors import Buffer, DataType, HostMemory, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
-    UNKNOWN_DATATYPE,
     input_memory,
     no_data,
     output_names,
@@ -152,7 +151,7 @@ def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> 
     rest = iter(raws)
     for item in whole.inputs:
         memory = input_memory(item, request.model_name, bool(raws), rest)
-        datatype = DATATYPES.get(item.datatype, UNKNOWN_DATATYPE)
+        datatype = datatype_named(item.datatype)
         request.inputs[item.name] = Tensor(item.name, datatype, tuple(item.shape), memory)
     request.outputs = output_names(whole.outputs)
 

@@ -14,7 +14,6 @@ from halimede.requests import InferRequest, Parameters
 from halimede.tensors import (
     BOOL,
     BYTES,
-    DATATYPES,
     FP32,
     FP64,
     INT8,
@@ -28,11 +27,9 @@ from halimede.tensors import (
     Buffer,
     DataType,
     HostMemory,
+    datatype_named,
     join_bytes,
 )
-
-UNKNOWN_DATATYPE = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("V"))
-"""What a datatype that nobody knows is called by the checks of the core (H66)."""
 
 _UINT64_MASK = 2**64 - 1
 
@@ -213,7 +210,7 @@ _CONTENTS: tuple[tuple[str, str, str, tuple[DataType, ...]], ...] = (
 def _typed_contents(item: Any, model: str) -> Buffer:
     """Typed contents in the bytes of the input's datatype (G21); narrow integers are cut off, as by a C cast."""
     data: Buffer | None = None
-    datatype = DATATYPES.get(item.datatype, UNKNOWN_DATATYPE)
+    datatype = datatype_named(item.datatype)
     where = f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}'"
     for field, word, code, served in _CONTENTS:
         values = getattr(item.contents, field)

@@ -24,6 +24,7 @@ __all__ = [
     "encode_model_metadata",
     "encode_server_metadata",
     "encode_statistics",
+    "json_bytes",
     "parse_header_length",
     "parse_version",
 ]
@@ -142,6 +143,15 @@ def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buff
     head = b'{%b%b"outputs":[%b]}' % (identity, head, b",".join(outputs))
     buffers[0] = head
     return buffers, len(head) if len(buffers) > 1 else None
+
+
+def json_bytes(response: InferResponse, form: ResponseForm) -> int:
+    """How many bytes of tensors this form of the response turns into JSON: what decides where it is encoded."""
+    listed, binary, size = form.listed, form.binary, 0
+    for tensor in response.outputs:
+        if not listed.get(tensor.name, binary):
+            size += tensor.memory.byte_size
+    return size
 
 
 @lru_cache(maxsize=1024)

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.requests import Parameters
-from halimede.tensors import DATATYPES, Buffer, DataType, Shape
+from halimede.tensors import Buffer, DataType, Shape, datatype_named
 from halimede.wire import json
-from halimede.wire.json_data import INT64_MAX, UINT64_MAX, UNKNOWN, pack_data
+from halimede.wire.json_data import INT64_MAX, UINT64_MAX, pack_data
 
 Input = tuple[str, DataType, Shape, int, bytes | None]
 """Name, datatype, shape, and either the bytes that follow the head or the data that stood in it."""
@@ -96,7 +96,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str) -> Input
     settings = _object(item.get("parameters"))
     source = _source(item, settings)
     name = _string(item, "name")
-    datatype = DATATYPES.get(_string(item, "datatype"), UNKNOWN)
+    datatype = datatype_named(_string(item, "datatype"))
     shape = _shape(item)
     if name in names:
         raise Invalid(f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request")

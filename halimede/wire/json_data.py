@@ -22,9 +22,6 @@ from halimede.wire import json
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-UNKNOWN: Final = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("V1"))
-"""What a datatype that does not exist is read as; no model has it, so the core refuses it in its own words."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Kind:

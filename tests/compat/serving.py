@@ -40,9 +40,7 @@ STOP_SECONDS = 20.0
 HAS_PYTHON_MODELS = find_spec("halimede.backends.python") is not None
 SLOW_SECONDS = 1.0
 
-_SLOW = f'''"""Takes a second, then hands INPUT0 back as OUTPUT0."""
-
-import time
+_SLOW = f"""import time
 
 import triton_python_backend_utils as pb_utils
 
@@ -50,13 +48,36 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         time.sleep({SLOW_SECONDS})
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy())]
-            )
-            for request in requests
-        ]
-'''
+        return [answer(request) for request in requests]
+
+
+def answer(request):
+    tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
+"""
+
+_HELD = f"""import time
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = Path(args["model_repository"])
+
+    def execute(self, requests):
+        (self.folder / "begun").touch()
+        limit = time.monotonic() + {STOP_SECONDS}
+        while not (self.folder / "go").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return [answer(request) for request in requests]
+
+
+def answer(request):
+    tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
+"""
 
 
 def write_model(
@@ -82,6 +103,14 @@ def write_slow_model(repository: Path, name: str = "slow") -> None:
     """A Python model (INT32) that takes `SLOW_SECONDS`."""
     version = write_model(repository, name, "INT32", backend="python")
     (version / "model.py").write_text(_SLOW)
+
+
+def write_held_model(repository: Path, name: str = "held") -> Path:
+    """A Python model (INT32) that says by a file `begun` in its folder that it executes, and goes on when there is a
+    file `go`. Returns that folder."""
+    version = write_model(repository, name, "INT32", backend="python")
+    (version / "model.py").write_text(_HELD)
+    return version.parent
 
 
 def write_repository(repository: Path) -> Path:

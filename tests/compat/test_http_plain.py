@@ -1,6 +1,7 @@
 """Plain HTTP by the standard library, as curl would send it: exact bytes, one connection after mistakes, uploads."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -107,8 +108,6 @@ def test_connection_goes_on_after_wrong_paths_and_methods(connection: HTTPConnec
 
 def test_ten_thousand_headers_are_taken(server: Serving) -> None:
     """Written by hand: the standard library would refuse to send them one by one as fast."""
-    import socket
-
     head = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
     sent = b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
         INFER.encode(),

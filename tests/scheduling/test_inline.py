@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from halimede.scheduling.inline import ENOUGH, LONG_NS, PENANCE, QUICK_NS, TURN_NS, Quickness, TurnBudget
+from halimede.scheduling.inline import ENOUGH, LONG_NS, PENANCE, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget
 
 
 def seen(rows: int, runs: int, ns: int = QUICK_NS // 2, on_loop: bool = False) -> Quickness:
@@ -35,7 +35,7 @@ def test_quickness_refuses_a_size_that_is_slow() -> None:
 
 
 def test_quickness_forgives_one_interruption() -> None:
-    quickness = seen(1, ENOUGH)
+    quickness = seen(1, WINDOW)
     quickness.ran(1, QUICK_NS * 4, on_loop=True)
     assert quickness.allows(1)
 
@@ -64,13 +64,13 @@ def test_quickness_bars_all_sizes_after_a_long_run_on_the_loop() -> None:
 
 
 def test_quickness_does_not_punish_a_long_run_on_a_thread() -> None:
-    quickness = seen(1, ENOUGH)
+    quickness = seen(1, WINDOW)
     quickness.ran(1, LONG_NS, on_loop=False)
     assert quickness.allows(1)
 
 
 def test_quickness_doubles_the_penance_each_time() -> None:
-    quickness = seen(1, 4 * PENANCE)
+    quickness = seen(1, 4 * WINDOW)
     for strike in range(3):
         quickness.ran(1, LONG_NS, on_loop=True)
         for _ in range((PENANCE << strike) - 1):

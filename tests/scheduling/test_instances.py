@@ -47,10 +47,12 @@ def test_instances_take_their_turns() -> None:
 
 
 def test_instances_start_a_thread_at_first_use_and_keep_it() -> None:
-    before = threading.active_count()
-    instances = Instances("m:1", [FakeInstance(echo) for _ in range(50)])
-    assert threading.active_count() == before
+    def alive() -> list[str]:
+        return sorted(one.name for one in threading.enumerate() if one.name.startswith("only here:1"))
+
+    instances = Instances("only here:1", [FakeInstance(echo) for _ in range(50)])
+    assert alive() == []
     assert instances.thread(7) is instances.thread(7)
     assert instances.thread(7) is not instances.thread(8)
-    assert threading.active_count() == before + 2
+    assert alive() == ["only here:1 #7", "only here:1 #8"]
     instances.stop()

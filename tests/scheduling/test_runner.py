@@ -11,7 +11,7 @@ from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
 from halimede.requests import InferResponse, Moment
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.inline import LONG_NS, PENANCE
+from halimede.scheduling.inline import LONG_NS
 from halimede.scheduling.runner import Reason
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
@@ -78,6 +78,18 @@ def test_backend_that_fails_one_request_of_a_batch(rigs: Callable[..., Rig]) -> 
     assert str(replies[1].error) == "only this one"
     assert sorted(rig.settled) == ["a", "b", "c"]
     assert rig.observer.executions == [3]
+
+
+def test_backend_that_raises_after_it_answered_a_request_fails_the_others(rigs: Callable[..., Rig]) -> None:
+    def behave(execution: Execution) -> None:
+        execution.send(1, [tensor()])
+        raise ValueError("broke")
+
+    rig = rigs([behave], DynamicPolicy(8, [8], 0, start_at=3))
+    replies = [rig.submit(name, 1) for name in "abc"]
+    rig.finish(*replies)
+    assert replies[1].response.id == "b"
+    assert [str(replies[i].error) for i in (0, 2)] == ["ValueError: broke"] * 2
 
 
 def test_response_holds_only_what_was_asked_for(rigs: Callable[..., Rig]) -> None:
@@ -427,12 +439,13 @@ def test_model_that_is_not_inline_safe_always_runs_on_its_thread() -> None:
     rig.runner.close()
 
 
-def test_quick_and_safe_model_comes_to_run_on_the_loop() -> None:
+def test_safe_model_runs_on_its_thread_until_it_is_known_to_be_quick() -> None:
     seen: list[str] = []
     rig = Rig([recording_threads(seen)], inline_safe=True)
+    rig.finish(rig.submit())
     rig.warm_up()
-    assert seen[0] == "m:3 #0"
-    assert seen[-1] == threading.current_thread().name
+    rig.finish(rig.submit())
+    assert seen == ["m:3 #0", threading.current_thread().name]
     rig.runner.close()
 
 
@@ -447,12 +460,9 @@ def test_long_run_on_the_loop_sends_the_model_back_to_its_threads() -> None:
     seen: list[str] = []
     rig = Rig([recording_threads(seen)], inline_safe=True)
     rig.warm_up()
-    rig.runner._quickness.ran(1, LONG_NS, True)  # as if the last one had been long
+    rig.runner._quickness.ran(1, LONG_NS, True)
     rig.finish(rig.submit())
-    assert seen[-1] == "m:3 #0"
-    for _ in range(PENANCE):
-        rig.finish(rig.submit())
-    assert seen[-1] == threading.current_thread().name
+    assert seen == ["m:3 #0"]
     rig.runner.close()
 
 

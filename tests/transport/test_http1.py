@@ -194,6 +194,13 @@ def test_head_line_that_never_ends_is_closed_at_the_limit() -> None:
     assert client.transport.written == b""
 
 
+@pytest.mark.parametrize("line", ["X-Long: " + "a" * 200_000, "Expect: " + "a" * 200_000])
+def test_line_far_beyond_what_the_original_takes_is_closed_without_an_answer(line: str) -> None:
+    client = recording().send(request("POST", "/", b"abc", line))
+    assert client.transport.closed
+    assert client.transport.written == b""
+
+
 @pytest.mark.parametrize(
     "sent",
     [

@@ -1,6 +1,8 @@
 """Answers written to one connection: their bytes, their order when requests are pipelined, slow readers."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from halimede.transport.http1 import JOIN_BYTES, MAX_WAITING, RECEIVE_BYTES, Exchange
 from tests.transport.http1_fakes import Client, echo, request, responses
@@ -196,3 +198,54 @@ def test_slow_reader_that_reads_again_with_nothing_waiting_goes_on() -> None:
     client.send(request("GET", "/b"))
     echo(client.exchanges[1])
     assert [answer.body for answer in client.answers] == [b"GET /a\n", b"GET /b\n"]
+
+
+def test_slow_reader_of_the_last_answer_is_closed_when_it_has_read() -> None:
+    client, exchange = asked("GET", "Connection: close")
+    client.connection.pause_writing()
+    echo(exchange)
+    client.connection.resume_writing()
+    assert client.transport.closed
+
+
+def test_slow_reader_does_not_hold_a_drain() -> None:
+    """What it has not read is the transport's to flush; the connection waits for nothing more."""
+    client, exchange = asked()
+    client.connection.pause_writing()
+    echo(exchange)
+    client.listener.drain()
+    assert client.transport.closed
+
+
+@given(st.lists(st.sampled_from(["send", "answer", "pause", "resume"]), max_size=80))
+@settings(max_examples=200, deadline=None)
+def test_answers_keep_their_order_however_the_client_sends_and_reads(steps: list[str]) -> None:
+    """Nothing is lost and nothing is read twice, whatever order things happen in."""
+    client, sent, answered, clogged = Client(), 0, 0, False
+
+    def answer() -> None:
+        nonlocal answered
+        if answered < len(client.exchanges):
+            echo(client.exchanges[answered])
+            answered += 1
+        client.deliver()
+
+    for step in steps:
+        if step == "send":
+            client.send(b"".join(request("POST", f"/{sent + i}", b"b" * i) for i in range(7)))
+            sent += 7
+        elif step == "answer":
+            answer()
+        elif (step == "pause") is not clogged:
+            clogged = not clogged
+            (client.connection.pause_writing if clogged else client.connection.resume_writing)()
+            client.deliver()
+        assert len(client.exchanges) <= answered + 1, "handed on before the answer to the one before"
+    if clogged:
+        client.connection.resume_writing()
+        client.deliver()
+    while answered < len(client.exchanges):
+        answer()
+    assert [one.target for one in client.exchanges] == [b"/%d" % number for number in range(sent)]
+    assert [one.body.split(b"\n")[0] for one in client.answers] == [b"POST /%d" % number for number in range(sent)]
+    assert client.transport.reading

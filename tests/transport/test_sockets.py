@@ -5,11 +5,11 @@ import socket
 import pytest
 
 from halimede.errors import Unavailable
-from halimede.transport.sockets import bound_socket
+from halimede.transport.sockets import listening_socket
 
 
 def test_port_zero_lets_the_system_choose() -> None:
-    with bound_socket("127.0.0.1", 0) as sock:
+    with listening_socket("127.0.0.1", 0) as sock:
         host, port = sock.getsockname()
         assert host == "127.0.0.1"
         assert port > 0
@@ -18,24 +18,24 @@ def test_port_zero_lets_the_system_choose() -> None:
 
 @pytest.mark.rows("H23")
 def test_taken_port_is_refused_in_the_contracts_words() -> None:
-    with bound_socket("127.0.0.1", 0) as first:
+    with listening_socket("127.0.0.1", 0) as first:
         first.listen()
         port = first.getsockname()[1]
         with pytest.raises(Unavailable, match=f"^Socket '127.0.0.1:{port}' already in use $"):
-            bound_socket("127.0.0.1", port)
+            listening_socket("127.0.0.1", port)
 
 
 def test_port_taken_but_not_yet_listening_is_refused() -> None:
     """Two servers that start at the same time: the second must not learn it only when it listens."""
-    with bound_socket("127.0.0.1", 0) as first:
+    with listening_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(Unavailable, match=r"already in use $"):
-            bound_socket("127.0.0.1", port).close()
+            listening_socket("127.0.0.1", port).close()
 
 
 def test_port_left_a_moment_ago_is_free() -> None:
     """A server that is started again must not wait for the connections of the old one to be forgotten."""
-    with bound_socket("127.0.0.1", 0) as first:
+    with listening_socket("127.0.0.1", 0) as first:
         first.listen()
         port = first.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), 5) as client:
@@ -44,27 +44,27 @@ def test_port_left_a_moment_ago_is_free() -> None:
             accepted, _ = first.accept()
             accepted.close()
             assert client.recv(1) == b""
-    with bound_socket("127.0.0.1", port) as second:
+    with listening_socket("127.0.0.1", port) as second:
         second.listen()
         assert second.getsockname()[1] == port
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="the system has no SO_REUSEPORT")
 def test_reused_port_is_shared_by_those_that_ask_for_it() -> None:
-    with bound_socket("127.0.0.1", 0, reuse_port=True) as first:
+    with listening_socket("127.0.0.1", 0, reuse_port=True) as first:
         first.listen()
         port = first.getsockname()[1]
-        with bound_socket("127.0.0.1", port, reuse_port=True) as second:
+        with listening_socket("127.0.0.1", port, reuse_port=True) as second:
             second.listen()
             assert second.getsockname()[1] == port
         with pytest.raises(Unavailable):
-            bound_socket("127.0.0.1", port)
+            listening_socket("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("address", ["256.1.1.1", "203.0.113.1"], ids=["no address", "not ours"])
 def test_address_that_cannot_be_bound_is_an_error_of_its_kind(address: str) -> None:
     with pytest.raises(Unavailable, match=f"^Socket '{address}:0'"):
-        bound_socket(address, 0)
+        listening_socket(address, 0)
 
 
 def _has_ipv6() -> bool:
@@ -78,5 +78,5 @@ def _has_ipv6() -> bool:
 
 @pytest.mark.skipif(not _has_ipv6(), reason="the system has no IPv6")
 def test_ipv6_address_is_bound() -> None:
-    with bound_socket("::1", 0) as sock:
+    with listening_socket("::1", 0) as sock:
         assert sock.family is socket.AF_INET6

@@ -7,8 +7,19 @@ import numpy as np
 import pytest
 
 from halimede.errors import Error, Internal, Invalid
-from halimede.tensors import BYTES, DATATYPES, FP32, INT32, HostMemory, Shape, Tensor, join_bytes, split_bytes
-from halimede.wire.json_data import UNKNOWN, pack_data, write_data
+from halimede.tensors import (
+    BYTES,
+    DATATYPES,
+    FP32,
+    INT32,
+    UNKNOWN_DATATYPE,
+    HostMemory,
+    Shape,
+    Tensor,
+    join_bytes,
+    split_bytes,
+)
+from halimede.wire.json_data import pack_data, write_data
 
 SIGNED = "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"
 UNSIGNED = "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer"
@@ -185,7 +196,7 @@ def test_half_precision_refused(datatype: str) -> None:
 
 def test_datatype_that_does_not_exist() -> None:
     with pytest.raises(Invalid, match=r"^invalid datatype for input INPUT0$"):
-        pack_data("INPUT0", UNKNOWN, (1,), [1])
+        pack_data("INPUT0", UNKNOWN_DATATYPE, (1,), [1])
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_frames_that_follow_each_other_are_told_apart(step: int) -> None:
     stream = b""
     for number, size in enumerate(sizes):
         content = bytes([number]) * size
-        stream += b"".join(frames.frame(frames.REQUESTS, [frames.tensor_record("x", 2, (size,), size)], [content], number))
+        stream += b"".join(
+            frames.frame(frames.REQUESTS, [frames.tensor_record("x", 2, (size,), size)], [content], number)
+        )
 
     found = assembled(stream, step)
 

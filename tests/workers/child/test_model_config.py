@@ -1,5 +1,6 @@
 """What auto_complete_config may change, and what it is told when it contradicts the configuration (contract P31)."""
 
+import re
 from typing import Any
 
 import pytest
@@ -61,7 +62,8 @@ WHERE = "in auto-complete-config function for model 'm'"
             {"input": [TENSOR]},
             "add_input",
             {**TENSOR, "data_type": "TYPE_INT8"},
-            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'A', model provides TYPE_INT8",
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'A', "
+            "model provides TYPE_INT8",
         ),
         (
             {"output": [TENSOR]},
@@ -73,7 +75,8 @@ WHERE = "in auto-complete-config function for model 'm'"
             {"input": [{**TENSOR, "optional": True}]},
             "add_input",
             {**TENSOR, "optional": False},
-            "model 'm', tensor 'A': the model expects optional False but the model configuration specifies optional True",
+            "model 'm', tensor 'A': the model expects optional False "
+            "but the model configuration specifies optional True",
         ),
         (
             {},
@@ -100,21 +103,21 @@ WHERE = "in auto-complete-config function for model 'm'"
             {"model_transaction_policy": {"decoupled": True}},
             "set_model_transaction_policy",
             {"decoupled": False},
-            "trying to change decoupled property in auto-complete-config for model 'm', which is already set to 'True'.",
+            "trying to change decoupled property in auto-complete-config for model 'm', "
+            "which is already set to 'True'.",
         ),
     ],
 )
 def test_contradiction_is_refused(present: dict[str, Any], method: str, argument: Any, text: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
         getattr(config(**present), method)(argument)
-    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize("scheduler", ["sequence_batching", "ensemble_scheduling"])
 def test_dynamic_batching_beside_another_scheduler_is_refused(scheduler: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        config(**{scheduler: {}}).set_dynamic_batching()
-    assert str(caught.value) == (
+    text = (
         f"Configuration specified scheduling_choice as '{scheduler}', but auto-complete-config function for model 'm' "
         "tries to set scheduling_choice as 'dynamic_batching'"
     )
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        config(**{scheduler: {}}).set_dynamic_batching()

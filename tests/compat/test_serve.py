@@ -1,0 +1,222 @@
+"""`halimede serve` as a process: what it prints, when it gives up, and how it ends."""
+
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat.serving import HAS_PYTHON_MODELS, Serving, write_held_model, write_model
+
+LIMIT = 20.0
+INFER = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+NEEDS_PYTHON_MODELS = pytest.mark.skipif(not HAS_PYTHON_MODELS, reason="Python models are not served yet")
+
+Start = Callable[..., Serving]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One good model, `good`."""
+    folder = tmp_path / "models"
+    write_model(folder, "good", "INT32")
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path: Path, repository: Path, request: pytest.FixtureRequest) -> Start:
+    """Starts a server over the repository; what still runs after the test is ended."""
+
+    def start(*flags: str, at: Path = repository, http_port: int = 0) -> Serving:
+        serving = Serving(at, tmp_path / "server.log", *flags, http_port=http_port)
+        request.addfinalizer(serving.kill)
+        return serving
+
+    return start
+
+
+def connect(serving: Serving) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", serving.http_port), LIMIT)
+
+
+def infer(model: str) -> bytes:
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(INFER)}\r\n\r\n"
+    return head.encode() + INFER
+
+
+def read_to_end(sock: socket.socket) -> bytes:
+    return b"".join(iter(lambda: sock.recv(65536), b""))
+
+
+def refuses(serving: Serving) -> bool:
+    try:
+        connect(serving).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+# Coming up.
+
+
+def test_start_prints_the_models_the_options_and_the_address(start: Start, repository: Path) -> None:
+    serving = start("--id=mine").wait_until_live()
+    text = serving.log_text()
+    assert re.search(r"^\| Model +\| Version +\| Status +\|$", text, re.MULTILINE)
+    assert re.search(r"^\| good +\| 1 +\| READY +\|$", text, re.MULTILINE)
+    assert re.search(r"^\| server_id +\| mine +\|$", text, re.MULTILINE)
+    assert re.search(rf"^\| model_repository_path\[0\] +\| {re.escape(str(repository))} +\|$", text, re.MULTILINE)
+    assert f"Started HTTPService at 127.0.0.1:{serving.http_port}" in text
+    assert serving.stop() == 0
+
+
+def test_several_repositories_are_served_together(start: Start, tmp_path: Path) -> None:
+    write_model(tmp_path / "more", "other", "FP32")
+    serving = start(f"--model-repository={tmp_path / 'more'}").wait_until_live()
+    assert serving.status("/v2/models/good/ready") == 200
+    assert serving.status("/v2/models/other/ready") == 200
+
+
+@pytest.mark.rows("C9")
+def test_broken_model_ends_the_server(start: Start, repository: Path) -> None:
+    write_model(repository, "broken", "INT32", backend="nonexistent")
+    serving = start()
+    assert serving.wait() == 1
+    text = serving.log_text()
+    assert "error: creating server: Internal - failed to load all models" in text
+    assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE: .*nonexistent", text, re.MULTILINE)
+    assert re.search(r"^\| good +\| 1 +\| READY +\|$", text, re.MULTILINE)
+    assert "Traceback" not in text
+
+
+@pytest.mark.rows("C9", "H8")
+@pytest.mark.parametrize(("strict", "status"), [("true", 400), ("false", 200)])
+def test_broken_model_is_left_out_when_asked_to(start: Start, repository: Path, strict: str, status: int) -> None:
+    write_model(repository, "broken", "INT32", backend="nonexistent")
+    serving = start("--exit-on-error=false", f"--strict-readiness={strict}").wait_until_live()
+    assert serving.status("/v2/health/live") == 200
+    assert serving.status("/v2/health/ready") == status
+    assert serving.status("/v2/models/good/ready") == 200
+    assert serving.status("/v2/models/broken/ready") == 400
+    with connect(serving) as sock:
+        sock.sendall(infer("broken").replace(b"Host: x", b"Connection: close"))
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert answer.endswith(b'{"error":"Request for unknown model: \'broken\' has no available versions"}')
+    assert serving.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "this is no configuration {",
+        'name: "another"\nbackend: "identity"',
+        'backend: "identity"\nmax_batch_size: -3',
+        'backend: "identity"\ninput [ { name: "INPUT0" data_type: TYPE_NONSENSE dims: [ 1 ] } ]',
+    ],
+    ids=["text", "name", "batch size", "datatype"],
+)
+def test_wrong_configuration_does_not_take_others_down(start: Start, repository: Path, config: str) -> None:
+    broken = write_model(repository, "broken", "INT32").parent
+    (broken / "config.pbtxt").write_text(config)
+    serving = start("--exit-on-error=false").wait_until_live()
+    assert serving.status("/v2/models/good/ready") == 200
+    assert serving.status("/v2/models/broken/ready") in (400, 404)
+    text = serving.log_text()
+    assert re.search(r"^\| broken +\| \S+ +\| UNAVAILABLE: \S", text, re.MULTILINE)
+    assert "Traceback" not in text
+
+
+def test_missing_repository_ends_the_server(start: Start, tmp_path: Path) -> None:
+    serving = start(at=tmp_path / "nowhere")
+    assert serving.wait() == 1
+    text = serving.log_text()
+    assert "error: creating server: Internal - " in text
+    assert str(tmp_path / "nowhere") in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.rows("H23")
+def test_taken_port_ends_the_server_in_the_contracts_words(start: Start) -> None:
+    first = start().wait_until_live()
+    second = start(http_port=first.http_port)
+    assert second.wait() == 1
+    text = second.log_text()
+    assert f"Socket '127.0.0.1:{first.http_port}' already in use " in text
+    assert "Traceback" not in text
+    assert first.status("/v2/health/live") == 200
+
+
+# Going down.
+
+
+@SIGNALS
+def test_signal_ends_an_idle_server(start: Start, number: int) -> None:
+    serving = start().wait_until_live()
+    assert serving.stop(number) == 0
+    assert "Traceback" not in serving.log_text()
+
+
+@SIGNALS
+def test_signal_closes_idle_connections_at_once(start: Start, number: int) -> None:
+    """Not after the exit timeout, which is 30 seconds."""
+    serving = start().wait_until_live()
+    with connect(serving) as used, connect(serving) as fresh, connect(serving) as halfway:
+        used.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert used.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+        halfway.sendall(infer("good")[:-5])
+        begun = time.monotonic()
+        assert serving.stop(number) == 0
+        assert time.monotonic() - begun < 10
+        assert read_to_end(used) == b""
+        assert read_to_end(fresh) == b""
+        assert read_to_end(halfway) == b""
+
+
+@NEEDS_PYTHON_MODELS
+@SIGNALS
+def test_signal_leaves_no_accepted_request_unanswered(start: Start, repository: Path, number: int) -> None:
+    held = write_held_model(repository)
+    serving = start().wait_until_live()
+    with connect(serving) as sock:
+        sock.sendall(infer("held"))
+        serving.until((held / "begun").exists, "did not execute the model")
+        serving.process.send_signal(number)
+        serving.until(lambda: refuses(serving), "still takes connections")
+        serving.process.send_signal(number)  # a second one changes nothing
+        assert serving.process.poll() is None
+        (held / "go").touch()
+        answer = read_to_end(sock)
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"Connection: close\r\n" in answer
+    assert answer.endswith(b'"data":[1,2]}]}')
+    assert serving.wait() == 0
+
+
+@NEEDS_PYTHON_MODELS
+@pytest.mark.rows("C61")
+def test_request_that_outlasts_the_exit_timeout_is_left_behind(start: Start, repository: Path) -> None:
+    held = write_held_model(repository)
+    serving = start("--exit-timeout-secs=1").wait_until_live()
+    with connect(serving) as sock:
+        sock.sendall(infer("held"))
+        serving.until((held / "begun").exists, "did not execute the model")
+        assert serving.stop() == 1
+    assert "Exit timeout expired. Exiting immediately." in serving.log_text()
+
+
+def test_client_that_never_reads_does_not_hold_the_server_beyond_its_timeout(start: Start) -> None:
+    serving = start("--exit-timeout-secs=1").wait_until_live()
+    size = 50_000_000
+    with connect(serving) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw = f"Inference-Header-Content-Length: 0\r\nContent-Length: {size}\r\n\r\n"
+        sock.sendall(b"POST /v2/models/good/infer HTTP/1.1\r\n" + raw.encode() + bytes(size))
+        assert sock.recv(12) == b"HTTP/1.1 200"
+        begun = time.monotonic()
+        assert serving.stop() == 0
+        assert time.monotonic() - begun < 10

@@ -1,0 +1,106 @@
+"""A backend that does what a test says, and loaded versions of it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from halimede.backends.api import Backend, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.config import Description, ModelConfig
+from halimede.models.loader import LoadedVersion
+
+
+class FakeInstance:
+    def __init__(self, place: InstancePlace, log: list[str]) -> None:
+        self.place = place
+        self._log = log
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        for i, one in enumerate(batch.requests):
+            responses.send(i, list(one.request.inputs.values()))
+
+    def close(self) -> None:
+        self._log.append(f"close {self.place.name}")
+
+
+class FakeModel:
+    """`breaks_at`: the instance of this index cannot be created."""
+
+    placement = Placement.THREAD
+    inline_safe = False
+
+    def __init__(self, log: list[str], breaks_at: int = -1, error: Exception | None = None) -> None:
+        self._log = log
+        self._breaks_at = breaks_at
+        self._error = error
+
+    def create_instance(self, place: InstancePlace) -> FakeInstance:
+        if place.index == self._breaks_at and self._error is not None:
+            raise self._error
+        self._log.append(f"create {place.name}")
+        return FakeInstance(place, self._log)
+
+    def close(self) -> None:
+        self._log.append("close model")
+
+
+class FakeBackend:
+    """`errors` are raised by `open`, one a call, until there are none left. `log` is what happened."""
+
+    name = "fake"
+    default_instance_count = 2
+    describes_always = False
+
+    def __init__(
+        self,
+        errors: Sequence[Exception] = (),
+        description: Description | Mapping[str, Any] | None = None,
+        breaks_at: int = -1,
+    ) -> None:
+        self.log: list[str] = []
+        self.opened: list[tuple[ModelConfig, ModelFolder]] = []
+        self.described: list[tuple[str, ModelFolder, str]] = []
+        self._errors = list(errors)
+        self._description = description
+        self._breaks_at = breaks_at
+
+    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
+        self.described.append((config_json, folder, filename))
+        return self._description
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+        self.opened.append((config, folder))
+        error = self._errors.pop(0) if self._errors else None
+        if error is not None and self._breaks_at < 0:
+            raise error
+        return FakeModel(self.log, self._breaks_at, error)
+
+    def close(self) -> None:
+        self.log.append("close backend")
+
+
+class OneBackend:
+    """Finds the same backend under every name."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.asked: list[str] = []
+        self._backend = backend
+
+    def get(self, name: str) -> Backend:
+        self.asked.append(name)
+        return self._backend
+
+
+def loaded(config: ModelConfig, number: int = 1, log: list[str] | None = None) -> LoadedVersion:
+    log = [] if log is None else log
+    place = InstancePlace("m_0_0", config.instance_groups[0].kind, 0, 0, 1)
+    return LoadedVersion(number, config, FakeModel(log), [FakeInstance(place, log)], load_seconds=0.0)
+
+
+def repository(root: Path, models: Mapping[str, str | None], versions: Sequence[str] = ("1",)) -> Path:
+    """Model directories with these configurations (None: no file), each with these version directories."""
+    for name, text in models.items():
+        for version in versions:
+            (root / name / version).mkdir(parents=True)
+        if text is not None:
+            (root / name / "config.pbtxt").write_text(text)
+    return root

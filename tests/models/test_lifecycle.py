@@ -1,0 +1,149 @@
+import pytest
+
+from halimede.errors import Error, NotFound, Unavailable
+from halimede.models.lifecycle import ModelTable, Plan, State, plan
+from halimede.models.version import ModelVersion
+from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
+from tests.models.configs import asking, config_of, given, spec
+from tests.models.fakes import loaded
+
+
+def version(number: int, name: str = "m") -> ModelVersion:
+    config = config_of(spec("INPUT0", "INT32", [1]), outputs=[spec("INPUT0", "INT32", [1])], name=name)
+    return ModelVersion(loaded(config, number), ManualLoop(), RecordingObserver(), lambda one: None)
+
+
+def states(table: ModelTable, name: str = "m") -> dict[int, tuple[State, str]]:
+    record = table.get(name)
+    assert record is not None
+    return {number: (one.state, one.reason) for number, one in record.versions.items()}
+
+
+@pytest.mark.parametrize(
+    ("actual", "desired", "expected"),
+    [
+        ([], ["b", "a"], Plan(("a", "b"), ())),
+        (["a", "b"], ["b", "c"], Plan(("c",), ("a",))),
+        (["a"], ["a"], Plan((), ())),
+        (["a"], [], Plan((), ("a",))),
+    ],
+)
+def test_plan_does_only_what_is_missing(actual: list[str], desired: list[str], expected: Plan) -> None:
+    assert plan(actual, desired) == expected
+
+
+def test_latest_version_answers_unless_another_is_asked_for() -> None:
+    table = ModelTable()
+    versions = {number: version(number) for number in (10, 2, 3)}
+    for one in versions.values():
+        table.publish(one)
+    assert table.find("m", -1) is versions[10]
+    assert table.find("m", 2) is versions[2]
+    assert [one.number for one in table.ready_versions("m")] == [2, 3, 10]
+    assert table.ready_versions("other") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "kind", "text"),
+    [
+        ("nope", -1, NotFound, "Request for unknown model: 'nope' is not found"),
+        ("nope", 1, NotFound, "Request for unknown model: 'nope' is not found"),
+        ("broken", -1, NotFound, "Request for unknown model: 'broken' is not found"),
+        ("good", 9, NotFound, "Request for unknown model: 'good' version 9 is not found"),
+        ("unready", -1, NotFound, "Request for unknown model: 'unready' has no available versions"),
+        ("unready", 1, Unavailable, "Request for unknown model: 'unready' version 1 is not at ready state"),
+        ("unready", 7, NotFound, "Request for unknown model: 'unready' version 7 is not found"),
+    ],
+)
+def test_model_that_cannot_answer_says_why(name: str, number: int, kind: type[Error], text: str) -> None:
+    """Contract H14, in the words and kinds of the real server."""
+    table = ModelTable()
+    table.publish(version(1, "good"))
+    table.refuse("unready", 1, "Internal: broke")
+    table.refuse("broken", None, "Invalid argument: bad configuration")
+    with pytest.raises(kind) as raised:
+        table.find(name, number)
+    assert (type(raised.value), str(raised.value)) == (kind, text)
+
+
+def test_latest_version_that_could_not_be_loaded_leaves_the_older_one() -> None:
+    table = ModelTable()
+    table.publish(version(1))
+    table.refuse("m", 2, "Internal: broke")
+    assert table.find("m", -1).number == 1
+    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
+
+
+def test_retired_version_answers_nobody_and_is_closed_when_nobody_holds_it() -> None:
+    table = ModelTable()
+    old, new = version(1), version(2)
+    table.publish(old)
+    table.publish(new)
+    closed: list[ModelVersion] = []
+    table.retire(new, closed.append)
+    assert closed == [new]
+    assert table.find("m", -1) is old
+    assert states(table)[2] == (State.UNAVAILABLE, "unloaded")
+    with pytest.raises(Unavailable, match="version 2 is not at ready state"):
+        table.find("m", 2)
+
+
+def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
+    """Contract R14."""
+    table, reply = ModelTable(), RecordingReply()
+    loop = ManualLoop()
+    config = config_of(spec("INPUT0", "INT32", [1]), outputs=[spec("INPUT0", "INT32", [1])])
+    one = ModelVersion(loaded(config), loop, RecordingObserver(), lambda inference: None)
+    table.publish(one)
+    begun = one.infer(1, asking(given("INPUT0", "INT32", [1])), reply, 0)
+    one.submit(begun)
+    closed: list[ModelVersion] = []
+    table.retire(one, closed.append)
+    assert closed == []
+    assert states(table) == {1: (State.UNLOADING, "")}
+    late = RecordingReply()
+    one.submit(one.infer(2, asking(given("INPUT0", "INT32", [1])), late, 0))
+    assert isinstance(late.error, Unavailable)
+    loop.run_until(lambda: bool(closed))
+    assert reply.response.model_version == 1
+    assert closed == [one]
+    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+    one.close()
+
+
+def test_table_lists_models_by_name() -> None:
+    table = ModelTable()
+    for name in ("b", "c", "a"):
+        table.loading(name)
+    assert [record.name for record in table] == ["a", "b", "c"]
+    assert sorted(table.names()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "ready"),
+    [
+        ([], True),
+        (["publish"], True),
+        (["loading"], False),
+        (["publish", "refuse"], False),
+        (["refuse all"], False),
+        (["publish", "retire"], True),
+        (["publish", "loading"], True),
+    ],
+)
+def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], ready: bool) -> None:
+    """Contract H8."""
+    table, one = ModelTable(), version(1)
+    for step in steps:
+        match step:
+            case "publish":
+                table.publish(one)
+            case "loading":
+                table.loading("m")
+            case "refuse":
+                table.refuse("m", 2, "Internal: broke")
+            case "refuse all":
+                table.refuse("m", None, "Invalid argument: bad")
+            case "retire":
+                table.retire(one, lambda closed: None)
+    assert table.all_ready() is ready

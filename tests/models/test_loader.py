@@ -1,0 +1,221 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind
+from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, places
+from halimede.models.repository import FoundModel
+from halimede.tensors import FP32
+from tests.models.configs import config_of
+from tests.models.fakes import FakeBackend, OneBackend, repository
+
+TENSORS = """
+input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] }
+"""
+CONFIG = 'backend: "fake"' + TENSORS
+
+
+def load_model(
+    root: Path,
+    text: str | None,
+    backend: FakeBackend,
+    options: LoadOptions | None = None,
+    versions: tuple[str, ...] = ("1",),
+) -> LoadResult:
+    folder = repository(root, {"m": text}, versions) / "m"
+    return load(FoundModel("m", folder), OneBackend(backend), options or LoadOptions())
+
+
+def opened(result: LoadResult, number: int = 1) -> LoadedVersion:
+    version = result.versions[number]
+    assert isinstance(version, LoadedVersion), version
+    return version
+
+
+def failure(result: LoadResult, number: int = 1) -> Error:
+    assert result.failed
+    error = result.versions[number]
+    assert isinstance(error, Error)
+    return error
+
+
+def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    result = load_model(tmp_path, CONFIG, backend)
+    assert not result.failed
+    version = opened(result)
+    assert (result.name, result.error, version.number, version.config.name) == ("m", None, 1, "m")
+    [(config, folder)] = backend.opened
+    assert config is version.config
+    assert (folder.model, folder.version, folder.number) == (tmp_path / "m", tmp_path / "m" / "1", 1)
+    assert backend.log == ["create m_0", "create m_1"]
+    version.close()
+    assert sorted(backend.log[2:]) == ["close m_0", "close m_1", "close model"]
+
+
+def test_load_opens_each_version_that_the_policy_asks_for(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    text = CONFIG + "version_policy { specific { versions: [ 1, 3 ] } }"
+    result = load_model(tmp_path, text, backend, versions=("1", "2", "3"))
+    assert [opened(result, number).number for number in result.versions] == [1, 3]
+    assert [folder.version.name for _, folder in backend.opened] == ["1", "3"]
+
+
+def test_load_of_a_version_directory_with_letters_after_its_number(tmp_path: Path) -> None:
+    """Contract R2."""
+    backend = FakeBackend()
+    load_model(tmp_path, CONFIG, backend, versions=("1abc",))
+    assert [(folder.number, folder.version.name) for _, folder in backend.opened] == [(1, "1abc")]
+
+
+def test_load_of_one_broken_version_keeps_the_others(tmp_path: Path) -> None:
+    backend = FakeBackend([Internal("no such file")])
+    result = load_model(tmp_path, CONFIG + "version_policy { all {} }", backend, versions=("1", "2"))
+    assert str(failure(result, 1)) == "no such file"
+    assert opened(result, 2).number == 2
+    assert result.error is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [(NotFound("no file"), NotFound, "no file"), (KeyError("k"), Internal, "KeyError: 'k'")],
+)
+def test_load_never_raises_what_a_backend_raises(
+    tmp_path: Path, error: Exception, kind: type[Error], text: str
+) -> None:
+    failed = failure(load_model(tmp_path, CONFIG, FakeBackend([error])))
+    assert (type(failed), str(failed)) == (kind, text)
+
+
+def test_load_whose_second_instance_fails_gives_the_first_back(tmp_path: Path) -> None:
+    backend = FakeBackend([Unavailable("no room")], breaks_at=1)
+    failed = failure(load_model(tmp_path, CONFIG, backend))
+    assert str(failed) == "no room"
+    assert backend.log[0] == "create m_0"
+    assert sorted(backend.log[1:]) == ["close m_0", "close model"]
+
+
+@pytest.mark.parametrize(("retries", "loads"), [(0, False), (1, False), (2, True)])
+def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) -> None:
+    """Contract C18."""
+    backend = FakeBackend([Internal("once"), Internal("twice")])
+    result = load_model(tmp_path, CONFIG, backend, LoadOptions(retries=retries))
+    assert result.failed is not loads
+    assert len(backend.opened) == 1 + retries
+
+
+@pytest.mark.parametrize(
+    ("text", "versions"),
+    [
+        pytest.param(CONFIG + "nonsense", ("1",), id="not protobuf text"),
+        pytest.param('name: "other"' + CONFIG, ("1",), id="another name"),
+        pytest.param(CONFIG, (), id="no version"),
+        pytest.param(CONFIG, ("01", "x"), id="no number"),
+    ],
+)
+def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
+    backend = FakeBackend()
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text(text)
+    for version in versions:
+        (tmp_path / "m" / version).mkdir()
+    result = load(FoundModel("m", tmp_path / "m"), OneBackend(backend), LoadOptions())
+    assert result.failed
+    assert isinstance(result.error, Error)
+    assert "m" in str(result.error)
+    assert (result.versions, backend.opened) == ({}, [])
+
+
+def test_load_of_a_model_that_is_gone_is_an_error_and_no_traceback(tmp_path: Path) -> None:
+    result = load(FoundModel("m", tmp_path / "m"), OneBackend(FakeBackend()), LoadOptions())
+    assert isinstance(result.error, Error)
+
+
+DESCRIPTION = Description(
+    inputs=(DescribedTensor("x", FP32, (-1, 4)),),
+    outputs=(DescribedTensor("y", FP32, (-1, 2)),),
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"), [({}, 4), ({"default-max-batch-size": "9"}, 9), ({"default-max-batch-size": "0"}, 0)]
+)
+def test_load_completes_a_configuration_from_what_the_model_says(
+    tmp_path: Path, settings: dict[str, str], size: int
+) -> None:
+    """Contract R72, C45."""
+    backend = FakeBackend(description=DESCRIPTION)
+    config = opened(load_model(tmp_path, 'backend: "fake"', backend, LoadOptions(settings=settings))).config
+    assert config.max_batch_size == size
+    assert [(one.name, one.datatype, one.dims) for one in config.inputs] == [("x", FP32, (4,) if size else (-1, 4))]
+    [(given, folder, _)] = backend.described
+    assert json.loads(given)["name"] == "m"
+    assert folder.number == 1
+
+
+def test_load_does_not_ask_a_model_whose_configuration_is_complete(tmp_path: Path) -> None:
+    backend = FakeBackend(description=DESCRIPTION)
+    assert [one.dims for one in opened(load_model(tmp_path, CONFIG, backend)).config.outputs] == [(4,)]
+    assert backend.described == []
+
+
+def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> None:
+    backend = FakeBackend(description=DESCRIPTION)
+    result = load_model(tmp_path, None, backend, LoadOptions(auto_complete=False))
+    assert isinstance(result.error, Error)
+    config = opened(load_model(tmp_path / "r", 'backend: "fake"', backend, LoadOptions(auto_complete=False))).config
+    assert (config.inputs, config.outputs, backend.described) == ((), (), [])
+
+
+def test_load_prefers_the_configuration_of_that_name(tmp_path: Path) -> None:
+    """Contract C16."""
+    folder = repository(tmp_path, {"m": CONFIG}) / "m"
+    (folder / "configs").mkdir()
+    (folder / "configs" / "big.pbtxt").write_text(CONFIG + "max_batch_size: 7")
+    result = load(FoundModel("m", folder), OneBackend(FakeBackend()), LoadOptions(config_name="big"))
+    assert opened(result).config.max_batch_size == 7
+
+
+def test_load_of_an_unknown_backend_is_an_error_of_the_version(tmp_path: Path) -> None:
+    class NoBackends:
+        def get(self, name: str) -> FakeBackend:
+            raise Invalid(f"unable to find backend library for backend '{name}'")
+
+    folder = repository(tmp_path, {"m": CONFIG}) / "m"
+    result = load(FoundModel("m", folder), NoBackends(), LoadOptions())
+    assert str(failure(result)) == "unable to find backend library for backend 'fake'"
+
+
+def test_instances_are_named_after_their_group_and_their_number_there() -> None:
+    """Contract P5."""
+    groups = [
+        InstanceGroup("cpu", InstanceKind.CPU, 2),
+        InstanceGroup("gpu", InstanceKind.GPU, 1, (0, 3)),
+    ]
+    made = places(config_of(groups=groups))
+    assert [(place.name, place.kind, place.device_id) for place in made] == [
+        ("cpu_0", InstanceKind.CPU, 0),
+        ("cpu_1", InstanceKind.CPU, 0),
+        ("gpu_0", InstanceKind.GPU, 0),
+        ("gpu_0", InstanceKind.GPU, 3),
+    ]
+    assert [(place.index, place.total) for place in made] == [(i, 4) for i in range(4)]
+
+
+def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    version = opened(load_model(tmp_path, CONFIG, backend))
+
+    class Stuck:
+        def execute(self, batch: object, responses: object) -> None:
+            raise NotImplementedError
+
+        def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    version.instances.insert(0, Stuck())
+    version.close()
+    assert "close model" in backend.log

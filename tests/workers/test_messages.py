@@ -1,0 +1,176 @@
+"""Requests into a frame and out again on the worker's side, and answers the other way, without a process."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.errors import Cancelled, Internal, Invalid, NotFound, Unsupported
+from halimede.tensors import BF16, FP32, INT64, Tensor, array_of, tensor_of
+from halimede.workers.child import frames
+from halimede.workers.child import values as child
+from halimede.workers.child.channel import Channel
+from halimede.workers.child.exchange import ANSWER, Exchange, read_requests
+from halimede.workers.child.requests import InferenceRequest
+from halimede.workers.messages import read_answers, requests_frame
+from tests.workers.fakes import FakeRequest, text_tensor
+
+
+class Recorder(Channel):
+    """A channel that keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[frames.Frame] = []
+
+    def send(self, buffers: list[Any]) -> None:
+        self.sent.append(whole(buffers))
+
+    send_from_finaliser = send
+
+
+def whole(buffers: list[Any]) -> frames.Frame:
+    raw = b"".join(buffers)
+    data = frames.blank(len(raw))
+    data[:] = raw
+    return frames.Frame(data)
+
+
+def passed_on(*requests: FakeRequest) -> tuple[Exchange, list[InferenceRequest], Recorder]:
+    """The requests as a worker sees them."""
+    channel = Recorder()
+    message = whole(requests_frame(7, requests))
+    exchange = Exchange(channel, message.batch, message.count)
+    read = read_requests(message, exchange)
+    exchange.opened(read, 1000)
+    return exchange, read, channel
+
+
+def test_request_reaches_the_model_as_it_was_asked() -> None:
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+    asked = FakeRequest(
+        tensor_of("INPUT0", FP32, numbers),
+        text_tensor("INPUT1", "é", b"\x00"),
+        outputs=["OUTPUT1", "OUTPUT0"],
+        id="idé",
+        correlation_id=(1 << 64) - 1,
+        sequence_end=True,
+        timeout_us=1234,
+        parameters={"z": 1, "a": 'x"é', "b": True, "f": 1.5},
+    )
+    _, (read,), _ = passed_on(asked)
+    assert read.request_id() == "idé"
+    assert read.correlation_id() == (1 << 64) - 1
+    assert read.flags() == 2
+    assert read.timeout() == 1234
+    assert read.parameters() == '{"z":1,"a":"x\\"é","b":true,"f":1.5}'
+    assert read.requested_output_names() == {"OUTPUT0", "OUTPUT1"}
+    assert [tensor.name() for tensor in read.inputs()] == ["INPUT0", "INPUT1"]
+    first, second = read.inputs()
+    assert first.as_numpy().tolist() == numbers.tolist()
+    assert second.as_numpy().tolist() == ["é".encode(), b"\x00"]
+
+
+def test_plain_request_has_triton_s_defaults() -> None:
+    _, (read,), _ = passed_on(FakeRequest())
+    assert (read.request_id(), read.correlation_id(), read.flags(), read.timeout()) == ("", 0, 0, 0)
+    assert read.parameters() == "{}"
+    assert read.inputs() == []
+
+
+def test_text_correlation_id_stays_a_text() -> None:
+    _, (read,), _ = passed_on(FakeRequest(correlation_id="seq", sequence_start=True))
+    assert read.correlation_id() == "seq"
+    assert read.flags() == 1
+
+
+def test_tensor_of_a_request_is_sent_from_its_own_memory() -> None:
+    tensor = tensor_of("INPUT0", FP32, np.zeros(100_000, np.float32))
+    buffers = requests_frame(1, [FakeRequest(tensor)])
+    assert any(buffer is tensor.memory.host() for buffer in buffers)
+
+
+def test_tensor_that_the_host_cannot_reach_is_refused() -> None:
+    class OnDevice:
+        kind: Any = None
+        device_id = 0
+        byte_size = 4
+        owner = None
+
+        def host(self) -> memoryview:
+            raise Unsupported("this memory is on a device")
+
+    with pytest.raises(Unsupported, match="on a device"):
+        requests_frame(1, [FakeRequest(Tensor("INPUT0", FP32, (1,), OnDevice()))])
+
+
+def test_correlation_id_that_no_frame_can_carry_is_refused() -> None:
+    with pytest.raises(Invalid, match="cannot be passed on"):
+        requests_frame(1, [FakeRequest(correlation_id=-1)])
+
+
+def test_answers_reach_the_server_as_they_were_given() -> None:
+    exchange, _, channel = passed_on(FakeRequest(outputs=["A", "B"]), FakeRequest(outputs=["A"]))
+    array = np.arange(4, dtype=np.int64)
+    response = child.InferenceResponse(
+        [child.Tensor("B", array), child.Tensor("C", array), child.Tensor("A", np.array([b"x"], dtype=object))],
+        parameters={"note": "n", "count": 3},
+    )
+    error = child.InferenceResponse(error=child.TritonError("not hére", child.TritonError.NOT_FOUND))
+    exchange.returned([response, error], set(), 2000)
+
+    (message,) = channel.sent
+    assert message.flags & frames.FINISHED
+    assert (message.first_moment, message.second_moment) == (1000, 2000)
+    first, second = read_answers(message, 2)
+    assert [tensor.name for tensor in first.outputs] == ["B", "A"]
+    assert first.outputs[0].datatype is INT64
+    assert array_of(first.outputs[0]).tolist() == [0, 1, 2, 3]
+    assert array_of(first.outputs[1]).tolist() == [b"x"]
+    assert first.parameters == {"note": "n", "count": 3}
+    assert isinstance(second.error, NotFound)
+    assert second.error.message == "not hére"
+
+
+def test_bf16_input_can_be_answered_with() -> None:
+    raw = np.array([0x3F80, 0x4000], np.uint16)
+    exchange, (read,), channel = passed_on(FakeRequest(tensor_of("A", BF16, raw), outputs=["A"]))
+    exchange.returned([child.InferenceResponse(read.inputs())], set(), 2000)
+    (answer,) = read_answers(channel.sent[0], 1)
+    assert answer.outputs[0].datatype is BF16
+    assert array_of(answer.outputs[0]).tolist() == raw.tolist()
+
+
+@pytest.mark.parametrize(("code", "kind"), [(1, Internal), (2, NotFound), (5, Unsupported), (7, Cancelled)])
+def test_error_code_becomes_its_kind(code: int, kind: type) -> None:
+    message = whole(frames.frame(frames.ANSWERS, [ANSWER.pack(0, 3, code, 0, 1), b"x"], count=1))
+    (answer,) = read_answers(message, 1)
+    assert type(answer.error) is kind
+
+
+def test_answer_to_a_request_that_is_not_in_the_batch_is_malformed() -> None:
+    message = whole(frames.frame(frames.ANSWERS, [ANSWER.pack(1, 1, 0, 0, 0)], count=1))
+    with pytest.raises(frames.FrameError):
+        read_answers(message, 1)
+
+
+def test_batch_ends_only_when_its_senders_are_done() -> None:
+    exchange, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(outputs=["A"]))
+    kept = [request.get_response_sender() for request in requests]
+    exchange.returned([None, None], {0, 1}, 2000)
+    assert channel.sent == []
+
+    kept.pop().send(child.InferenceResponse([]), 1)
+    assert [message.flags & frames.FINISHED for message in channel.sent] == [0]
+
+    requests.clear()
+    kept.clear()
+    assert [message.flags & frames.FINISHED for message in channel.sent] == [0, frames.FINISHED]
+    assert read_answers(channel.sent[1], 2) == []
+
+
+def test_request_without_an_answer_or_a_sender_is_left_to_the_server() -> None:
+    exchange, _, channel = passed_on(FakeRequest())
+    exchange.returned([None], set(), 2000)
+    (message,) = channel.sent
+    assert message.flags & frames.FINISHED
+    assert read_answers(message, 1) == []
