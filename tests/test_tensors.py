@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import Invalid, Unsupported
@@ -145,6 +145,7 @@ def test_strings_are_framed_by_their_lengths(shape: tuple[int, ...], elements: l
     assert back.ravel().tolist() == [e.encode() if isinstance(e, str) else e for e in elements]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9)))
 def test_framed_strings_come_back(elements: list[bytes]) -> None:
     framed = join_bytes(elements)

@@ -123,7 +123,8 @@ class BackendModel(Protocol):
     def placement(self) -> Placement: ...
     @property
     def inline_safe(self) -> bool:
-        """No user code, no waiting: may run on the event loop while it is measured to be quick."""
+        """No user code, no waiting: may run on the event loop while it is measured to be quick. Such a model answers
+        from within `execute` only."""
         ...
 
     def create_instance(self, place: InstancePlace) -> Instance:

@@ -35,7 +35,7 @@ from halimede.wire.grpc import (
     stream_refusal,
     version_of,
 )
-from halimede.wire.grpc_admin import EXCHANGES, Exchange
+from halimede.wire.grpc_admin import EXCHANGES, HEALTH, Exchange
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +74,7 @@ class GrpcService:
             prefix + name: Unary(partial(self._guarded, partial(self._ask, exchange)))
             for name, exchange in EXCHANGES.items()
         }
+        rpcs["/grpc.health.v1.Health/Check"] = Unary(partial(self._guarded, partial(self._ask, HEALTH)))
         rpcs[prefix + "ModelInfer"] = Unary(partial(self._guarded, self._infer))
         rpcs[prefix + "ModelStreamInfer"] = Bidirectional(partial(InferStream, self))
         self.rpcs: Rpcs = rpcs

@@ -167,13 +167,14 @@ class HttpFront:
         model: str,
         version: str,
         answer: Callable[[A], None],
+        error_fields: bytes = JSON,
     ) -> None:
         try:
             number = wire.parse_version(version)
         except Error as error:
-            self._refuse(exchange, error)
+            self._refuse(exchange, error, error_fields)
             return
-        self._ask(exchange, query(model, number), answer)
+        self._ask(exchange, query(model, number), answer, error_fields)
 
     # Health, metadata, statistics.
 
@@ -196,7 +197,7 @@ class HttpFront:
             else:
                 exchange.respond(400, PLAIN, (b'{"error":"Model version not ready"}',))
 
-        self._ask_model(exchange, ModelReady, model, version, answer)
+        self._ask_model(exchange, ModelReady, model, version, answer, PLAIN)
 
     def _model_metadata(self, exchange: Exchange, model: str, version: str) -> None:
         def answer(facts: Any) -> None:

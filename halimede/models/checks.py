@@ -39,11 +39,12 @@ class RequestCheck:
 
     def check(self, request: InferRequest) -> int:
         """The batch size. Raises Error with the text of the first rule that the request breaks."""
-        if request.raw is not None:
+        raw = request.raw is not None
+        if raw:
             self._deduce_raw(request)
         batch = self._pass(request)
         if batch < 0:
-            self._explain(request)
+            self._explain(request, raw)
             raise Internal(f"request to model '{self._config.name}' failed a check that has no explanation")
         if self._reshapes:
             self._reshape(request)
@@ -146,16 +147,18 @@ class RequestCheck:
 
     # The explanation.
 
-    def _explain(self, request: InferRequest) -> None:
-        """Raises the error of the first rule broken, in the order of the contract."""
+    def _explain(self, request: InferRequest, raw: bool) -> None:
+        """Raises the error of the first rule broken, in the order of the contract. The input of a raw request is called
+        `raw_input` there."""
         for name in request.outputs:
             if name not in self._output_names:
                 raise Invalid(f"unexpected inference output '{name}' for model '{self._config.name}'")
         try:
             self._explain_count(request)
+            self._explain_names(request)
             self._explain_batch(request)
             for tensor in request.inputs.values():
-                self._explain_input(tensor)
+                self._explain_input(tensor, "raw_input" if raw else tensor.name)
         except _Unprefixed as error:
             raise Invalid(error.message) from None
         except Error as error:
@@ -169,9 +172,14 @@ class RequestCheck:
             expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
             raise Invalid(
                 f"expected {expected} but got {given} inputs for model '{self._config.name}'. "
-                f"Got input(s) {_names(sorted(request.inputs))}, but missing required input(s) {_names(missing)}. "
+                f"Got input(s) {_names(sorted(request.inputs))}, but missing required input(s) {_names(missing, ']')}. "
                 "Please provide all required input(s)."
             )
+
+    def _explain_names(self, request: InferRequest) -> None:
+        for name in request.inputs:
+            if name not in self._inputs:
+                raise _Unprefixed(f"unexpected inference input '{name}' for model '{self._config.name}'")
 
     def _explain_batch(self, request: InferRequest) -> None:
         model, limit = self._config.name, self._config.max_batch_size
@@ -188,11 +196,9 @@ class RequestCheck:
         if batch is not None and batch > limit:
             raise Invalid(f"inference request batch-size must be <= {limit} for '{model}'")
 
-    def _explain_input(self, tensor: Tensor) -> None:
-        name, model = tensor.name, self._config.name
-        spec = self._inputs.get(name)
-        if spec is None:
-            raise _Unprefixed(f"unexpected inference input '{name}' for model '{model}'")
+    def _explain_input(self, tensor: Tensor, name: str) -> None:
+        model = self._config.name
+        spec = self._inputs[tensor.name]
         if tensor.datatype is not spec.datatype:
             raise Invalid(
                 f"inference input '{name}' data-type is '{tensor.datatype}', but model '{model}' expects "
@@ -255,8 +261,9 @@ class _Unprefixed(Invalid):
     """An error of the core whose text does not begin with the request's id (contract H62)."""
 
 
-def _names(names: Sequence[str]) -> str:
-    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+def _names(names: Sequence[str], none: str = "[]") -> str:
+    """Names in the list form of contract H60, where an empty list of missing inputs is written `]`."""
+    return none if not names else "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
 def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:

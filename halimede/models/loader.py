@@ -5,7 +5,7 @@ publishes or refuses on the event loop.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -13,7 +13,7 @@ from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder
 from halimede.config import Description, Draft, ModelConfig, read, read_labels, versions_to_load
-from halimede.errors import Error, Internal
+from halimede.errors import Error, Internal, Invalid
 from halimede.models.repository import FoundModel, version_names
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,13 @@ class Backends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`gpus` are the ids of the devices that instances may be placed on."""
+    """`settings` gives the `--backend-config` settings of a backend; `gpus` are the ids of the devices that instances
+    may be placed on."""
 
     auto_complete: bool = True
     config_name: str = ""
     retries: int = 0
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[str], Mapping[str, str]] = lambda backend: {}
     gpus: tuple[int, ...] = ()
 
 
@@ -142,11 +143,17 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
     json = draft.json(gpus=options.gpus, default_instance_count=backend.default_instance_count)
     described = backend.describe(json, folder, draft.model_filename)
     if isinstance(described, Description):
-        default = int(options.settings.get("default-max-batch-size", DEFAULT_MAX_BATCH_SIZE))
-        for warning in draft.complete(described, default):
+        for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):
             log.warning(warning)
     elif described is not None:
         draft.update(described)
+
+
+def _default_max_batch_size(settings: Mapping[str, str]) -> int:
+    text = settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
+    if not text.isdecimal():
+        raise Invalid(f"backend config 'default-max-batch-size' must be a number >= 0, got '{text}'")
+    return int(text)
 
 
 def places(config: ModelConfig) -> list[InstancePlace]:

@@ -36,12 +36,12 @@ def scatter(
 
     Raises Internal where an array does not hold a row for every row of the batch.
     """
-    if len(rows) == 1:
-        return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
     total = sum(inference.batch_size for inference in rows)
     for name, array in arrays.items():
-        if array.ndim == 0 or array.shape[0] != total:
+        if total and (array.ndim == 0 or array.shape[0] != total):
             raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {total}")
+    if len(rows) == 1:
+        return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
     parts, start = [], 0
     for inference in rows:
         end = start + inference.batch_size

@@ -122,14 +122,14 @@ class Execution:
         try:
             execute(self, self)
         except Error as error:
-            self._break_off(error)
+            self.break_off(error)
         except BaseException as error:  # a thread of the server outlives whatever a backend does, SystemExit included
-            self._break_off(Internal(f"{type(error).__name__}: {error}"))
+            self.break_off(Internal(f"{type(error).__name__}: {error}"))
         else:
             if finishes:
                 self.finished()
 
-    def _break_off(self, error: Error) -> None:
+    def break_off(self, error: Error) -> None:
         """Fails all requests; those that have their answer already do not notice."""
         self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
@@ -145,8 +145,8 @@ class Execution:
 
 
 def single_answers(outcomes: Iterable[Outcome], requests: int) -> list[Outcome]:
-    """What each request of a batch gets, where each must get one response: its first error, its one response, or the
-    contract's complaint about their number (H50)."""
+    """What each request of a batch gets, where each must get one response: that response, the error that came before
+    any, or the contract's complaint about their number (H50)."""
     responses: list[list[Outcome]] = [[] for _ in range(requests)]
     for outcome in outcomes:
         if 0 <= outcome.i < requests and (outcome.answer is not None or outcome.again):
@@ -155,9 +155,9 @@ def single_answers(outcomes: Iterable[Outcome], requests: int) -> list[Outcome]:
 
 
 def _single(i: int, said: list[Outcome]) -> Outcome:
-    for outcome in said:
-        if isinstance(outcome.answer, Error) or outcome.again:
-            return outcome
-    if len(said) == 1:
+    if said and (isinstance(said[0].answer, Error) or said[0].again):
         return said[0]._replace(final=True)
-    return Outcome(i, Internal(f"expected a single response, got {len(said)}"), True)
+    responses = [outcome for outcome in said if not isinstance(outcome.answer, Error)]
+    if len(responses) == 1:
+        return responses[0]._replace(final=True)
+    return Outcome(i, Internal(f"expected a single response, got {len(responses)}"), True)

@@ -7,6 +7,7 @@ and leaves by exactly one final answer to its reply slot.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -18,7 +19,7 @@ from halimede.requests import Answer, InferResponse, Moment
 from halimede.scheduling.execution import Execution, Outcome, single_answers
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import Quickness, TurnBudget
-from halimede.scheduling.instances import Instances
+from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy
 from halimede.tensors import DataType, Tensor
 
@@ -112,6 +113,8 @@ class Runner:
             refusal.refused = True
         except Exception as error:
             refusal = self._broke(error)
+            with suppress(Exception):  # a policy that has just broken
+                self._policy.cancel(inference, now)
         if inference.state is State.QUEUED:
             self._end(inference, refusal, now, Reason.REJECTED)
 
@@ -222,7 +225,16 @@ class Runner:
             execution.run(instance.execute, True)
             self._loop.budget.spend(execution.compute_end - execution.start)
         else:
-            self._instances.thread(batch.instance).submit(partial(execution.run, instance.execute, True))
+            self._run_on_thread(execution, instance)
+
+    def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
+        try:
+            thread = self._instances.thread(execution.instance)
+        except RuntimeError as error:  # the system gives no more threads
+            execution.on_loop = True
+            execution.break_off(self._broke(error))
+        else:
+            thread.submit(partial(execution.run, instance.execute, True))
 
     # What came of it.
 

@@ -125,7 +125,7 @@ class Engine:
             auto_complete=self._options.auto_complete_config,
             config_name=self._options.model_config_name,
             retries=self._options.model_load_retry_count,
-            settings=self._options.backend_settings(""),
+            settings=self._options.backend_settings,
         )
         result = await self._loop.run_in_executor(self._load_threads, load, found, self._backends, options)
         self._publish(result)

@@ -204,6 +204,8 @@ class Connection(asyncio.BufferedProtocol):
                 data = data[upgrade.args[0] :]
                 self._go_on_without_upgrade()
                 continue
+            except httptools.HttpParserCallbackError:
+                raise  # our own code broke, not the client's HTTP
             except httptools.HttpParserError as error:
                 log.debug("malformed HTTP: %s", error)
                 self._end()
@@ -266,6 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_head = False
         if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
             self._end()
+            return
         self._silent_bytes = 0
         parser = self._parser
         self._method = parser.get_method()

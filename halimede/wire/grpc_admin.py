@@ -30,6 +30,10 @@ from halimede.service.port import (
 from halimede.tensors import Buffer
 from halimede.wire.grpc import parse, prefix, version_of
 
+# grpc.health.v1.HealthCheckResponse with its one field, `status`, set.
+_SERVING = bytes((8, 1))
+_NOT_SERVING = bytes((8, 2))
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
@@ -130,3 +134,6 @@ EXCHANGES: dict[str, Exchange] = {
     "ModelStatistics": Exchange(_of_model(pb.ModelStatisticsRequest, ModelStatistics), _model_statistics),
 }
 """By the name of the RPC."""
+
+HEALTH = Exchange(lambda message: ServerReady(), lambda ready: _SERVING if ready else _NOT_SERVING)
+"""The standard health service's Check, whatever service it asks for (contract G2)."""

@@ -144,7 +144,6 @@ def test_output_left_out_of_the_configuration(bench: Bench) -> None:
     assert list(got) == ["difference"]
 
 
-
 def test_output_whose_rows_are_not_the_batch(bench: Bench) -> None:
     config = model_config([spec("x", "FP32", [4])], [spec("y", "FP32", [2])], 8)
     x = np.zeros((3, 4), np.float32)

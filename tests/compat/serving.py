@@ -139,12 +139,8 @@ class Serving:
     exit status stops it itself.
     """
 
-    def __init__(
-        self, repository: Path, log: Path, *flags: str, environment: dict[str, str] | None = None, http_port: int = 0
-    ) -> None:
-        ports = free_ports(3)
-        self.http_port = http_port or ports[0]
-        self.grpc_port, self.metrics_port = ports[1:]
+    def __init__(self, repository: Path, log: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.log = log
         self.mark = f"HALIMEDE_TEST_RUN={uuid.uuid4()}"
         name, _, value = self.mark.partition("=")

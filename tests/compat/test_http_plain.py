@@ -122,6 +122,18 @@ def test_ten_thousand_headers_are_taken(server: Serving) -> None:
     assert got.endswith(ANSWER)
 
 
+@pytest.mark.rows("H16")
+def test_too_many_chunks_are_refused_and_closed(server: Serving) -> None:
+    head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
+    with socket.create_connection(("127.0.0.1", server.http_port), LIMIT) as sock:
+        sock.sendall(head + b"1\r\nx\r\n" * 65_537)
+        got = b"".join(iter(lambda: sock.recv(65536), b""))
+    assert got.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert got.endswith(
+        b'{"error":"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."}'
+    )
+
+
 def test_name_that_is_no_text_is_not_found(connection: HTTPConnection) -> None:
     status, content = ask(connection, "POST", "/v2/models/%FF%00/infer", BODY)
     assert (status, content) == (404, b'{"error":"Request for unknown model: \'%FF%00\' is not found"}')

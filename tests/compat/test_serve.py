@@ -31,8 +31,8 @@ def repository(tmp_path: Path) -> Path:
 def start(tmp_path: Path, repository: Path, request: pytest.FixtureRequest) -> Start:
     """Starts a server over the repository; what still runs after the test is ended."""
 
-    def start(*flags: str, at: Path = repository, http_port: int = 0) -> Serving:
-        serving = Serving(at, tmp_path / "server.log", *flags, http_port=http_port)
+    def start(*flags: str, at: Path = repository) -> Serving:
+        serving = Serving(at, tmp_path / "server.log", *flags)
         request.addfinalizer(serving.kill)
         return serving
 
@@ -141,13 +141,21 @@ def test_missing_repository_ends_the_server(start: Start, tmp_path: Path) -> Non
 
 
 @pytest.mark.rows("H23")
-def test_taken_port_ends_the_server_in_the_contracts_words(start: Start) -> None:
-    first = start().wait_until_live()
-    second = start(http_port=first.http_port)
-    assert second.wait() == 1
-    text = second.log_text()
-    assert f"Socket '127.0.0.1:{first.http_port}' already in use " in text
+@pytest.mark.parametrize("which", ["http", "grpc", "metrics"])
+def test_taken_port_ends_the_server_in_the_contracts_words(start: Start, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        serving = start(f"--{which}-port={port}")
+        assert serving.wait() == 1
+    text = serving.log_text()
+    assert f"Socket '127.0.0.1:{port}' already in use " in text
     assert "Traceback" not in text
+
+
+def test_taken_port_does_not_harm_the_server_that_has_it(start: Start) -> None:
+    first = start().wait_until_live()
+    second = start(f"--http-port={first.http_port}")
+    assert second.wait() == 1
     assert first.status("/v2/health/live") == 200
 
 
@@ -198,7 +206,6 @@ def test_signal_leaves_no_accepted_request_unanswered(start: Start, repository: 
 
 
 @NEEDS_PYTHON_MODELS
-@pytest.mark.rows("C61")
 def test_request_that_outlasts_the_exit_timeout_is_left_behind(start: Start, repository: Path) -> None:
     held = write_held_model(repository)
     serving = start("--exit-timeout-secs=1").wait_until_live()

@@ -1,12 +1,15 @@
 """The demo's repository, built once where a user has it too, and the embeddings to compare with."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import build_repository
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from tests.compat.serving import Serving
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 
@@ -28,3 +31,12 @@ def reference() -> NDArray[np.float32]:
     """FP32 [12, 384], one row for each of the demo's sentences; see reference/make_reference.py."""
     vectors: NDArray[np.float32] = np.load(REFERENCE / "reference.npy")
     return vectors
+
+
+@pytest.fixture(scope="session")
+def demo_server(demo_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The server on the demo's models: `http_url` and `grpc_url` are `host:port`."""
+    with Serving(demo_repository, tmp_path_factory.mktemp("demo") / "server.log") as serving:
+        serving.wait_until_live()
+        yield serving
+        assert serving.stop() == 0, serving.log_text()[-3000:]

@@ -23,9 +23,9 @@ class Inference:
 class FakePort:
     """An `EnginePort`.
 
-    `infer` records; when `at_once` is set its result is sent to the reply before `infer` returns, and the request is
-    not recorded. `ask` answers from `answers` (by query; a ModelTransaction that is not there is answered from the sets
-    `decoupled` and `unknown`), or keeps the question in `asked` while `hold` is set.
+    `infer` records; when `at_once` is set its result is sent to the reply before `infer` returns (an error as a
+    refusal), and the request is not recorded. `ask` answers from `answers` (by query; a ModelTransaction that is not
+    there is answered from the sets `decoupled` and `unknown`), or keeps the question in `asked` while `hold` is set.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,10 @@ class FakePort:
     def infer(self, request: InferRequest, reply: Reply) -> int:
         self._last_key += 1
         if self.at_once is not None:
-            reply.send(self.at_once(request), True)
+            answer = self.at_once(request)
+            if isinstance(answer, Error):
+                answer.refused = True
+            reply.send(answer, True)
         else:
             self.inferences.append(Inference(self._last_key, request, reply))
         return self._last_key

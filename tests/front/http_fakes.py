@@ -18,11 +18,17 @@ class FakeExchange:
         self.target = target.encode()
         self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
         self.body = body
+        self.gone = False
         self.on_gone: Callable[[], None] = lambda: None
         self.answers: list[tuple[int, bytes, bytes]] = []
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         self.answers.append((status, fields, b"".join(bytes(part) for part in body)))
+
+    def leave(self) -> None:
+        """The client goes away."""
+        self.gone = True
+        self.on_gone()
 
     @property
     def answer(self) -> tuple[int, bytes, bytes]:

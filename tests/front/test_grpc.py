@@ -157,7 +157,7 @@ def test_rpcs_of_the_service(client: Client) -> None:
     names = {path.removeprefix(PATH) for path in client.service.rpcs}
     assert names == {
         "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
-        "ModelInfer", "ModelStreamInfer",
+        "ModelInfer", "ModelStreamInfer", "/grpc.health.v1.Health/Check",
     }  # fmt: skip
 
 

@@ -274,7 +274,7 @@ def test_inference_answered_at_once_is_answered() -> None:
     rig.port.at_once = lambda request: response(7)
     exchange = infer(rig)
     assert exchange.status == 200
-    exchange.on_gone()
+    exchange.leave()
     assert rig.port.cancelled == [], "it is over: there is nothing to cancel"
 
 
@@ -322,7 +322,6 @@ def test_output_that_json_cannot_carry_is_an_error() -> None:
     assert b"sending FP16 data via JSON is not supported" in exchange.body_sent
 
 
-@pytest.mark.rows("H31")
 def test_decoupled_model_is_not_served_over_infer() -> None:
     rig = Rig()
     rig.port.at_once = lambda request: DecoupledModel("some words of the engine")
@@ -402,7 +401,7 @@ def test_refusal_waits_for_an_engine_that_answers_later() -> None:
 def test_client_gone_cancels_its_inference() -> None:
     rig = Rig()
     first, second = infer(rig), infer(rig)
-    second.on_gone()
+    second.leave()
     assert rig.port.cancelled == [rig.port.inferences[1].key]
     rig.port.inferences[1].reply.send(Cancelled("it was cancelled"), True)  # to nobody, and without harm
     rig.port.inferences[0].reply.send(response(1), True)
@@ -413,7 +412,7 @@ def test_client_gone_while_its_json_is_read_starts_nothing() -> None:
     """Or starts it and cancels it at once: no model works for nobody."""
     rig = Rig()
     exchange = infer(rig, large_json())
-    exchange.on_gone()
+    exchange.leave()
     rig.offload.run()
     assert [one.key for one in rig.port.inferences] == rig.port.cancelled
 

@@ -148,7 +148,9 @@ def test_load_completes_a_configuration_from_what_the_model_says(
 ) -> None:
     """Contract R72, C45."""
     backend = FakeBackend(description=DESCRIPTION)
-    config = opened(load_model(tmp_path, 'backend: "fake"', backend, LoadOptions(settings=settings))).config
+    config = opened(
+        load_model(tmp_path, 'backend: "fake"', backend, LoadOptions(settings=lambda backend: settings))
+    ).config
     assert config.max_batch_size == size
     assert [(one.name, one.datatype, one.dims) for one in config.inputs] == [("x", FP32, (4,) if size else (-1, 4))]
     [(given, folder, _)] = backend.described

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import Internal
@@ -103,6 +103,7 @@ def test_scatter_refuses_an_output_without_a_row_for_each_row(shape: tuple[int, 
         scatter(rows, {"x": np.zeros(shape, np.float32)}, {"x": FP32})
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=3), min_size=1, max_size=4))
 def test_strings_of_any_batch_come_back_as_they_went(requests: list[list[bytes]]) -> None:
     rows = [asking(tensor_of("x", BYTES, strings(*one)), batch_size=len(one)) for one in requests]

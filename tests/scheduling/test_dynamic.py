@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import cycle, islice
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.requests import Moment
@@ -185,6 +185,7 @@ def policies(draw: st.DrawFn) -> tuple[DynamicPolicy, int, int]:
     return DynamicPolicy(max_rows, sorted(preferred), delay), max_rows, delay
 
 
+@settings(deadline=None)
 @given(policies(), st.data())
 def test_no_request_is_lost_doubled_overtaken_or_late(
     parts: tuple[DynamicPolicy, int, int], data: st.DataObject

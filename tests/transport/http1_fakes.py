@@ -17,17 +17,19 @@ class FakeTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.reading = True
+        self.misused: list[str] = []
+        """What no connection may do; kept here since an error raised within the parser is taken for bad input."""
 
     @property
     def written(self) -> bytes:
         return b"".join(bytes(part) for call in self.calls for part in call)
 
     def write(self, data: Buffer | memoryview) -> None:
-        assert not self.ended, "written after the end"
+        self._check(not self.ended, "written after the end")
         self.calls.append([data])
 
     def writelines(self, list_of_data: Iterable[Buffer | memoryview]) -> None:
-        assert not self.ended, "written after the end"
+        self._check(not self.ended, "written after the end")
         self.calls.append(list(list_of_data))
 
     def close(self) -> None:
@@ -40,12 +42,16 @@ class FakeTransport(asyncio.Transport):
         return self.ended
 
     def pause_reading(self) -> None:
-        assert self.reading, "paused twice"
+        self._check(self.reading and not self.ended, "paused twice or after the end")
         self.reading = False
 
     def resume_reading(self) -> None:
-        assert not self.reading, "resumed twice"
+        self._check(not self.reading and not self.ended, "resumed twice or after the end")
         self.reading = True
+
+    def _check(self, right: bool, what: str) -> None:
+        if not right:
+            self.misused.append(what)
 
     @property
     def ended(self) -> bool:
@@ -96,6 +102,7 @@ class Client:
 
     @property
     def answers(self) -> list[Response]:
+        assert self.transport.misused == []
         return responses(self.transport.written)
 
     def send(self, data: bytes, size: int | None = None) -> "Client":
@@ -115,6 +122,7 @@ class Client:
             self.connection.buffer_updated(len(part))
             at += len(part)
         self._unread = bytes(data[at:])
+        assert self.transport.misused == []
 
     def send_parts(self, parts: Iterable[bytes]) -> "Client":
         for part in parts:
@@ -125,6 +133,7 @@ class Client:
         """The client sends no more."""
         if not self.transport.ended and not self.connection.eof_received():
             self.transport.close()
+        assert self.transport.misused == []
 
     def lose(self, error: Exception | None = None) -> None:
         """The connection is gone."""

@@ -158,7 +158,6 @@ def test_most_chunks_that_are_allowed_are_taken() -> None:
     assert bytes(body_of(client)) == b"x" * MAX_CHUNKS
 
 
-@pytest.mark.rows("H16")
 @pytest.mark.parametrize("step", [None, 1000])
 @pytest.mark.parametrize("end", [b"0\r\n\r\n", b""], ids=["ended", "going on"])
 def test_one_chunk_too_many_is_refused_and_closed(step: int | None, end: bytes) -> None:

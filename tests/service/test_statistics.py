@@ -1,0 +1,83 @@
+import pytest
+
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.runner import Reason
+from halimede.service import statistics as module
+from halimede.service.port import BatchCounts, Duration
+from halimede.service.statistics import Statistics
+from tests.fakes import inference
+
+PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
+
+
+@pytest.fixture(autouse=True)
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "time_ns", lambda: 1_700_000_000_123_999_999)
+
+
+def done(rows: int, *times: int) -> Inference:
+    one = inference(batch_size=rows)
+    one.times = list(times)
+    return one
+
+
+def test_statistics_of_a_model_that_was_never_asked() -> None:
+    """Contract H119."""
+    counts = Statistics().read("m", 2)
+    assert (counts.name, counts.version, counts.last_inference) == ("m", 2, 0)
+    assert (counts.inference_count, counts.execution_count, counts.batches) == (0, 0, ())
+    assert list(counts.inference) == list(PHASES)
+    assert set(counts.inference.values()) == {Duration()}
+
+
+def test_successes_add_their_phases() -> None:
+    statistics = Statistics()
+    statistics.executed(3, 10, 20, 30)
+    statistics.succeeded(done(1, 100, 110, 200, 210, 230, 260), 300)
+    statistics.succeeded(done(2, 150, 160, 200, 210, 230, 260), 310)
+    counts = statistics.read("m", 1)
+    assert (counts.inference_count, counts.execution_count) == (3, 1)
+    assert counts.last_inference == 1_700_000_000_123
+    assert {phase: counts.inference[phase] for phase in PHASES[:6]} == {
+        "success": Duration(2, 200 + 160),
+        "fail": Duration(),
+        "queue": Duration(2, 90 + 40),
+        "compute_input": Duration(2, 20),
+        "compute_infer": Duration(2, 40),
+        "compute_output": Duration(2, 60),
+    }
+
+
+def test_executions_are_counted_by_batch_size_in_ascending_order() -> None:
+    statistics = Statistics()
+    for rows, factor in ((8, 1), (1, 10), (8, 100)):
+        statistics.executed(rows, factor, 2 * factor, 3 * factor)
+    counts = statistics.read("m", 1)
+    assert counts.execution_count == 3
+    assert counts.batches == (
+        BatchCounts(1, Duration(1, 10), Duration(1, 20), Duration(1, 30)),
+        BatchCounts(8, Duration(2, 101), Duration(2, 202), Duration(2, 303)),
+    )
+
+
+def test_failures_are_counted_with_their_reasons_and_are_no_inferences() -> None:
+    """Contract H119, M2."""
+    statistics = Statistics()
+    for reason in (Reason.REJECTED, Reason.BACKEND, Reason.BACKEND):
+        statistics.failed(done(4, 100, 0, 0, 0, 0, 0), 150, reason)
+    counts = statistics.read("m", 1)
+    assert counts.inference["fail"] == Duration(3, 150)
+    assert (counts.inference_count, counts.inference["success"], counts.inference["queue"]) == (
+        0,
+        Duration(),
+        Duration(),
+    )
+    assert statistics.failures == {Reason.REJECTED: 1, Reason.CANCELED: 0, Reason.BACKEND: 2, Reason.OTHER: 0}
+
+
+def test_statistics_that_were_read_do_not_change_any_more() -> None:
+    statistics = Statistics()
+    before = statistics.read("m", 1)
+    statistics.executed(1, 1, 1, 1)
+    statistics.succeeded(done(1, 1, 2, 3, 4, 5, 6), 7)
+    assert (before.execution_count, before.inference["success"]) == (0, Duration())
