@@ -141,16 +141,15 @@ class Server:
         return f"{host}:{port}"
 
     def _say_hints(self, engine: Engine) -> None:
-        """A line for curl and one for Python, for whoever sits at a terminal."""
-        if not (self._http and sys.stdout.isatty()):
+        """A line for curl and one for Python that get an answer from one of the models."""
+        if not self._http:
             return
         configs = [
             version.config for record in engine.models for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        address = self._http.replace("0.0.0.0", "localhost")
-        lines = hints(configs, address, os.path.relpath(sys.executable))
+        lines = hints(configs, self._http.replace("0.0.0.0", "localhost"), _interpreter())
         if lines:
-            print("\nTry it:\n  " + "\n  ".join(lines) + "\n", flush=True)
+            log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
     async def _stop(self, engine: Engine) -> bool:
         """No new connections; what was accepted is answered within the timeout; then the models go (contract C61)."""
@@ -162,6 +161,12 @@ class Server:
         if not finished:
             log.error("Exit timeout expired. Exiting immediately.")
         return finished
+
+
+def _interpreter() -> str:
+    """How to call this Python from the present folder."""
+    path = os.path.relpath(sys.executable)
+    return sys.executable if path.startswith("..") else path
 
 
 def _rows(models: ModelTable) -> list[tuple[str, str, str]]:
