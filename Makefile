@@ -1,5 +1,7 @@
 # Every target sets itself up: Python 3.11 or newer, make and git are all it needs.
-PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p && break; done)
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 REPOSITORY := examples/model_repository
@@ -47,7 +49,6 @@ demo: $(VENV)/.demo
 # Only what a target needs is installed: the demo's runtimes to serve, the tools as well to test.
 $(VENV)/.demo: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || { echo "Creating a virtual environment in $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing Halimede with the demo's runtimes ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'

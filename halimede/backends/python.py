@@ -8,16 +8,16 @@ everything else on the event loop.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import Batch, BatchedRequest, InstancePlace, ModelFolder, Placement, Responses
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.workers.child import frames
-from halimede.workers.messages import read_answers, requests_frame
+from halimede.workers.messages import Answer, read_answers, requests_frame
 from halimede.workers.process import Process
 from halimede.workers.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
 
@@ -71,19 +71,36 @@ def _number(name: str, text: str) -> int:
 
 
 class _Flight:
-    """A batch that the worker has: where its answers go, and which are missing."""
+    """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
 
-    __slots__ = ("missing", "responses", "size")
+    `running` until the worker can take the next batch. A decoupled model may answer after that.
+    """
 
-    def __init__(self, responses: Responses, size: int) -> None:
+    __slots__ = ("missing", "requests", "responses", "running")
+
+    def __init__(self, requests: Sequence[BatchedRequest], responses: Responses) -> None:
+        self.requests = requests
         self.responses = responses
-        self.size = size
-        self.missing = set(range(size))
+        self.missing = set(range(len(requests)))
+        self.running = True
+
+    def answer(self, answer: Answer) -> None:
+        index, final, outputs, error, parameters = answer
+        if final:
+            self.missing.discard(index)
+        if error is None:
+            self.responses.send(index, outputs, final, parameters)
+        else:
+            self.responses.fail(index, error, final)
 
     def fail(self, error: Error) -> None:
         for i in sorted(self.missing):
             self.responses.fail(i, error)
         self.missing.clear()
+
+    def finish(self) -> None:
+        self.running = False
+        self.responses.finished()
 
 
 class PythonInstance:
@@ -92,9 +109,12 @@ class PythonInstance:
     `execute` runs on the event loop and passes the batch on; the answers come later, by the loop.
     """
 
-    def __init__(self, worker: Worker, name: str, finish_limit: float, on_close: Callable[[Worker], None]) -> None:
+    def __init__(
+        self, worker: Worker, name: str, decoupled: bool, finish_limit: float, on_close: Callable[[Worker], None]
+    ) -> None:
         self._worker = worker
         self._name = name
+        self._decoupled = decoupled
         self._finish_limit = finish_limit
         self._on_close = on_close
         self._numbers = count(1)
@@ -119,7 +139,7 @@ class PythonInstance:
         requests = batch.requests
         number = next(self._numbers)
         buffers = requests_frame(number, requests)
-        self._flights[number] = _Flight(responses, len(requests))
+        self._flights[number] = _Flight(requests, responses)
         self._worker.send(buffers)
 
     def close(self) -> None:
@@ -130,41 +150,46 @@ class PythonInstance:
 
     def _arrived(self, message: frames.Frame) -> None:
         flight = self._flights.get(message.batch)
-        if flight is None:
-            return
         try:
-            self._answer(flight, message)
+            if message.kind == frames.QUESTION:
+                self._reply(flight, message)
+            elif flight is not None:
+                self._answer(flight, message)
         except frames.MALFORMED as error:
             self._worker.distrust(error)
-            return
-        if message.flags & frames.FINISHED:
-            del self._flights[message.batch]
-            flight.responses.finished()
 
     def _answer(self, flight: _Flight, message: frames.Frame) -> None:
-        responses, missing = flight.responses, flight.missing
+        answers: Sequence[Answer] = ()
+        if message.kind == frames.ANSWERS:
+            answers = read_answers(message, len(flight.requests))
+        if flight.running:
+            flight.responses.compute_times(message.first_moment, message.second_moment)
         if message.kind == frames.FAILED:
             text = f"Failed to process the request(s) for model '{self._name}', message: {message.rest().decode()}"
             log.error("%s", text)
-            responses.compute_times(message.first_moment, message.second_moment)
             flight.fail(Internal(text))
-            return
-        answers = read_answers(message, flight.size)
-        if answers:
-            responses.compute_times(message.first_moment, message.second_moment)
-        for index, outputs, error, parameters in answers:
-            missing.discard(index)
-            if error is None:
-                responses.send(index, outputs, True, parameters)
-            else:
-                responses.fail(index, error)
+        for answer in answers:
+            flight.answer(answer)
+        if message.flags & frames.FINISHED:
+            flight.finish()
+        if not flight.running and not (flight.missing and self._decoupled):
+            self._flights.pop(message.batch, None)
+
+    def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
+        """Answers the one question that there is: whether the client of a request has gone (contract P82). Of a request
+        that is over nothing is known any more."""
+        (number,) = message.unpack(frames.NUMBER)
+        index = message.count
+        cancelled = flight is not None and index < len(flight.requests) and flight.requests[index].cancelled
+        self._worker.send(frames.frame(frames.REPLY, [], None, number, int(cancelled)))
 
     def _lost(self) -> None:
         log.error("worker process %d of '%s' ended", self._worker.pid, self._name)
         flights, self._flights = self._flights, {}
         for flight in flights.values():
             flight.fail(_unhealthy(self._name))
-            flight.responses.finished()
+            if flight.running:
+                flight.finish()
 
 
 def _unhealthy(name: str) -> Internal:
@@ -194,7 +219,7 @@ class PythonModel:
             "model_version": str(self._folder.number),
             "model_name": config.name,
         }
-        order = {**_where(self._folder, config.model_filename), "args": args}
+        order = {**_where(self._folder, config.model_filename), "args": args, "decoupled": config.decoupled}
         return self._backend.start_instance(order, place.name)
 
     def close(self) -> None:
@@ -247,8 +272,6 @@ class PythonBackend:
         force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if force_cpu not in ("yes", "no"):
             raise Invalid(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
-        if config.decoupled:
-            raise Unsupported(f"model '{config.name}': decoupled Python models are not supported")
         return PythonModel(self, config, folder)
 
     def start_instance(self, order: Mapping[str, Any], name: str) -> PythonInstance:
@@ -259,7 +282,8 @@ class PythonBackend:
         except Error:
             self._workers.discard(worker)
             raise
-        instance = PythonInstance(worker, name, self._settings.finish_limit, self._workers.discard)
+        decoupled = bool(order["decoupled"])
+        instance = PythonInstance(worker, name, decoupled, self._settings.finish_limit, self._workers.discard)
         instance.listen(self._loop)
         return instance
 

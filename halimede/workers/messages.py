@@ -22,7 +22,16 @@ from halimede.errors import (
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
-from halimede.workers.child.exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, REQUEST, TEXT_CORRELATION
+from halimede.workers.child.exchange import (
+    ANSWER,
+    ANSWERED_WITH,
+    ASKED_WITH,
+    FINAL,
+    IS_ERROR,
+    NOTHING,
+    REQUEST,
+    TEXT_CORRELATION,
+)
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
 
 ERRORS: tuple[type[Error], ...] = (
@@ -48,10 +57,12 @@ class Asked(Protocol):
 
 
 class Answer(NamedTuple):
-    """The final answer to request `i` of a batch: outputs, or an error."""
+    """An answer to request `i` of a batch, the last one where `final`: outputs, or an error. Without either (only with
+    `final`) no more come."""
 
     i: int
-    outputs: list[Tensor]
+    final: bool
+    outputs: list[Tensor] | None
     error: Error | None = None
     parameters: Parameters | None = None
 
@@ -99,11 +110,15 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
     index, flags, code, outputs, length = message.unpack(ANSWER)
     if index >= size:
         raise frames.FrameError(f"an answer to request {index} of {size}")
+    final = flags & FINAL != 0
     if flags & IS_ERROR:
-        return Answer(index, [], ERRORS[code if code < len(ERRORS) else 0](message.raw(length).decode()))
+        error = ERRORS[code if code < len(ERRORS) else 0](message.raw(length).decode())
+        return Answer(index, final, None, error)
+    if flags & NOTHING:
+        return Answer(index, True, None)
     parameters = message.parameters() if flags & ANSWERED_WITH else None
     found = []
     for _ in range(outputs):
         name, number, shape, view = message.tensor()
         found.append(Tensor(name, BY_NUMBER[number], shape, HostMemory(view)))
-    return Answer(index, found, None, parameters)
+    return Answer(index, final, found, None, parameters)

@@ -1,7 +1,7 @@
 """The worker's end of the socket to the server: whole frames in, lists of buffers out.
 
-Sending is safe on any thread; only the worker's main thread receives. A second thread does nothing but notice that the
-server is gone, even while a model computes.
+Sending is safe on any thread. The main thread takes the batches, any thread may ask the server something; whoever waits
+first reads for all. A second thread does nothing but notice that the server is gone, even while a model computes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 from . import frames
@@ -28,15 +30,65 @@ class Channel:
         self._late: deque[list[Any]] = deque()
         self._assembler = frames.Assembler()
         self._whole: deque[frames.Frame] = deque()
+        self._turn = threading.Condition()
+        self._reading = False
+        self._ended = False
+        self._numbers = count(1)
+        self._asked: set[int] = set()
+        self._replies: dict[int, frames.Frame] = {}
 
     def receive(self) -> frames.Frame | None:
-        """The next frame, None at the end of the stream. Raises FrameError."""
-        while not self._whole:
-            count = self._socket.recv_into(self._assembler.space())
-            if not count:
+        """The next frame that is no reply, None at the end of the stream. Raises FrameError. Main thread only."""
+        whole = self._whole
+        while not whole:
+            if not self._read_unless(lambda: bool(whole)):
                 return None
-            self._whole.extend(self._assembler.received(count))
-        return self._whole.popleft()
+        return whole.popleft()
+
+    def ask(self, what: int, batch: int, index: int) -> int:
+        """The server's answer to a question about a request; any thread, blocks. Raises OSError where the server is
+        gone, and FrameError."""
+        number = next(self._numbers)
+        self._asked.add(number)
+        self.send(frames.frame(frames.QUESTION, [frames.NUMBER.pack(number)], None, batch, index, what))
+        while number not in self._replies:
+            if not self._read_unless(lambda: number in self._replies):
+                raise BrokenPipeError("the server is gone")
+        self._asked.discard(number)
+        answer: int = self._replies.pop(number).count
+        return answer
+
+    def _read_unless(self, there: Callable[[], bool]) -> bool:
+        """Reads once, or lets another thread read that already does; not at all where what is wanted is there
+        meanwhile. False at the end of the stream."""
+        with self._turn:
+            while self._reading and not there():
+                self._turn.wait()
+            if there():
+                return True
+            if self._ended:
+                return False
+            self._reading = True
+        try:
+            self._ended = not self._read()
+        except BaseException:
+            self._ended = True
+            raise
+        finally:
+            with self._turn:
+                self._reading = False
+                if self._asked:
+                    self._turn.notify_all()
+        return not self._ended
+
+    def _read(self) -> bool:
+        size = self._socket.recv_into(self._assembler.space())
+        for frame in self._assembler.received(size):
+            if frame.kind == frames.REPLY:
+                self._replies[frame.batch] = frame
+            else:
+                self._whole.append(frame)
+        return size > 0
 
     def send(self, buffers: list[Any]) -> None:
         """Blocks until the kernel has taken everything. Raises OSError."""

@@ -1,7 +1,7 @@
 """One batch in the worker: its requests read from a frame, and its answers written back.
 
-The frame of answers that says FINISHED is the last of a batch: it goes when every request is answered or given up.
-Answers may come from any thread, also after `execute` returned.
+The frame of answers that says FINISHED frees the instance. It goes when `execute` returned and, where the model is not
+decoupled, every request is answered or given up. Answers may come from any thread, also after `execute` returned.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from . import frames
@@ -24,8 +25,12 @@ parameters."""
 
 ANSWER = struct.Struct("<IBBHI")
 """Index in the batch, flags, error code, count of outputs, length of the error text."""
-FINAL, IS_ERROR, ANSWERED_WITH = 1, 2, 4
-"""Flags of an answer: the last one; an error; it has parameters."""
+FINAL, IS_ERROR, ANSWERED_WITH, NOTHING = 1, 2, 4, 8
+"""Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL)."""
+
+_ASKED_AGAIN = 0.005
+"""Seconds for which "not cancelled" is believed: a model may ask in a tight loop, and each question costs the server's
+loop a few microseconds."""
 
 
 def read_requests(message: frames.Frame, exchange: Exchange) -> list[InferenceRequest]:
@@ -45,20 +50,29 @@ def _read_request(message: frames.Frame, request: InferenceRequest) -> Inference
 
 
 def write_answer(
-    index: int, response: InferenceResponse, outputs: tuple[str, ...], meta: list[bytes], tensors: list[Any]
+    index: int,
+    response: InferenceResponse | None,
+    final: int,
+    outputs: tuple[str, ...],
+    meta: list[bytes],
+    tensors: list[Any],
 ) -> None:
-    """Adds a final answer to the parts of a frame. Outputs that nobody asked for are left out (contract P75)."""
+    """Adds an answer to the parts of a frame; `final` is FINAL or 0. Outputs that nobody asked for are left out
+    (contract P75)."""
+    if response is None:
+        meta.append(ANSWER.pack(index, FINAL | NOTHING, 0, 0, 0))
+        return
     error = response._error
     if error is not None:
         text = error.message().encode("utf-8", "replace")
-        meta += [ANSWER.pack(index, FINAL | IS_ERROR, error.code(), 0, len(text)), text]
+        meta += [ANSWER.pack(index, final | IS_ERROR, error.code(), 0, len(text)), text]
         return
     wanted = [tensor for tensor in response._tensors if tensor._name in outputs]
     if response._parameters:
-        meta.append(ANSWER.pack(index, FINAL | ANSWERED_WITH, 0, len(wanted), 0))
+        meta.append(ANSWER.pack(index, final | ANSWERED_WITH, 0, len(wanted), 0))
         meta.append(frames.parameters_record(response._parameters))
     else:
-        meta.append(ANSWER.pack(index, FINAL, 0, len(wanted), 0))
+        meta.append(ANSWER.pack(index, final, 0, len(wanted), 0))
     for tensor in wanted:
         payload = tensor.payload()
         meta.append(frames.tensor_record(tensor._name, tensor._number, tensor._shape, len(payload)))
@@ -66,42 +80,73 @@ def write_answer(
 
 
 class Exchange:
-    """What a batch still owes to the server."""
+    """What a batch still owes to the server: the requests without their last answer.
 
-    def __init__(self, channel: Channel, batch: int, size: int) -> None:
+    Of a decoupled model every request owes until its sender closes or is dropped; of another model only those whose
+    senders were asked for (`promised`) outlive `execute`.
+    """
+
+    def __init__(self, channel: Channel, batch: int, size: int, decoupled: bool = False) -> None:
+        self.decoupled = decoupled
         self._channel = channel
         self._batch = batch
         self._owed = set(range(size))
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._dropped: deque[int] = deque()
         self._outputs: list[tuple[str, ...]] = []
         self._returned = False
         self._finished = False
         self._begin = 0
+        self._cancelled: set[int] = set()
+        self._ask_after: dict[int, float] = {}
 
     def opened(self, requests: list[InferenceRequest], now: int) -> None:
         """The inputs are ready. `now` is monotonic nanoseconds, as all moments here."""
         self._outputs = [request._outputs for request in requests]
         self._begin = now
 
-    def answer(self, index: int, response: InferenceResponse) -> None:
-        """The response of a sender. Raises TritonModelException where the request has its answer already."""
+    def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
+        """What a sender sends. Raises TritonModelException where the request has its last answer already."""
         meta: list[bytes] = []
         tensors: list[Any] = []
-        write_answer(index, response, self._outputs[index], meta, tensors)
+        write_answer(index, response, FINAL if final else 0, self._outputs[index], meta, tensors)
         with self._lock:
             if index not in self._owed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
-            self._owed.discard(index)
+            if final:
+                self._owed.discard(index)
             self._send(meta, tensors, 1, time.monotonic_ns())
+        self._give_up()
 
     def given_up(self, index: int) -> None:
-        """Nobody will answer this request any more; the server knows what to say. Called by a finaliser."""
-        with self._lock:
-            if self._returned and index in self._owed:
-                self._owed.discard(index)
-                if not self._owed:
-                    self._finished = True
-                    self._channel.send_from_finaliser(self._frame([], [], 0, time.monotonic_ns()))
+        """Nobody will answer this request any more. Called by a finaliser, which may have interrupted this very thread
+        anywhere: whoever holds the lock sees to it then.
+
+        The end of a decoupled request is told as if the model had said FINAL, which it forgot: nothing else could end
+        it. That of another request only ends the batch, and the server knows what to say.
+        """
+        self._dropped.append(index)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        while self._dropped and self._lock.acquire(blocking=False):
+            try:
+                self._drop(self._dropped.popleft())
+            finally:
+                self._lock.release()
+
+    def _drop(self, index: int) -> None:
+        if index not in self._owed:
+            return
+        meta: list[bytes] = []
+        if self.decoupled:
+            self._owed.discard(index)
+            write_answer(index, None, FINAL, (), meta, [])
+        elif self._returned:
+            self._owed.discard(index)
+        flags = self._flags()
+        if meta or flags:
+            self._channel.send_from_finaliser(self._frame(meta, [], len(meta), flags, time.monotonic_ns()))
 
     def returned(self, responses: list[InferenceResponse | None], promised: set[int], now: int) -> None:
         """What `execute` returned, one for each request; `promised` are those whose senders may still answer."""
@@ -112,30 +157,55 @@ class Exchange:
             count = 0
             for index, response in enumerate(responses):
                 if response is not None and index in self._owed:
-                    write_answer(index, response, self._outputs[index], meta, tensors)
+                    write_answer(index, response, FINAL, self._outputs[index], meta, tensors)
                     self._owed.discard(index)
                     count += 1
             self._owed &= promised
             self._send(meta, tensors, count, now)
+        self._give_up()
+
+    def handed_over(self, now: int) -> None:
+        """`execute` of a decoupled model returned, its senders go on."""
+        with self._lock:
+            self._returned = True
+            self._send([], [], 0, now)
+        self._give_up()
 
     def failed(self, text: str) -> None:
-        """Every request without an answer fails."""
+        """Every request without its last answer fails."""
         with self._lock:
+            flags = 0 if self._finished else frames.FINISHED
             self._returned = self._finished = True
             self._owed.clear()
             meta = [text.encode("utf-8", "replace")]
             moments = (self._begin, time.monotonic_ns())
-            self._channel.send(frames.frame(frames.FAILED, meta, None, self._batch, 0, frames.FINISHED, moments))
+            self._channel.send(frames.frame(frames.FAILED, meta, None, self._batch, 0, flags, moments))
 
     def is_cancelled(self, index: int) -> bool:
-        raise TritonModelException("This server does not tell a Python model about cancelled requests.")
+        """Whether the client has gone (contract P82), true for ever from then on. Any thread; asks the server, but not
+        again at once. Raises OSError where the server is gone."""
+        if index in self._cancelled:
+            return True
+        now = time.monotonic()
+        if now < self._ask_after.get(index, 0.0):
+            return False
+        if self._channel.ask(frames.IS_CANCELLED, self._batch, index):
+            self._cancelled.add(index)
+            return True
+        self._ask_after[index] = now + _ASKED_AGAIN
+        return False
 
     def _send(self, meta: list[bytes], tensors: list[Any], count: int, now: int) -> None:
-        if self._finished or (not count and self._owed):
-            return
-        self._finished = self._returned and not self._owed
-        self._channel.send(self._frame(meta, tensors, count, now))
+        flags = self._flags()
+        if count or flags:
+            self._channel.send(self._frame(meta, tensors, count, flags, now))
 
-    def _frame(self, meta: list[bytes], tensors: list[Any], count: int, now: int) -> list[Any]:
-        flags = frames.FINISHED if self._finished else 0
+    def _flags(self) -> int:
+        """FINISHED, once, when the instance is free."""
+        if self._finished or not self._returned or (self._owed and not self.decoupled):
+            return 0
+        self._finished = True
+        return frames.FINISHED
+
+    def _frame(self, meta: list[bytes], tensors: list[Any], count: int, flags: int, now: int) -> list[Any]:
         return frames.frame(frames.ANSWERS, meta, tensors, self._batch, count, flags, (self._begin, now))

@@ -20,13 +20,24 @@ HEADER = struct.Struct("<4sHHIIQQqq")
 """Magic, kind, flags, count, bytes of meta, bytes of the whole frame, batch number, two moments (monotonic ns)."""
 _MAGIC = b"HLM1"
 
-START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG = range(1, 9)
-"""Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing."""
+START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY = range(1, 11)
+"""Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing.
+
+A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count), and its number
+(meta); the REPLY has that number (batch) and the answer (count). The others follow no order among themselves but their
+own: START, READY, then batches."""
 
 FINISHED = 1
-"""Flag of ANSWERS and FAILED: the instance can take the next batch, and no more answers to this one follow."""
+"""Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow where the model is
+decoupled, else what is missing is given up."""
 
-_KINDS = frozenset(range(START, LOG + 1))
+IS_CANCELLED = 1
+"""Flags of a QUESTION: whether the client of the request has gone."""
+
+NUMBER = struct.Struct("<Q")
+"""The number of a QUESTION."""
+
+_KINDS = frozenset(range(START, REPLY + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _TENSOR = struct.Struct("<HBBHQ")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec
-from types import FrameType
+from types import CoroutineType, FrameType
 from typing import Any
 
+from .background import Background
 from .model_config import ModelConfig
 from .requests import InferenceRequest
 from .values import InferenceResponse
@@ -69,6 +71,8 @@ class UserModel:
         self._version = version
         self.path = os.path.join(directory, version, filename)
         self._model: Any = None
+        self._instance = ""
+        self._background = Background()
 
     def load(self) -> Any:
         """Imports the file and gives its class. Raises ModelFailed."""
@@ -89,6 +93,7 @@ class UserModel:
     def start(self, args: dict[str, str]) -> None:
         """Constructs the model and calls `initialize`. Raises ModelFailed."""
         kind = self.load()
+        self._instance = args.get("model_instance_name", "")
         try:
             self._model = kind()
             if hasattr(self._model, "initialize"):
@@ -113,13 +118,48 @@ class UserModel:
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
         """One response, or None, for each request (contract P3 to P5). Raises ModelFailed."""
+        returned = self._call(requests)
+        if isinstance(returned, CoroutineType):
+            try:
+                returned = self._background.run(returned)
+            except BaseException as error:
+                raise ModelFailed(explain(error)) from error
+        return checked(returned, len(requests))
+
+    def execute_decoupled(self, requests: list[InferenceRequest], failed: Callable[[str], None]) -> None:
+        """Calls `execute`, which answers by senders (contract P6). Raises ModelFailed.
+
+        One that is `async def` goes on after this (contract P7): then `failed` gets what it would have raised here, on
+        another thread.
+        """
+        returned = self._call(requests)
+        if isinstance(returned, CoroutineType):
+            self._background.start(returned, lambda outcome, error: self._ended(outcome, error, failed))
+        else:
+            self._check_nothing(returned)
+
+    def _call(self, requests: list[InferenceRequest]) -> Any:
         if not hasattr(self._model, "execute"):
             raise ModelFailed(f"Python model {self.path} does not implement `execute` method.")
         try:
-            returned = self._model.execute(requests)
+            return self._model.execute(requests)
         except BaseException as error:
             raise ModelFailed(explain(error)) from error
-        return checked(returned, len(requests))
+
+    def _ended(self, returned: Any, error: BaseException | None, failed: Callable[[str], None]) -> None:
+        try:
+            if error is not None:
+                raise ModelFailed(explain(error))
+            self._check_nothing(returned)
+        except ModelFailed as failure:
+            failed(str(failure))
+
+    def _check_nothing(self, returned: Any) -> None:
+        if returned is not None:
+            raise ModelFailed(
+                f"Python model '{self._instance}' is using the decoupled mode and the execute function must return "
+                "None."
+            )
 
     def finish(self) -> None:
         """Calls `finalize` (contract P8). Raises ModelFailed."""

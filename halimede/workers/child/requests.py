@@ -20,9 +20,9 @@ RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
 class InferenceResponseSender:
-    """Answers one request, during `execute` or after it (contract P48, for a model that is not decoupled).
+    """Answers one request, during `execute` or after it, on any thread (contract P48).
 
-    When the last reference goes and nothing was sent, the request is given up.
+    When the last reference goes before the last answer was sent, the request is given up.
     """
 
     __slots__ = ("__weakref__", "_answered", "_closed", "_exchange", "_index")
@@ -38,10 +38,13 @@ class InferenceResponseSender:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send(response: InferenceResponse = None, flags: int = 0), not {type(response)}")
         self._check(response, flags)
+        decoupled = self._exchange.decoupled
+        if not decoupled:
+            self._check_single(response)
+        if decoupled or response is not None:
+            self._exchange.answer(self._index, response, flags == FINAL or not decoupled)
+        self._answered = True
         self._closed = flags == FINAL
-        if response is not None:
-            self._answered = True
-            self._exchange.answer(self._index, response)
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         if self._closed:
@@ -52,6 +55,8 @@ class InferenceResponseSender:
             raise TritonModelException(
                 "Inference Response object must be provided when the response flags is set to zero."
             )
+
+    def _check_single(self, response: InferenceResponse | None) -> None:
         if response is None and not self._answered:
             raise TritonModelException(
                 "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
@@ -62,10 +67,11 @@ class InferenceResponseSender:
             )
 
     def is_cancelled(self) -> bool:
+        """Whether the client has gone; the request must be answered all the same (contract P82)."""
         return self._exchange.is_cancelled(self._index)
 
     def __del__(self) -> None:
-        if not self._answered:
+        if not self._closed:
             self._exchange.given_up(self._index)
 
 
@@ -140,7 +146,9 @@ class InferenceRequest:
         request = cls.__new__(cls)
         request._exchange = exchange
         request._index = index
-        request._sender = request._trace = None
+        request._trace = None
+        # A decoupled request lives as long as somebody could ask it for its sender.
+        request._sender = InferenceResponseSender(exchange, index) if exchange.decoupled else None
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -186,6 +194,7 @@ class InferenceRequest:
         return self._sender
 
     def is_cancelled(self) -> bool:
+        """As the sender's."""
         if self._exchange is None:
             raise TritonModelException("Only a request that execute was called with can be cancelled.")
         return self._exchange.is_cancelled(self._index)

@@ -15,6 +15,7 @@ from .channel import Channel
 from .exchange import Exchange, read_requests
 from .logger import logger_for
 from .model import ModelFailed, UserModel, explain
+from .requests import InferenceRequest
 
 
 def run(descriptor: int) -> int:
@@ -65,28 +66,34 @@ def _obey(channel: Channel, order: dict[str, Any]) -> int:
         return 1
     gc.freeze()
     _tell(channel, None)
-    return _serve(channel, model)
+    return _serve(channel, model, bool(order.get("decoupled")))
 
 
 def _tell(channel: Channel, result: Any) -> None:
     channel.send(frames.frame(frames.READY, [json.dumps(result).encode()]))
 
 
-def _serve(channel: Channel, model: UserModel) -> int:
+def _serve(channel: Channel, model: UserModel, decoupled: bool) -> int:
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
             return _close(channel, model)
-        _execute(channel, model, message)
+        exchange = Exchange(channel, message.batch, message.count, decoupled)
+        requests = read_requests(message, exchange)
+        exchange.opened(requests, time.monotonic_ns())
+        del message
+        _execute(model, exchange, requests)
+        del requests  # the model may be the only one to keep a request now
 
 
-def _execute(channel: Channel, model: UserModel, message: frames.Frame) -> None:
-    exchange = Exchange(channel, message.batch, message.count)
-    requests = read_requests(message, exchange)
-    exchange.opened(requests, time.monotonic_ns())
+def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceRequest]) -> None:
     try:
+        if exchange.decoupled:
+            model.execute_decoupled(requests, exchange.failed)
+            exchange.handed_over(time.monotonic_ns())
+            return
         responses = model.execute(list(requests))
         now = time.monotonic_ns()
         promised = {request._index for request in requests if request._sender is not None}

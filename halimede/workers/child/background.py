@@ -1,0 +1,67 @@
+"""The event loop of a model whose `execute` is `async def` (contract P7), in a thread that starts at first need.
+
+Called on the worker's main thread only.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+Ended = Callable[[Any, "BaseException | None"], None]
+"""Gets what a coroutine returned, or what it raised."""
+
+
+class Background:
+    """Runs coroutines on one event loop, which all of them share."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result of the coroutine; raises what it raises. Blocks."""
+        over = threading.Event()
+        result: list[Any] = []
+
+        def ended(returned: Any, error: BaseException | None) -> None:
+            result.extend((returned, error))
+            over.set()
+
+        self.start(coroutine, ended)
+        over.wait()
+        returned, error = result
+        if error is not None:
+            raise error
+        return returned
+
+    def start(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
+        """Lets the coroutine run, and calls back on the loop's thread when it is over."""
+        import asyncio  # most models are not asynchronous, and this import takes as long as all others here
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_turn, args=(self._loop,), name="background loop", daemon=True).start()
+        asyncio.run_coroutine_threadsafe(_guarded(coroutine, ended), self._loop)
+
+
+async def _guarded(coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
+    """Whatever the coroutine raises is its own: SystemExit would end the loop for all others."""
+    try:
+        returned = await coroutine
+    except BaseException as error:
+        ended(None, error)
+    else:
+        ended(returned, None)
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # SystemExit in a task that the model started
+            traceback.print_exc()
