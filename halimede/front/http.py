@@ -5,7 +5,7 @@ JSON is decoded and encoded on another thread (see `Offload`).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -70,7 +70,7 @@ class Exchange(Protocol):
 
     method: bytes
     target: bytes
-    headers: dict[bytes, bytes]
+    headers: Mapping[bytes, bytes]
     body: Buffer
     gone: bool
     on_gone: Callable[[], None]

@@ -6,14 +6,13 @@ monotonic nanoseconds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from halimede.errors import Error
 from halimede.scheduling.inference import Inference
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The inferences to run at once, in their order, and the instance (by index) to run them on."""
 
     instance: int

@@ -9,8 +9,9 @@ answer, as the original does. Event-loop thread only.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import httptools
@@ -24,6 +25,8 @@ MAX_HEAD_BYTES = 1 << 20
 """Of a head, of the trailers, and of anything else that comes without bringing a part of a body."""
 MAX_LINE_BYTES = 1 << 14
 """Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
+KNOWN_HEADS = 256
+KNOWN_HEAD_BYTES = 2048
 MAX_CHUNKS = 65536
 MAX_WAITING = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
@@ -50,6 +53,21 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the head of a request says, apart from what it says to the connection only."""
+
+    method: bytes
+    target: bytes
+    headers: Mapping[bytes, bytes]
+    keep_alive: bool
+    old: bool
+    body_size: int
+
+
+_NO_HEAD = Head(b"", b"", {}, False, False, 0)
+
+
 class Exchange:
     """One request, whole, and the one answer to it.
 
@@ -59,14 +77,14 @@ class Exchange:
 
     __slots__ = ("_connection", "body", "gone", "headers", "keep_alive", "method", "old", "on_gone", "target")
 
-    def __init__(self, connection: "Connection", method: bytes, target: bytes, headers: dict[bytes, bytes]) -> None:
+    def __init__(self, connection: "Connection", head: Head, body: Buffer) -> None:
         self._connection = connection
-        self.method = method
-        self.target = target
-        self.headers = headers
-        self.body: Buffer = b""
-        self.keep_alive = True
-        self.old = False
+        self.method = head.method
+        self.target = head.target
+        self.headers = head.headers
+        self.body = body
+        self.keep_alive = head.keep_alive
+        self.old = head.old
         self.gone = False
         self.on_gone: Callable[[], None] = _NO_GONE
 
@@ -80,13 +98,16 @@ Handler = Callable[[Exchange], None]
 
 
 class Listener:
-    """What the connections of one port share: the handler, the buffer that heads are received in, and who is open."""
+    """What the connections of one port share: the handler, the buffer that heads are received in, who is open, and the
+    heads that were parsed before. A client sends the same head again and again, so most need not be parsed at all."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.connections: set[Connection] = set()
         self.draining = False
-        self.scratch = memoryview(bytearray(RECEIVE_BYTES))
+        self.received = bytearray(RECEIVE_BYTES)
+        self.scratch = memoryview(self.received)
+        self.heads: dict[bytes, Head] = {}
         self._empty: asyncio.Event | None = None
 
     def connect(self) -> "Connection":
@@ -97,6 +118,13 @@ class Listener:
         self.draining = True
         for connection in list(self.connections):
             connection.close_if_idle()
+
+    def learn(self, text: bytes, head: Head) -> None:
+        """Remembers how a head parses, in bounded memory."""
+        if len(text) <= KNOWN_HEAD_BYTES:
+            if len(self.heads) >= KNOWN_HEADS:
+                self.heads.clear()
+            self.heads[text] = head
 
     async def closed(self, timeout: float) -> None:
         """Waits until no connection is left, or so many seconds have passed."""
@@ -125,8 +153,6 @@ class Connection(asyncio.BufferedProtocol):
         self._current: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._silent_bytes = 0
-        self._keep_alive = True
-        self._old = False
         self._ending = False
         self._reading = True
         self._clogged = False
@@ -148,8 +174,10 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._missing is not None:
                 self._received_body(nbytes)
-            else:
-                self._feed(self._listener.scratch[:nbytes])
+                return
+            start = self._take_known(nbytes) if self._between else 0
+            if start < nbytes:
+                self._feed(self._listener.scratch[start:nbytes])
         except Exception:
             log.exception("a connection broke")
             self.abort()
@@ -180,14 +208,39 @@ class Connection(asyncio.BufferedProtocol):
 
     # Reading.
 
+    def _take_known(self, nbytes: int) -> int:
+        """Takes the requests at the beginning of what was received whose heads were parsed before; where the rest
+        begins. Only between two requests."""
+        listener, start = self._listener, 0
+        while start < nbytes and not self._ending:
+            end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
+            if end < 4:
+                break
+            text = bytes(listener.scratch[start:end])
+            head = listener.heads.get(text)
+            if head is None:
+                self._unknown = text
+                break
+            start = end + head.body_size
+            if start > nbytes:
+                self._between = self._in_head = False
+                self._head = head
+                self._parts.append(bytes(listener.scratch[end:nbytes]))
+                self._receive_rest()
+                return nbytes
+            self._take(head, bytes(listener.scratch[end:start]) if head.body_size else b"")
+        return start
+
     def _begin(self) -> None:
         """Ready for the next request's head."""
-        self._method = self._target = b""
+        self._target = b""
         self._headers: dict[bytes, bytes] = {}
+        self._head = _NO_HEAD
+        self._unknown = b""
         self._parts: list[bytes] = []
-        self._body_size = 0
         self._body: memoryview | None = None
         self._missing: memoryview | None = None
+        self._between = True
         self._in_head = True
         self._chunks = 0
         self._chunk_filled = False
@@ -213,12 +266,12 @@ class Connection(asyncio.BufferedProtocol):
             break
         if self._silent_bytes > MAX_HEAD_BYTES:
             self._end()
-        elif self._body_size and not self._in_head and not self._ending:
+        elif self._head.body_size and not self._ending:
             self._receive_rest()
 
     def _go_on_without_upgrade(self) -> None:
         """Has a new parser read the body of a request that asked for an upgrade, as if its head had not asked."""
-        size = b"Content-Length: %d" % self._body_size
+        size = b"Content-Length: %d" % self._head.body_size
         self._renew_parser()
         body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
@@ -226,9 +279,9 @@ class Connection(asyncio.BufferedProtocol):
     def _receive_rest(self) -> None:
         """The rest of the body comes straight into the buffer that the request will keep."""
         try:
-            body = _aligned(self._body_size, self._headers.get(b"inference-header-content-length"))
+            body = _aligned(self._head.body_size, self._head.headers.get(b"inference-header-content-length"))
         except (MemoryError, ValueError):
-            log.debug("no memory for a body of %d bytes", self._body_size)
+            log.debug("no memory for a body of %d bytes", self._head.body_size)
             self._end()
             return
         at = 0
@@ -254,6 +307,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # From the parser.
 
+    def on_message_begin(self) -> None:
+        self._between = False
+
     def on_url(self, url: bytes) -> None:
         if self._in_head:
             self._target += url
@@ -270,17 +326,21 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
             return
         self._silent_bytes = 0
-        parser = self._parser
-        self._method = parser.get_method()
-        self._keep_alive = parser.should_keep_alive()
-        self._old = parser.get_http_version() == "1.0"
-        headers = self._headers
+        parser, headers = self._parser, self._headers
         length = headers.get(b"content-length")
-        if length and b"transfer-encoding" not in headers:
-            self._body_size = int(length)
+        self._head = Head(
+            parser.get_method(),
+            self._target,
+            headers,
+            parser.should_keep_alive(),
+            parser.get_http_version() == "1.0",
+            int(length) if length and b"transfer-encoding" not in headers else 0,
+        )
         if b"expect" in headers:
             self._owes_continue = True
             self._continue()
+        elif self._unknown and b"transfer-encoding" not in headers and not parser.should_upgrade():
+            self._listener.learn(self._unknown, self._head)
 
     def _longest_line(self) -> int:
         return max(len(self._target), *(len(name) + len(value) for name, value in self._headers.items()), 0)
@@ -305,17 +365,21 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def _complete(self) -> None:
-        """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
-        exchange = Exchange(self, self._method, self._target, self._headers)
+        """The request that was being received is whole."""
+        body: Buffer = b""
         if self._body is not None:
-            exchange.body = self._body
+            body = self._body
         elif self._parts:
-            exchange.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        exchange.keep_alive = self._keep_alive
-        exchange.old = self._old
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        head = self._head
         self._begin()
+        self._take(head, body)
+
+    def _take(self, head: Head, body: Buffer) -> None:
+        """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
         if self._ending:
             return
+        exchange = Exchange(self, head, body)
         if self._current is None and not self._clogged:
             self._hand_on(exchange)
             return
@@ -366,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parts.clear()
         self._ending = True
         if self._current is None:
-            self._current = exchange = Exchange(self, b"POST", self._target, self._headers)
+            self._current = exchange = Exchange(self, self._head, b"")
             exchange.keep_alive = False
             exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
 

@@ -35,6 +35,24 @@ SCRIPTED = """
 """
 
 
+ASYNCHRONOUS = """
+    import asyncio, textwrap, threading
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+    from triton_python_backend_utils import InferenceResponse as R
+
+    def T(array, name="OUTPUT0"):
+        return pb_utils.Tensor(name, np.array(array))
+
+    class TritonPythonModel:
+        async def execute(self, requests):
+            source = pb_utils.get_input_tensor_by_name(requests[0], "SOURCE").as_numpy()[0].decode()
+            names = {"self": self, "requests": requests, **globals()}
+            exec("async def body():\\n" + textwrap.indent(source, "    "), names)
+            return await names["body"]()
+"""
+
+
 def config(name: str = "m", **fields: Any) -> ModelConfig:
     values: dict[str, Any] = {
         "backend": "python",
@@ -76,7 +94,7 @@ class Rig:
 
     def stream(self, instance: PythonInstance, *requests: FakeRequest) -> FakeStream:
         """The answers of a decoupled model."""
-        return self.pass_on(instance, FakeStream(), *requests)
+        return self.pass_on(instance, FakeStream(len(requests)), *requests)
 
     def pass_on(self, instance: PythonInstance, responses: R, *requests: FakeRequest) -> R:
         on_loop(self.loop, lambda: instance.execute(FakeBatch(*requests), responses))
@@ -88,5 +106,3 @@ class Rig:
 
 def scripted(source: str, *inputs: Tensor, **fields: Any) -> FakeRequest:
     return FakeRequest(text_tensor("SOURCE", textwrap.dedent(source)), *inputs, **fields)
-
-

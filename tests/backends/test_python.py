@@ -170,8 +170,8 @@ def test_model_without_execute_fails_its_requests(rig: Rig, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"decoupled": True}, "decoupled"),
         ({"parameters": {"EXECUTION_ENV_PATH": "env.tar.gz"}}, "EXECUTION_ENV_PATH"),
+        ({"parameters": {"EXECUTION": "in_process"}}, "EXECUTION"),
     ],
 )
 def test_configuration_that_is_not_served_is_refused(

@@ -178,7 +178,7 @@ def test_functions_of_the_interface_answer_as_triton_s(shared: tuple[Rig, Python
 
 @pytest.mark.parametrize(
     "call",
-    ["pb_utils.load_model('x')", "pb_utils.is_model_ready('x')", "requests[0].exec()", "requests[0].is_cancelled()"],
+    ["pb_utils.load_model('x')", "pb_utils.is_model_ready('x')", "requests[0].exec()"],
 )
 def test_what_is_not_offered_says_so(shared: tuple[Rig, PythonInstance, str], call: str) -> None:
     rig, instance, _ = shared
@@ -230,5 +230,3 @@ def test_request_that_is_never_answered_is_left_open(shared: tuple[Rig, PythonIn
     rig, instance, _ = shared
     responses = rig.run(instance, scripted(source))
     assert (responses.sent, responses.failed) == ({}, {})
-
-

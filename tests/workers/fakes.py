@@ -90,6 +90,74 @@ class FakeResponses:
         return {tensor.name: array_of(tensor) for tensor in self.sent[i]}
 
 
+class FakeStream:
+    """Keeps what the requests of a decoupled model are answered with, in order, as `(what, final)`: the elements of
+    OUTPUT0, an error's text, or None for "no more"; `wait` for the last answers, `wait_free` for the end of the batch.
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.said: list[list[tuple[Any, bool]]] = [[] for _ in range(size)]
+        self.parameters: list[Parameters] = []
+        self.times: tuple[int, int] | None = None
+        self._changed = threading.Condition()
+        self._open = set(range(size))
+        self._free = False
+
+    def send(
+        self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
+    ) -> None:
+        arrays = {tensor.name: array_of(tensor).tolist() for tensor in outputs or ()}
+        self._say(i, arrays.get("OUTPUT0", arrays) if outputs is not None else None, final)
+        self.parameters.append(parameters or {})
+
+    def fail(self, i: int, error: Error, final: bool = True) -> None:
+        self._say(i, error.message, final)
+
+    def again(self, i: int) -> None:
+        raise AssertionError("no backend under test reschedules")
+
+    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        raise AssertionError("a worker answers request by request")
+
+    def compute_times(self, input_end: int, output_start: int) -> None:
+        assert not self._free
+        self.times = (input_end, output_start)
+
+    def finished(self) -> None:
+        with self._changed:
+            assert not self._free
+            self._free = True
+            self._changed.notify_all()
+
+    def _say(self, i: int, what: Any, final: bool) -> None:
+        with self._changed:
+            assert i in self._open, "an answer after the last"
+            self.said[i].append((what, final))
+            if final:
+                self._open.remove(i)
+            self._changed.notify_all()
+
+    @property
+    def free(self) -> bool:
+        return self._free
+
+    @property
+    def open(self) -> bool:
+        return bool(self._open)
+
+    def wait_free(self) -> "FakeStream":
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._free, PATIENCE), "the batch was never finished"
+        return self
+
+    def wait(self) -> "FakeStream":
+        """Until every request has its last answer and the batch is over."""
+        with self._changed:
+            over = self._changed.wait_for(lambda: self._free and not self._open, PATIENCE)
+        assert over, f"not all requests were answered: {self.said}"
+        return self
+
+
 def text_tensor(name: str, *texts: str | bytes) -> Tensor:
     raw = [text.encode() if isinstance(text, str) else text for text in texts]
     return tensor_of(name, BYTES, np.array(raw, dtype=object))

@@ -1,5 +1,6 @@
 """Requests into a frame and out again on the worker's side, and answers the other way, without a process."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from halimede.workers.child import values as child
 from halimede.workers.child.channel import Channel
 from halimede.workers.child.exchange import ANSWER, Exchange, read_requests
 from halimede.workers.child.requests import InferenceRequest
-from halimede.workers.messages import read_answers, requests_frame
+from halimede.workers.messages import Answer, read_answers, requests_frame
 from tests.workers.fakes import FakeRequest, text_tensor
 
 
@@ -21,11 +22,18 @@ class Recorder(Channel):
 
     def __init__(self) -> None:
         self.sent: list[frames.Frame] = []
+        self.while_sending: list[Callable[[], object]] = []
+        self.answers: list[int] = []
 
     def send(self, buffers: list[Any]) -> None:
+        while self.while_sending:
+            self.while_sending.pop()()
         self.sent.append(whole(buffers))
 
     send_from_finaliser = send
+
+    def ask(self, what: int, batch: int, index: int) -> int:
+        return self.answers.pop(0)
 
 
 def whole(buffers: list[Any]) -> frames.Frame:
@@ -35,11 +43,11 @@ def whole(buffers: list[Any]) -> frames.Frame:
     return frames.Frame(data)
 
 
-def passed_on(*requests: FakeRequest) -> tuple[Exchange, list[InferenceRequest], Recorder]:
+def passed_on(*requests: FakeRequest, decoupled: bool = False) -> tuple[Exchange, list[InferenceRequest], Recorder]:
     """The requests as a worker sees them."""
     channel = Recorder()
     message = whole(requests_frame(7, requests))
-    exchange = Exchange(channel, message.batch, message.count)
+    exchange = Exchange(channel, message.batch, message.count, decoupled)
     read = read_requests(message, exchange)
     exchange.opened(read, 1000)
     return exchange, read, channel
@@ -122,6 +130,7 @@ def test_answers_reach_the_server_as_they_were_given() -> None:
     assert message.flags & frames.FINISHED
     assert (message.first_moment, message.second_moment) == (1000, 2000)
     first, second = read_answers(message, 2)
+    assert first.outputs is not None
     assert [tensor.name for tensor in first.outputs] == ["B", "A"]
     assert first.outputs[0].datatype is INT64
     assert array_of(first.outputs[0]).tolist() == [0, 1, 2, 3]
@@ -136,6 +145,7 @@ def test_bf16_input_can_be_answered_with() -> None:
     exchange, (read,), channel = passed_on(FakeRequest(tensor_of("A", BF16, raw), outputs=["A"]))
     exchange.returned([child.InferenceResponse(read.inputs())], set(), 2000)
     (answer,) = read_answers(channel.sent[0], 1)
+    assert answer.outputs is not None
     assert answer.outputs[0].datatype is BF16
     assert array_of(answer.outputs[0]).tolist() == raw.tolist()
 
@@ -174,3 +184,49 @@ def test_request_without_an_answer_or_a_sender_is_left_to_the_server() -> None:
     (message,) = channel.sent
     assert message.flags & frames.FINISHED
     assert read_answers(message, 1) == []
+
+
+def test_decoupled_batch_is_over_before_its_answers() -> None:
+    exchange, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(), decoupled=True)
+    kept = [request.get_response_sender() for request in requests]
+    exchange.handed_over(2000)
+    kept[0].send(child.InferenceResponse([child.Tensor("A", np.array([5]))]))
+    kept[0].send(flags=1)
+    requests.clear()
+    kept.clear()
+    free, first, last, given_up = channel.sent
+    assert [message.flags for message in channel.sent] == [frames.FINISHED, 0, 0, 0]
+    assert read_answers(free, 2) == []
+    (answer,) = read_answers(first, 2)
+    assert not answer.final
+    assert answer.outputs is not None
+    assert array_of(answer.outputs[0]).tolist() == [5]
+    assert read_answers(last, 2) == [Answer(0, True, None)]
+    assert read_answers(given_up, 2) == [Answer(1, True, None)]
+
+
+def test_answer_that_is_being_sent_goes_before_the_end_that_a_finaliser_finds() -> None:
+    """The collector may drop the last sender of a batch while this thread sends the answer of another."""
+    exchange, requests, channel = passed_on(FakeRequest(), FakeRequest())
+    kept = [request.get_response_sender() for request in requests]
+    exchange.returned([None, None], {0, 1}, 2000)
+    requests.clear()
+    last = kept.pop()
+    channel.while_sending.append(kept.clear)
+    last.send(child.InferenceResponse([]), 1)
+    assert [message.flags for message in channel.sent] == [0, frames.FINISHED]
+    assert [answer.i for answer in read_answers(channel.sent[0], 2)] == [1]
+
+
+def test_cancelled_request_is_not_asked_for_again() -> None:
+    exchange, (read,), channel = passed_on(FakeRequest())
+    channel.answers = [1]
+    assert [read.is_cancelled(), read.get_response_sender().is_cancelled()] == [True, True]
+    assert exchange.is_cancelled(0)
+
+
+def test_model_that_polls_does_not_ask_each_time() -> None:
+    _, (read,), channel = passed_on(FakeRequest())
+    channel.answers = [0] * 5000
+    assert not any(read.is_cancelled() for _ in range(5000))
+    assert len(channel.answers) > 2500

@@ -1,0 +1,127 @@
+"""The worker's end of the socket: batches and replies that arrive for different threads."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from halimede.workers.child import frames
+from halimede.workers.child.channel import Channel
+from tests.workers.fakes import PATIENCE
+
+
+class Server:
+    """The other end of the socket, spoken to frame by frame."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self._assembler = frames.Assembler()
+        self._found: list[frames.Frame] = []
+
+    def question(self) -> tuple[int, frames.Frame]:
+        """The next question and its number."""
+        while not self._found:
+            self._found = self._assembler.received(self.socket.recv_into(self._assembler.space()))
+        found = self._found.pop(0)
+        assert found.kind == frames.QUESTION
+        return found.unpack(frames.NUMBER)[0], found
+
+    def send(self, kind: int, batch: int, count: int = 0) -> None:
+        self.socket.sendall(b"".join(frames.frame(kind, [], None, batch, count)))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, Server]]:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(PATIENCE)
+    with ours, theirs:
+        yield Channel(ours), Server(theirs)
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def result(future: "Future[Any]") -> Any:
+    return future.result(PATIENCE)
+
+
+def test_question_says_what_it_is_about(ends: tuple[Channel, Server], threads: ThreadPoolExecutor) -> None:
+    channel, server = ends
+    answer = threads.submit(channel.ask, frames.IS_CANCELLED, 7, 2)
+    number, question = server.question()
+    assert (question.flags, question.batch, question.count) == (frames.IS_CANCELLED, 7, 2)
+    server.send(frames.REPLY, number, 1)
+    assert result(answer) == 1
+
+
+def test_replies_reach_who_asked_in_any_order(ends: tuple[Channel, Server], threads: ThreadPoolExecutor) -> None:
+    channel, server = ends
+    answers = {index: threads.submit(channel.ask, 1, 7, index) for index in range(3)}
+    for number, question in reversed([server.question() for _ in answers]):
+        server.send(frames.REPLY, number, question.count + 10)
+    assert {index: result(answer) for index, answer in answers.items()} == {0: 10, 1: 11, 2: 12}
+
+
+def test_batch_that_arrives_before_a_reply_waits_for_its_receiver(
+    ends: tuple[Channel, Server], threads: ThreadPoolExecutor
+) -> None:
+    channel, server = ends
+    answer = threads.submit(channel.ask, 1, 7, 0)
+    number, _ = server.question()
+    server.send(frames.REQUESTS, 8)
+    server.send(frames.REPLY, number)
+    assert result(answer) == 0
+    received = result(threads.submit(channel.receive))
+    assert received.batch == 8
+
+
+def test_receiver_that_waits_first_reads_the_reply_of_another(
+    ends: tuple[Channel, Server], threads: ThreadPoolExecutor
+) -> None:
+    channel, server = ends
+    received = threads.submit(channel.receive)
+    for count in range(5):
+        answer = threads.submit(channel.ask, 1, 7, 0)
+        number, _ = server.question()
+        server.send(frames.REPLY, number, count)
+        assert result(answer) == count
+    server.send(frames.REQUESTS, 8)
+    assert result(received).batch == 8
+
+
+def test_thread_that_waits_for_a_reply_reads_on_when_the_receiver_has_its_batch(
+    ends: tuple[Channel, Server], threads: ThreadPoolExecutor
+) -> None:
+    channel, server = ends
+    received = threads.submit(channel.receive)
+    answer = threads.submit(channel.ask, 1, 7, 0)
+    number, _ = server.question()
+    server.send(frames.REQUESTS, 8)
+    assert result(received).batch == 8
+    server.send(frames.REPLY, number, 1)
+    assert result(answer) == 1
+
+
+def test_end_of_the_server_ends_all_waits(ends: tuple[Channel, Server], threads: ThreadPoolExecutor) -> None:
+    channel, server = ends
+    received = threads.submit(channel.receive)
+    answer = threads.submit(channel.ask, 1, 7, 0)
+    server.question()
+    server.socket.shutdown(socket.SHUT_WR)
+    assert result(received) is None
+    with pytest.raises(BrokenPipeError):
+        result(answer)
+
+
+def test_sending_goes_on_beside_a_receiver(ends: tuple[Channel, Server], threads: ThreadPoolExecutor) -> None:
+    channel, server = ends
+    received = threads.submit(channel.receive)
+    channel.send(frames.frame(frames.QUESTION, [frames.NUMBER.pack(5)]))
+    assert server.question()[0] == 5
+    server.send(frames.CLOSE, 0)
+    assert result(received).kind == frames.CLOSE
