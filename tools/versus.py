@@ -245,13 +245,9 @@ class Server:
             command = [str(ORACLE), "perf", "-m", work.model, "-i", work.protocol, "-u", f"127.0.0.1:{port}"]
             command += [*work.flags, "-p", str(int(seconds * 1000)), "-s", "999", "-r", "3", "-f", str(out)]
             command += [] if work.concurrency is None else ["--concurrency-range", str(work.concurrency)]
-            try:
-                limit = 60 + 10 * seconds
-                done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
-            except subprocess.TimeoutExpired:
-                raise RuntimeError("perf_analyzer hung") from None
-            if done.returncode or not out.exists():
-                raise RuntimeError(" / ".join((done.stdout + done.stderr).strip().splitlines()[-3:]))
+            said, status = run_load(command, work.concurrency or 1, 60 + 10 * seconds)
+            if status or not out.exists():
+                raise RuntimeError(" / ".join(said.strip().splitlines()[-3:]))
             with out.open() as rows:
                 return next(csv.DictReader(rows))
 
@@ -266,6 +262,32 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.log.close()
         return len(left)
+
+
+def run_load(command: list[str], threads: int, limit: float) -> tuple[str, int]:
+    """Runs perf_analyzer; what it said and its exit status. Raises RuntimeError when it does not end in time."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
+        prefer_main_thread(load.pid, threads)
+        try:
+            said, _ = load.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            load.kill()
+            raise RuntimeError("perf_analyzer hung") from None
+        return said, load.returncode
+
+
+def prefer_main_thread(pid: int, threads: int) -> None:
+    """Gives the main thread of perf_analyzer precedence over its threads that make the load, once those are there.
+
+    It only counts, between the windows that it measures. On few cores, starved by 32 busy threads of its own and those
+    of the server, it counts more slowly than requests come in and never ends, whichever server is measured. Needs a
+    privilege; without it, rows of many clients may fail as hung.
+    """
+    until = time.monotonic() + 5
+    with contextlib.suppress(OSError):
+        while len(list(Path(f"/proc/{pid}/task").iterdir())) <= threads and time.monotonic() < until:
+            time.sleep(0.02)
+        os.setpriority(os.PRIO_PROCESS, pid, -15)
 
 
 def judge(gates: Iterable[Gate], ratio: Figures, rounds: Rounds) -> list[str]:
