@@ -1,6 +1,6 @@
 """What the HTTP front end is given: exchanges without a connection, and other threads that are moved by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ class FakeExchange:
     def __init__(self, method: str, target: str, body: Buffer = b"", **headers: str) -> None:
         self.method = method.encode()
         self.target = target.encode()
-        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        self.headers: Mapping[bytes, bytes] = {
+            name.replace("_", "-").encode(): value.encode() for name, value in headers.items()
+        }
         self.body = body
         self.gone = False
         self.on_gone: Callable[[], None] = lambda: None
