@@ -23,6 +23,7 @@ from halimede.options import Endpoint, ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.platform.offload import Offload
 from halimede.service.engine import EXTENSIONS, Engine
+from halimede.service.port import EnginePort
 from halimede.transport.http1 import Handler, Listener
 from halimede.transport.sockets import BACKLOG, listening_socket
 
@@ -32,8 +33,14 @@ SWITCH_INTERVAL = 0.0005
 """Seconds that a busy Python thread may keep the event loop waiting: a tenth of the default, at little cost."""
 
 
-def serve(options: ServerOptions) -> int:
-    """Serves until SIGINT or SIGTERM. 0 after a clean end, 1 when start-up failed or requests were left behind."""
+PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
+"""Makes the port that the front ends hold."""
+
+
+def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine) -> int:
+    """Serves until SIGINT or SIGTERM. 0 after a clean end, 1 when start-up failed or requests were left behind.
+
+    In one process the front ends hold the engine itself."""
     try:
         install(options.log, sys.stdout, sys.stderr)
     except Error as error:
@@ -41,14 +48,15 @@ def serve(options: ServerOptions) -> int:
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(Server(options).run())
+        return runner.run(Server(options, port_of).run())
 
 
 class Server:
     """One run of the server: `run` is the whole of it."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, port_of: PortOf) -> None:
         self._options = options
+        self._port_of = port_of
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
 
@@ -97,26 +105,26 @@ class Server:
 
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens what is allowed, and says where (contract L6)."""
-        options = self._options
+        options, port = self._options, self._port_of(engine, loop)
         if options.grpc.allowed:
-            await self._open_grpc(engine)
+            await self._open_grpc(port)
         if options.http.allowed:
-            self._http = await self._listen(options.http, HttpFront(engine, offload).handle, loop)
+            self._http = await self._listen(options.http, HttpFront(port, offload).handle, loop)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(engine).handle, loop)
+            metrics = await self._listen(options.metrics, MetricsFront(port).handle, loop)
             log.info("Started Metrics Service at %s", metrics)
 
-    async def _open_grpc(self, engine: Engine) -> None:
+    async def _open_grpc(self, port: EnginePort) -> None:
         # Imported here: a server without gRPC does without its library.
         from halimede.front.grpc import GrpcService
         from halimede.transport.grpc_aio import GrpcServer, Options
 
         endpoint = self._options.grpc
-        service = GrpcService(engine)
+        service = GrpcService(port)
         server = GrpcServer(service.rpcs, Options(reuse_port=endpoint.reuse_port))
-        port = await server.start(endpoint.address, endpoint.port)
-        log.info("Started GRPCInferenceService at %s:%d", endpoint.address, port)
+        bound = await server.start(endpoint.address, endpoint.port)
+        log.info("Started GRPCInferenceService at %s:%d", endpoint.address, bound)
 
         async def close(timeout: float) -> None:
             service.drain()

@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
 DATATYPES = (
     "BOOL",
@@ -165,7 +166,7 @@ class Serving:
             f"--metrics-port={self.metrics_port}",
         )
 
-    def __enter__(self) -> "Serving":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,7 +183,7 @@ class Serving:
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait_until_live(self) -> "Serving":
+    def wait_until_live(self) -> Self:
         """Until the HTTP port answers: by then all models are loaded and the gRPC port is open (contract C61)."""
         self.until(self._answers, "did not come up", START_SECONDS)
         return self

@@ -1,0 +1,14 @@
+"""`python -m tests.compat.far_server FLAGS`: the server with its front ends at a port that serialises every message.
+
+What several front-end processes would do: nothing but bytes crosses, and it arrives a turn of the loop later.
+"""
+
+import os
+import sys
+
+from halimede.cli.serve import serve
+from halimede.options import parse
+from tests.fakes import SerializingPort
+
+if __name__ == "__main__":
+    sys.exit(serve(parse(sys.argv[1:], os.environ), SerializingPort))
