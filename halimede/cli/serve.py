@@ -68,38 +68,52 @@ class Server:
         engine = Engine(self._options, loop)
         offload = Offload(loop)
         try:
-            clean = await self._start(engine, offload, loop)
-            if clean is None:
+            if not await self._load(engine, ended):
                 await engine.stop(self._options.exit_timeout_secs)
+                return 0 if ended.is_set() else 1
+            if not await self._open(engine, offload, loop):
+                await self._stop(engine)
                 return 1
             await ended.wait()
             return 0 if await self._stop(engine) else 1
         finally:
             offload.close()
 
-    async def _start(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool | None:
-        """Models first, then the ports (contract C61). None when the server shall not run."""
+    async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:
+        """Loads the models; whether the server shall run. A signal meanwhile ends it."""
         options = self._options
+        loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
+        await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+        interrupted.cancel()
+        if not loading.done():
+            log.info("Asked to end while models are loading.")
+            await engine.give_up()
+            await asyncio.wait({loading}, timeout=options.exit_timeout_secs)
+            return False
         try:
-            loaded = await engine.start()
+            loaded = loading.result()
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
                 print(f"error: creating server: Internal - {error}", file=sys.stderr)
-                return None
+                return False
             loaded = True
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
             print("error: creating server: Internal - failed to load all models", file=sys.stderr)
-            return None
-        log_table(log, options_table(options, __version__, EXTENSIONS))
+            return False
+        return True
+
+    async def _open(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool:
+        """Opens the ports, after the models are loaded (contract C61); whether all of them could be."""
+        log_table(log, options_table(self._options, __version__, EXTENSIONS))
         gc.collect()
         gc.freeze()  # what was loaded stays; the collector need not look at it again and again
         try:
             await self._open_ports(engine, offload, loop)
         except Error as error:
             print(f"error: {error}", file=sys.stderr)
-            return None
+            return False
         self._say_hints(engine)
         return True
 

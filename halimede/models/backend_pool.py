@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from halimede.backends.api import Backend
+from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +19,11 @@ class BackendPool:
     def __init__(self, create: Callable[[str], Backend]) -> None:
         self._create = create
         self._made: dict[str, Future[Backend]] = {}
+        self._closed = False
 
     def get(self, name: str) -> Backend:
+        if self._closed:
+            raise Unavailable("the server is exiting")
         mine: Future[Backend] = Future()
         future = self._made.setdefault(name, mine)
         if future is mine:
@@ -31,8 +35,10 @@ class BackendPool:
         return future.result()
 
     def close(self) -> None:
-        """Closes the backends; called when no model is left. May block."""
-        for name, future in self._made.items():
+        """Closes the backends and makes no more; for when no model is left, or those that still load shall give up.
+        May block."""
+        self._closed = True
+        for name, future in list(self._made.items()):
             try:
                 future.result().close()
             except Exception:

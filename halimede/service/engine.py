@@ -145,6 +145,10 @@ class Engine:
             self._models.publish(ModelVersion(loaded, self._engine_loop, statistics, self._settled, start_at))
             log.info("successfully loaded '%s' version %d", result.name, number)
 
+    async def give_up(self) -> None:
+        """Makes a `start` under way end soon: no further model is opened, workers that still load are killed."""
+        await self._loop.run_in_executor(None, self._backends.close)
+
     async def stop(self, timeout: float) -> bool:
         """Takes no more inferences, waits up to `timeout` seconds for those that were begun, then closes all models.
 

@@ -227,3 +227,77 @@ def test_client_that_never_reads_does_not_hold_the_server_beyond_its_timeout(sta
         begun = time.monotonic()
         assert serving.stop() == 0
         assert time.monotonic() - begun < 10
+
+
+_ENDLESS = """import time
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        (Path(args["model_repository"]) / "begun").touch()
+        time.sleep(1000)
+"""
+
+
+@SIGNALS
+@NEEDS_PYTHON_MODELS
+def test_signal_ends_a_server_whose_model_never_finishes_to_load(start: Start, repository: Path, number: int) -> None:
+    version = write_model(repository, "endless", "INT32", backend="python")
+    (version / "model.py").write_text(_ENDLESS)
+    serving = start()
+    serving.until((version.parent / "begun").exists, "did not load the model")
+    assert serving.stop(number) == 0
+
+
+def test_slow_model_delays_neither_a_quick_one_nor_a_health_check(start: Start, repository: Path) -> None:
+    folder = write_held_model(repository)
+    serving = start().wait_until_live()
+    with connect(serving) as held:
+        held.sendall(infer("held"))
+        serving.until((folder / "begun").exists, "did not run the model")
+        with connect(serving) as quick:
+            for _ in range(20):
+                quick.sendall(infer("good"))
+                assert quick.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        assert serving.status("/v2/health/ready") == 200
+        (folder / "go").touch()
+        assert held.recv(65536).startswith(b"HTTP/1.1 200 OK")
+
+
+_RAISES = """class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("no weights today")
+"""
+
+
+def _corrupt(version: Path) -> None:
+    (version / "model.onnx").write_bytes(b"no ONNX")
+
+
+def _nothing(version: Path) -> None:
+    """The version directory stays empty."""
+
+
+def _raising(version: Path) -> None:
+    (version / "model.py").write_text(_RAISES)
+
+
+@pytest.mark.parametrize(
+    ("backend", "fill", "reason"),
+    [
+        ("onnxruntime", _corrupt, "UNAVAILABLE: Internal: onnx runtime error"),
+        ("onnxruntime", _nothing, "UNAVAILABLE: "),
+        ("python", _raising, "ValueError: no weights today"),
+        ("nonesuch", _nothing, "UNAVAILABLE: Invalid argument: unable to find backend library for backend 'nonesuch'"),
+    ],
+    ids=["corrupt file", "missing file", "exception in initialize", "unknown backend"],
+)
+def test_broken_model_is_listed_with_its_reason(
+    start: Start, repository: Path, backend: str, fill: Callable[[Path], None], reason: str
+) -> None:
+    fill(write_model(repository, "bad", "INT32", backend=backend))
+    serving = start("--exit-on-error=false").wait_until_live()
+    assert reason in serving.log_text()
+    assert serving.status("/v2/models/bad/ready") == 400
+    assert serving.status("/v2/models/good/ready") == 200
