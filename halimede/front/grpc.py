@@ -51,6 +51,21 @@ CODES: dict[type[BaseException], int] = {
 }
 """The status of each kind of error (G3). Kinds derived from these have theirs."""
 
+NOT_YET = (
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
+)
+"""The RPCs of the service that are not served yet; they say so."""
+
 DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -74,6 +89,7 @@ class GrpcService:
             prefix + name: Unary(partial(self._guarded, partial(self._ask, exchange)))
             for name, exchange in EXCHANGES.items()
         }
+        rpcs.update((prefix + name, Unary(partial(_not_yet, name))) for name in NOT_YET)
         rpcs["/grpc.health.v1.Health/Check"] = Unary(partial(self._guarded, partial(self._ask, HEALTH)))
         rpcs[prefix + "ModelInfer"] = Unary(partial(self._guarded, self._infer))
         rpcs[prefix + "ModelStreamInfer"] = Bidirectional(partial(InferStream, self))
@@ -119,6 +135,10 @@ class GrpcService:
             self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
             return None
         return partial(self.port.cancel, self.port.infer(request, _UnaryReply(self.encoder, call)))
+
+
+def _not_yet(name: str, message: Buffer, call: Call) -> None:
+    finish_with(call, Unsupported(f"{name} is not supported yet"))
 
 
 def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:

@@ -18,7 +18,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.grpc import GrpcService
+from halimede.front.grpc import NOT_YET, GrpcService
 from halimede.requests import InferRequest, InferResponse
 from halimede.service.port import (
     BatchCounts,
@@ -157,8 +157,14 @@ def test_rpcs_of_the_service(client: Client) -> None:
     names = {path.removeprefix(PATH) for path in client.service.rpcs}
     assert names == {
         "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
-        "ModelInfer", "ModelStreamInfer", "/grpc.health.v1.Health/Check",
+        "ModelInfer", "ModelStreamInfer", "/grpc.health.v1.Health/Check", *NOT_YET,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_YET)
+def test_rpc_that_is_not_served_yet_says_so(client: Client, name: str) -> None:
+    call = client.unary(name, b"")
+    assert (call.sent, call.status) == ([], (12, f"{name} is not supported yet"))
 
 
 def test_server_live_and_ready(client: Client) -> None:
