@@ -110,9 +110,13 @@ def _add_tokenizer(model: Path, package: Package) -> None:
 
 def _add_digits(model: Path, _package: Package) -> None:
     import onnx
-    from digits_onnx import train_versions
+    from digits_onnx import TrainingError, train_versions
 
-    for number, classifier in train_versions().items():
+    try:
+        classifiers = train_versions()
+    except TrainingError as error:
+        raise BuildError(f"the training of {model.name} failed: {error}") from error
+    for number, classifier in classifiers.items():
         version = model / str(number)
         version.mkdir()
         onnx.save(classifier, version / "model.onnx")

@@ -4,7 +4,9 @@ Knows the images, their split and the training; not where the models go. Both cl
 with a ReLU between them and softmax at the end, so one function writes either.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +20,14 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 SEED = 0  # of the split and of the first weights: every build trains on the same images in the same order
+ROUNDS = 500  # over the images, at most: both classifiers settle earlier
 DARKEST = 16  # a pixel's largest value; the graph divides by it, so clients send the images as they are
 
 Layer = tuple[NDArray[Any], NDArray[Any]]
+
+
+class TrainingError(Exception):
+    """A classifier is not what it should be after the training; the text says why."""
 
 
 class Images(NamedTuple):
@@ -41,15 +48,30 @@ def split() -> tuple[Images, Images]:
 
 
 def train_versions() -> dict[int, onnx.ModelProto]:
-    """Version number to model: 1 a logistic regression, 2 a network with one hidden layer."""
+    """Version number to model: 1 a logistic regression, 2 a network with one hidden layer. Raises TrainingError."""
     images, _ = split()
     pixels = images.pixels.reshape(-1, 64) / DARKEST
-    regression = LogisticRegression(max_iter=500).fit(pixels, images.digits)
-    network = MLPClassifier((128,), max_iter=500, random_state=SEED).fit(pixels, images.digits)
+    with _to_the_end():
+        regression = LogisticRegression(max_iter=ROUNDS).fit(pixels, images.digits)
+        network = MLPClassifier((128,), max_iter=ROUNDS, random_state=SEED).fit(pixels, images.digits)
     return {
         1: build_classifier([(regression.coef_.T, regression.intercept_)]),
         2: build_classifier(list(zip(network.coefs_, network.intercepts_, strict=True))),
     }
+
+
+@contextmanager
+def _to_the_end() -> Iterator[None]:
+    """A training in here settles or fails. scikit-learn only warns of one that did not, and keeps an interrupt for
+    itself: it warns, and gives back what was learnt so far."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        try:
+            yield
+        except UserWarning as warning:
+            if isinstance(warning.__context__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise TrainingError(str(warning)) from warning
 
 
 def build_classifier(layers: Sequence[Layer]) -> onnx.ModelProto:

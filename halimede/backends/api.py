@@ -4,7 +4,7 @@ A backend module knows model configurations and tensors, and nothing of scheduli
 protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -51,7 +51,8 @@ class Responses(Protocol):
     """Where the outcome of a batch goes. Every method may be called from any thread, also after `execute` returned.
 
     `i` is the index of the request in the batch. A request that is not decoupled gets exactly one final response or
-    error; what is missing when the batch is finished fails with the contract's text (H50).
+    error; what is missing when the batch is finished, and was not promised for later, fails with the contract's text
+    (H50).
     """
 
     def send(
@@ -77,9 +78,12 @@ class Responses(Protocol):
         than the two marks above (a worker process)."""
         ...
 
-    def finished(self) -> None:
+    def finished(self, later: Collection[int] = ()) -> None:
         """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
-        where the model's placement is LOOP, then by the backend."""
+        where the model's placement is LOOP, then by the backend, on the loop.
+
+        `later` are the requests of a model that is not decoupled which get their one answer after this: a final `send`
+        or `fail`, on the loop too."""
         ...
 
 
@@ -94,6 +98,12 @@ class Placement(Enum):
 
 class Instance(Protocol):
     """One copy of a model that can run one batch at a time."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it can run a batch; False for good when what it runs in is gone (contract P10). Asked on the event
+        loop."""
+        ...
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         """Runs the batch. An exception fails every request of it that has no answer yet: an Error with its own text,

@@ -22,6 +22,8 @@ class IdentityInstance:
 
     __slots__ = ("_names",)
 
+    healthy = True
+
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
 

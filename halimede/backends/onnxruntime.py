@@ -54,6 +54,8 @@ _KEPT_SESSIONS = 4
 class OnnxInstance:
     """One instance: the session of its device with everything prepared that does not depend on the batch."""
 
+    healthy = True
+
     def __init__(self, config: ModelConfig, session: Any, options: Any) -> None:
         specs = (*config.inputs, *config.outputs)
         self._model = config.name

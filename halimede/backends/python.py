@@ -73,7 +73,7 @@ def _number(name: str, text: str) -> int:
 class _Flight:
     """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
 
-    `running` until the worker can take the next batch. A decoupled model may answer after that.
+    `running` until the worker can take the next batch. Senders may answer after that.
     """
 
     __slots__ = ("missing", "requests", "responses", "running")
@@ -99,8 +99,9 @@ class _Flight:
         self.missing.clear()
 
     def finish(self) -> None:
+        """The worker says for itself whom nobody will answer, so that the others get their answers later."""
         self.running = False
-        self.responses.finished()
+        self.responses.finished(self.missing)
 
 
 class PythonInstance:
@@ -109,12 +110,9 @@ class PythonInstance:
     `execute` runs on the event loop and passes the batch on; the answers come later, by the loop.
     """
 
-    def __init__(
-        self, worker: Worker, name: str, decoupled: bool, finish_limit: float, on_close: Callable[[Worker], None]
-    ) -> None:
+    def __init__(self, worker: Worker, name: str, finish_limit: float, on_close: Callable[[Worker], None]) -> None:
         self._worker = worker
         self._name = name
-        self._decoupled = decoupled
         self._finish_limit = finish_limit
         self._on_close = on_close
         self._numbers = count(1)
@@ -172,7 +170,7 @@ class PythonInstance:
             flight.answer(answer)
         if message.flags & frames.FINISHED:
             flight.finish()
-        if not flight.running and not (flight.missing and self._decoupled):
+        if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
 
     def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
@@ -282,8 +280,7 @@ class PythonBackend:
         except Error:
             self._workers.discard(worker)
             raise
-        decoupled = bool(order["decoupled"])
-        instance = PythonInstance(worker, name, decoupled, self._settings.finish_limit, self._workers.discard)
+        instance = PythonInstance(worker, name, self._settings.finish_limit, self._workers.discard)
         instance.listen(self._loop)
         return instance
 

@@ -123,7 +123,8 @@ class Server:
         if options.grpc.allowed:
             await self._open_grpc(port)
         if options.http.allowed:
-            self._http = await self._listen(options.http, HttpFront(port, offload).handle, loop)
+            front = HttpFront(port, offload, options.http_max_input_size)
+            self._http = await self._listen(options.http, front.handle, loop)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
             metrics = await self._listen(options.metrics, MetricsFront(port).handle, loop)

@@ -96,11 +96,13 @@ class Target:
 
 
 class HttpFront:
-    """`handle` is the handler of the transport's listener."""
+    """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
+    may have (contract H17)."""
 
-    def __init__(self, port: EnginePort, offload: Offload) -> None:
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
         self._port = port
         self._offload = offload
+        self._max_input_size = max_input_size
         self._targets: dict[bytes, Target] = {}
         get, post = frozenset({b"GET"}), frozenset({b"POST"})
         model = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
@@ -237,11 +239,11 @@ class HttpFront:
             length = None if text is None else wire.parse_header_length(text.decode("latin-1"), len(body))
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
                 self._offload(
-                    lambda: wire.decode_infer(model, number, body, length),
+                    lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
                     lambda decoded: self._decoded(exchange, model, number, decoded),
                 )
                 return
-            request, form = wire.decode_infer(model, number, body, length)
+            request, form = wire.decode_infer(model, number, body, length, self._max_input_size)
         except Error as error:
             self._decoded(exchange, model, number, error)
             return

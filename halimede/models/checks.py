@@ -10,7 +10,7 @@ from math import prod
 from halimede.config.model_config import ModelConfig, TensorSpec
 from halimede.errors import Error, Internal, Invalid
 from halimede.requests import InferRequest
-from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, shape_text
+from halimede.tensors import BYTES, HostMemory, Shape, Tensor, shape_text
 
 _BATCHING_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
@@ -87,8 +87,8 @@ class RequestCheck:
                 if got < 0 or (got != want and want != -1):
                     return -1
                 elements *= got
-            if not elements and batching and not shape[0]:
-                elements = prod(shape[1:])  # a batch of none counts as one (contract S6)
+            if not elements and batching and not shape[0] and prod(shape[1:]):
+                return -1  # a batch of none
             if size:
                 if tensor.memory.byte_size != elements * size:
                     return -1
@@ -205,24 +205,25 @@ class RequestCheck:
                 f"'{spec.datatype}'"
             )
         self._explain_shape(tensor, spec)
-        elements = prod(tensor.shape)
-        if self._config.max_batch_size and not tensor.shape[0]:
-            elements = prod(tensor.shape[1:])
-        if spec.datatype is BYTES:
+        elements, given = prod(tensor.shape), tensor.memory.byte_size
+        none = self._config.max_batch_size > 0 and not tensor.shape[0] and prod(tensor.shape[1:]) > 0
+        if none and not given:
+            elements = prod(tensor.shape[1:])  # the real server wants the bytes of one
+        if spec.datatype is BYTES and not (none and given):
             problem = bytes_problem(tensor, elements, model)
             if problem is not None:
                 raise problem
-        elif tensor.memory.byte_size != elements * spec.datatype.size:
+        elif given != elements * spec.datatype.size:
             raise Invalid(
                 f"input byte size mismatch for input '{name}' for model '{model}'. "
-                f"Expected {elements * spec.datatype.size}, got {tensor.memory.byte_size}"
+                f"Expected {elements * spec.datatype.size}, got {given}"
             )
 
     def _explain_shape(self, tensor: Tensor, spec: TensorSpec) -> None:
         name, model, batching = tensor.name, self._config.name, bool(self._config.max_batch_size)
         dims = tensor.shape[1:] if batching else tensor.shape
         if len(dims) == len(spec.dims):
-            if any(d < 0 for d in dims):
+            if any(d < 0 for d in tensor.shape):
                 raise Invalid(
                     f"All input dimensions should be specified for input '{name}' for model '{model}', "
                     f"got {shape_text(tensor.shape)}"
@@ -296,8 +297,3 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     if found != expected:
         return Invalid(f"expected {expected} string elements for {where}, got {found}")
     return None
-
-
-def element_type(config: ModelConfig) -> dict[str, DataType]:
-    """The datatypes of the outputs by name."""
-    return {spec.name: spec.datatype for spec in config.outputs}

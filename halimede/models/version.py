@@ -9,7 +9,7 @@ from halimede.backends.api import Placement
 from halimede.config import ModelConfig
 from halimede.models.checks import OutputShapes, RequestCheck
 from halimede.models.loader import LoadedVersion
-from halimede.requests import InferRequest, Reply
+from halimede.requests import InferRequest, Moment, Reply
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
@@ -60,13 +60,18 @@ class ModelVersion:
         """How many inferences wait for an instance."""
         return self._runner.waiting
 
+    @property
+    def healthy(self) -> bool:
+        """Whether every instance can run a batch (contract P10)."""
+        return all(instance.healthy for instance in self.loaded.instances)
+
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error where the request does not fit the model."""
         check = self._check
         batch_size = check.check(request)
-        batch_key = check.batch_key(request) if batch_size else None
+        batch_key = check.batch_key(request) if self.config.max_batch_size else None
         inference = Inference(key, request, reply, batch_size, check.outputs(request), batch_key)
-        inference.times[0] = start
+        inference.times[Moment.REQUEST_START] = start
         self.held += 1
         return inference
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from halimede.requests import Moment
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.queue import FifoQueue
 
@@ -46,12 +47,12 @@ class DynamicPolicy(FifoQueue):
 
     def _due(self, now: int) -> int | Wake:
         """How many of the waiting requests to run now, or when to look again (contract S21, S22)."""
-        fitting, best, grown = self._fitting()
-        overdue_at = self._queue[0].times[1] + self._delay_ns
+        fitting, best, full = self._fitting()
+        overdue_at = self._queue[0].times[Moment.QUEUE_START] + self._delay_ns
         overdue = self._delay_ns and now >= overdue_at
         if best.requests and not overdue:
             return best.requests
-        if grown or overdue or not self._delay_ns or fitting.rows >= self._max_preferred:
+        if full or overdue or not self._delay_ns or fitting.rows >= self._max_preferred:
             return fitting.requests
         return Wake(overdue_at)
 

@@ -5,7 +5,7 @@ event loop. The two meet in a queue of outcomes, whose two ends may be used from
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, scatter
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, Tensor
+
+_NOBODY: frozenset[int] = frozenset()
 
 
 class Outcome(NamedTuple):
@@ -33,17 +35,19 @@ class Outcome(NamedTuple):
 
 class Execution:
     """`notify` is called with this object, on whatever thread, when there is something to drain: at the end of the
-    batch, and for a decoupled model at every outcome. `instance` is the index of the instance that runs it, `rows` the
-    batch size."""
+    batch, and for a decoupled model, or a request that answers `later`, at every outcome. `instance` is the index of
+    the instance that runs it, `rows` the batch size."""
 
     __slots__ = (
         "_datatypes",
         "_decoupled",
         "_notify",
+        "_told",
         "compute_end",
         "done",
         "input_end",
         "instance",
+        "later",
         "on_loop",
         "outcomes",
         "output_start",
@@ -66,11 +70,13 @@ class Execution:
         self.rows = rows
         self.outcomes: deque[Outcome] = deque()
         self.done = False
+        self.later = _NOBODY
         self.on_loop = False
         self.start = self.input_end = self.output_start = self.compute_end = 0
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify
+        self._told = False
 
     # What the backend reads.
 
@@ -102,14 +108,16 @@ class Execution:
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.input_end, self.output_start = input_end, output_start
 
-    def finished(self) -> None:
+    def finished(self, later: Collection[int] = ()) -> None:
         self.compute_end = monotonic_ns()
+        if later:
+            self.later = frozenset(later)
         self.done = True
         self._notify(self)
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        if self._decoupled:
+        if self._decoupled or outcome.i in self.later:
             self._notify(self)
 
     # What the runner does with it.
@@ -134,6 +142,20 @@ class Execution:
         self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
 
+    def single_answers(self) -> list[Outcome]:
+        """One answer for each request, when the batch is over; for those that answer later, the first that they gave
+        since. Takes all outcomes."""
+        said = [self.outcomes.popleft() for _ in range(len(self.outcomes))]
+        answers: list[Outcome] = []
+        if not self._told:
+            self._told = True
+            answers = single_answers(said, [i for i in range(len(self.requests)) if i not in self.later])
+        for outcome in said if self.later else ():
+            if outcome.i in self.later:
+                self.later -= {outcome.i}
+                answers += single_answers([outcome], [outcome.i])
+        return answers
+
     def settle_times(self) -> None:
         """Fills the moments that nobody marked, so that the phases always add up."""
         self.input_end = self.input_end or self.start
@@ -144,14 +166,14 @@ class Execution:
         return self.start, self.input_end or self.start, self.output_start or now, now
 
 
-def single_answers(outcomes: Iterable[Outcome], requests: int) -> list[Outcome]:
-    """What each request of a batch gets, where each must get one response: that response, the error that came before
+def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list[Outcome]:
+    """What each of these requests gets, where each must get one response: that response, the error that came before
     any, or the contract's complaint about their number (H50)."""
-    responses: list[list[Outcome]] = [[] for _ in range(requests)]
+    responses: dict[int, list[Outcome]] = {i: [] for i in requests}
     for outcome in outcomes:
-        if 0 <= outcome.i < requests and (outcome.answer is not None or outcome.again):
+        if outcome.i in responses and (outcome.answer is not None or outcome.again):
             responses[outcome.i].append(outcome)
-    return [_single(i, said) for i, said in enumerate(responses)]
+    return [_single(i, said) for i, said in responses.items()]
 
 
 def _single(i: int, said: list[Outcome]) -> Outcome:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from halimede.errors import Cancelled, Error, Internal, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
-from halimede.scheduling.execution import Execution, Outcome, single_answers
+from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import Quickness, TurnBudget
 from halimede.scheduling.instances import Instances, Runnable
@@ -270,7 +270,8 @@ class Runner:
                     self._end(inference, self._broke(error), monotonic_ns(), Reason.OTHER)
 
     def _outcomes(self, execution: Execution, done: bool) -> Iterable[Outcome]:
-        """What the batch has to say now: as it comes for a decoupled model, one answer each at the end for others."""
+        """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
+        or after it where the backend said so."""
         outcomes, number = execution.outcomes, len(execution.requests)
         if self._facts.decoupled:
             taken = [outcomes.popleft() for _ in range(len(outcomes))]
@@ -279,8 +280,7 @@ class Runner:
             return ()
         if number == 1 and len(outcomes) == 1 and outcomes[0].answer is not None and outcomes[0].final:
             return (outcomes.popleft(),)
-        answers = single_answers(outcomes, number)
-        outcomes.clear()
+        answers = execution.single_answers()
         # Those that shall run again are put back at the front, the first of them last.
         return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
 

@@ -17,7 +17,7 @@ from halimede.backends.registry import create_backend
 from halimede.config import TensorSpec
 from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
 from halimede.models.backend_pool import BackendPool
-from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.lifecycle import ModelTable, plan
 from halimede.models.loader import LoadOptions, LoadResult, load
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.models.version import ModelVersion
@@ -239,20 +239,26 @@ class Engine:
     def _server_ready(self, query: port.ServerReady) -> bool:
         if self._exiting:
             raise Unavailable("Server exiting")
-        return self._ready and (not self._options.strict_readiness or self._models.all_ready())
+        return self._ready and (not self._options.strict_readiness or self._all_ready())
+
+    def _all_ready(self) -> bool:
+        """Strict readiness (contract H8): also every version that serves must be able to."""
+        return self._models.all_ready() and all(
+            version.healthy for record in self._models for version in self._models.ready_versions(record.name)
+        )
 
     def _server_metadata(self, query: port.ServerMetadata) -> port.ServerFacts:
         return port.ServerFacts(self._options.server_id, __version__, EXTENSIONS)
 
     def _model_ready(self, query: port.ModelReady) -> bool:
-        """Contract H10, G4, H14."""
+        """Contract H10, G4, H14, P10."""
         record = self._models.get(query.model)
         if record is None or (query.version != -1 and query.version not in record.versions):
             self._models.find(query.model, query.version)
             raise Internal(f"model '{query.model}' is ready and not known")
-        if query.version == -1:
-            return bool(self._models.ready_versions(query.model))
-        return record.versions[query.version].state is State.READY
+        ready = self._models.ready_versions(query.model)
+        asked = ready[-1:] if query.version == -1 else [v for v in ready if v.number == query.version]
+        return any(version.healthy for version in asked)
 
     def _model_metadata(self, query: port.ModelMetadata) -> port.ModelFacts:
         version = self._models.find(query.model, query.version)

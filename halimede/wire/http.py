@@ -70,25 +70,36 @@ _RAW_FORM: Final = ResponseForm(True, {})
 
 
 def decode_infer(
-    model: str, version: int, body: memoryview, header_length: int | None
+    model: str, version: int, body: memoryview, header_length: int | None, max_input_size: int
 ) -> tuple[InferRequest, ResponseForm]:
     """The inference that `body` asks of a model.
 
     `header_length` is how much of the body is JSON, None for all of it; a body without JSON is raw input (H34, D45).
-    Binary inputs are views of `body`, JSON inputs new bytes. Raises Error: Internal where JSON is malformed or of a
-    wrong type (H19), else Invalid or Unsupported.
+    Binary inputs are views of `body`, JSON inputs new bytes. Neither the JSON, nor an input in it, nor raw input may
+    have more than `max_input_size` bytes (H17). Raises Error: Internal where JSON is malformed or of a wrong type
+    (H19), else Invalid or Unsupported.
     """
     request = InferRequest(model, version)
     end = len(body)
     at = end if header_length is None else header_length
     if at == 0:
+        if end > max_input_size:
+            raise Invalid(
+                f"Raw input has a byte_size ({end} bytes) that exceeds the maximum allowed value of {max_input_size} "
+                "bytes. Use --http-max-input-size to increase the limit."
+            )
         request.raw = HostMemory(body)
         return request, _RAW_FORM
+    if at > max_input_size:
+        raise Invalid(
+            f"request JSON size of {at} bytes exceeds the maximum allowed input size of {max_input_size} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
     head = None
     if header_length is not None and at <= _SHORT_HEAD:
         head = _remembered(bytes(body[:at]))
     if head is None or head.binary_size != end - at:
-        head = read_head(body[:at], model, end - at)
+        head = read_head(body[:at], model, end - at, max_input_size)
     request.id = head.id
     request.outputs = head.outputs
     if head.fields:
@@ -109,7 +120,8 @@ def decode_infer(
 
 @lru_cache(maxsize=_REMEMBERED_HEADS)
 def _remembered(text: bytes) -> Head | None:
-    """The head whatever follows it; None if something is wrong with it or it carries data itself."""
+    """The head whatever follows it; None if something is wrong with it or it carries data itself (which is also what
+    the limit of the server concerns)."""
     try:
         head = read_head(text, "", None)
     except Error:

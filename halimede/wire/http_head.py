@@ -55,12 +55,13 @@ _ABSENT: Final = object()
 _NO_PARAMETERS: Final[dict[str, Any]] = {}
 
 
-def read_head(text: Buffer, model: str, room: int | None) -> Head:
-    """Reads the JSON that is followed by `room` bytes, or by None: as many as it says. Raises Error."""
+def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> Head:
+    """Reads the JSON that is followed by `room` bytes, or by None: as many as it says. Raises Error, also where one
+    input that stands in it takes more than `limit` bytes (H17)."""
     document = _object(json.read(text))
     request_id = _string(document, "id") if "id" in document else ""
     binary, fields, parameters = _read_parameters(document.get("parameters", _NO_PARAMETERS))
-    inputs, binary_size = _read_inputs(document, request_id, model, room)
+    inputs, binary_size = _read_inputs(document, request_id, model, room, limit)
     listed: dict[str, bool] = {}
     if "outputs" in document:
         for item in _array(document, "outputs"):
@@ -73,12 +74,14 @@ def read_head(text: Buffer, model: str, room: int | None) -> Head:
 # Inputs.
 
 
-def _read_inputs(document: dict[str, Any], request_id: str, model: str, room: int | None) -> tuple[list[Input], int]:
+def _read_inputs(
+    document: dict[str, Any], request_id: str, model: str, room: int | None, limit: int
+) -> tuple[list[Input], int]:
     inputs: list[Input] = []
     names: set[str] = set()
     at = 0
     for item in _array(document, "inputs"):
-        read = _read_input(_object(item), names, request_id)
+        read = _read_input(_object(item), names, request_id, limit)
         inputs.append(read)
         name, _, _, size, _ = read
         names.add(name)
@@ -92,7 +95,7 @@ def _read_inputs(document: dict[str, Any], request_id: str, model: str, room: in
     return inputs, at
 
 
-def _read_input(item: dict[str, Any], names: set[str], request_id: str) -> Input:
+def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> Input:
     settings = _object(item.get("parameters"))
     source = _source(item, settings)
     name = _string(item, "name")
@@ -103,7 +106,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str) -> Input
     if source == "binary_data_size":
         return name, datatype, shape, _unsigned(settings, source), None
     if source == "data":
-        return name, datatype, shape, 0, pack_data(name, datatype, shape, item[source])
+        return name, datatype, shape, 0, pack_data(name, datatype, shape, item[source], limit)
     raise _no_shared_memory("input", name)
 
 

@@ -60,26 +60,38 @@ _KINDS = {DATATYPES[name]: kind for name, kind in _kinds().items()}
 # From JSON.
 
 
-def pack_data(name: str, datatype: DataType, shape: Shape, data: Any) -> bytes:
+def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int = INT64_MAX) -> bytes:
     """The bytes of the input `name` whose JSON member is `data`: nested or flat, only the count of elements matters.
 
-    Raises Internal or Invalid in the protocol's words. Strings are not counted: the core does that (H70).
+    Raises Internal or Invalid in the protocol's words; Invalid too where it takes more than `limit` bytes (H17).
+    Strings are not counted: the core does that (H70).
     """
     count = _element_count(name, datatype, shape)
     if count == 0:
         return b""
     if type(data) is not list:
         raise Internal("Unable to parse 'data': attempt to access JSON non-array as array")
+    _check_size(name, count * datatype.size, limit)
     kind = _KINDS.get(datatype)
     if kind is not None:
         return _pack_numbers(kind, datatype, count, data)
     if datatype is BYTES:
-        return _pack_strings(data)
+        packed = _pack_strings(data)
+        _check_size(name, len(packed), limit)
+        return packed
     if datatype is FP16 or datatype is BF16:
         raise Invalid(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
         )
     raise Invalid(f"invalid datatype for input {name}")
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise Invalid(
+            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} "
+            "bytes. Use --http-max-input-size to increase the limit."
+        )
 
 
 def _element_count(name: str, datatype: DataType, shape: Shape) -> int:

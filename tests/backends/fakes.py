@@ -1,7 +1,7 @@
 """What a backend needs to be run alone: batches, a receiver of responses, configurations and model folders."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -71,7 +71,7 @@ class FakeResponses:
     def compute_times(self, input_end: int, output_start: int) -> None:
         raise AssertionError("the marks of arrays() and scatter() are right for backends in this process")
 
-    def finished(self) -> None:
+    def finished(self, later: Collection[int] = ()) -> None:
         raise AssertionError("only a backend placed on the loop may call this")
 
 

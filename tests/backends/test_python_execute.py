@@ -226,7 +226,38 @@ def test_first_response_of_a_sender_is_the_answer(shared: tuple[Rig, PythonInsta
 
 
 @pytest.mark.parametrize("source", ["", "returned = [None]", "requests[0].get_response_sender()"])
-def test_request_that_is_never_answered_is_left_open(shared: tuple[Rig, PythonInstance, str], source: str) -> None:
+def test_request_that_nobody_will_answer_is_given_up(shared: tuple[Rig, PythonInstance, str], source: str) -> None:
     rig, instance, _ = shared
     responses = rig.run(instance, scripted(source))
-    assert (responses.sent, responses.failed) == ({}, {})
+    assert (responses.sent, responses.failed, responses.given_up) == ({}, {}, {0})
+
+
+def test_instance_is_free_while_senders_wait(shared: tuple[Rig, PythonInstance, str]) -> None:
+    """What one execute promised, the next one answers, gives up, or both in a batch where another was answered."""
+    rig, instance, _ = shared
+    source = """
+        self.kept = [request.get_response_sender() for request in requests[1:]]
+        returned = [R([T([0])]), None, None]
+    """
+    first = rig.begin(instance, scripted(source), FakeRequest(), FakeRequest()).wait_free()
+    assert first.arrays(0)["OUTPUT0"].tolist() == [0]
+    assert first.later == [1, 2]
+    second = rig.run(instance, scripted("self.kept.pop().send(R([T([2])]), 1); returned = [R([T([9])])]"))
+    assert second.arrays()["OUTPUT0"].tolist() == [9]
+    assert first.later == [1]
+    rig.run(instance, scripted("self.kept.clear(); returned = [R([T([9])])]"))
+    first.wait()
+    assert first.arrays(2)["OUTPUT0"].tolist() == [2]
+    assert (set(first.sent), first.given_up, first.failed) == ({0, 2}, {1}, {})
+
+
+def test_sender_sends_once_after_execute_too(shared: tuple[Rig, PythonInstance, str]) -> None:
+    rig, instance, _ = shared
+    first = rig.begin(instance, scripted("self.kept = requests[0].get_response_sender()")).wait_free()
+    source = """
+        self.kept.send(R([T([1])]))
+        self.kept.send(R([T([2])]), 1)
+    """
+    second = rig.run(instance, scripted(source))
+    assert first.wait().arrays()["OUTPUT0"].tolist() == [1]
+    assert "Non-decoupled model cannot send more than one response." in second.failed[0].message

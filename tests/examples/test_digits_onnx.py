@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import build_repository
+import digits_onnx
 import numpy as np
 import onnxruntime
 import pytest
-from digits_onnx import Images, build_classifier, split
+from build_repository import BuildError
+from digits_onnx import Images, TrainingError, build_classifier, split, train_versions
 from numpy.typing import NDArray
+from sklearn.neural_network import MLPClassifier
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +48,31 @@ def test_split_shares_no_image_and_is_the_same_again(held_out: Images) -> None:
     np.testing.assert_array_equal(again.pixels, held_out.pixels)
     assert (len(train.digits), len(again.digits)) == (1347, 450)
     assert not {image.tobytes() for image in train.pixels} & {image.tobytes() for image in again.pixels}
+
+
+def build_digits(root: Path) -> None:
+    recipes = [recipe for recipe in build_repository.RECIPES if recipe.name == "digits"]
+    build_repository.build(root / "repository", root / "cache", recipes, lambda line: None)
+
+
+def test_training_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    # What scikit-learn calls at the end of each round.
+    monkeypatch.setattr(MLPClassifier, "_update_no_improvement_count", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build_digits(tmp_path)
+    assert list((tmp_path / "repository").iterdir()) == []
+
+
+def test_training_that_does_not_settle_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits_onnx, "ROUNDS", 2)
+    with pytest.raises(TrainingError):
+        train_versions()
+    with pytest.raises(BuildError, match=r"^the training of digits failed: "):
+        build_digits(tmp_path)
+    assert list((tmp_path / "repository").iterdir()) == []
 
 
 def test_classifier_of_two_layers_equals_the_arithmetic() -> None:

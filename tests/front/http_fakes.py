@@ -9,6 +9,8 @@ from halimede.front.http import HttpFront
 from halimede.tensors import Buffer
 from tests.front.fakes import FakePort
 
+MAX_INPUT_SIZE = 1 << 23
+
 
 class FakeExchange:
     """One request; `answers` are all that were given to it (a connection takes the first and ignores the others)."""
@@ -75,7 +77,7 @@ class Rig:
     offload: HeldOffload = field(default_factory=HeldOffload)
 
     def __post_init__(self) -> None:
-        self.front = HttpFront(self.port, self.offload)
+        self.front = HttpFront(self.port, self.offload, MAX_INPUT_SIZE)
 
     def ask(self, method: str, target: str, body: Buffer = b"", **headers: str) -> FakeExchange:
         exchange = FakeExchange(method, target, body, **headers)

@@ -30,6 +30,7 @@ from halimede.service.port import (
     ModelMetadata,
     ModelReady,
     ModelStatistics,
+    ModelTransaction,
     Query,
     ServerFacts,
     ServerLive,
@@ -38,7 +39,7 @@ from halimede.service.port import (
     TensorFacts,
 )
 from halimede.tensors import FP16, FP32, INT32, HostMemory, Tensor, array_of, tensor_of
-from tests.front.http_fakes import FakeExchange, Rig
+from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
 BINARY_HEAD = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","parameters":{"binary_data_size":8}}]}'
@@ -431,6 +432,19 @@ def test_large_json_is_read_on_another_thread() -> None:
     rig.offload.run()
     rig.port.inferences[0].reply.send(response(1), True)
     assert exchange.status == 200
+
+
+def test_json_past_the_limit_is_refused_after_the_model_is_known() -> None:
+    """Contract H17, H30."""
+    rig = Rig()
+    exchange = infer(rig, b" " * (MAX_INPUT_SIZE + 1))
+    rig.offload.run()
+    assert exchange.status == 400
+    assert b"JSON size of 8388609 bytes exceeds the maximum allowed input size of 8388608 bytes." in exchange.body_sent
+    rig = answering({ModelTransaction("m"): UNKNOWN})
+    exchange = infer(rig, b" " * (MAX_INPUT_SIZE + 1))
+    rig.offload.run()
+    assert exchange.status == 404
 
 
 def test_large_json_that_is_wrong_is_refused() -> None:

@@ -11,6 +11,7 @@ from halimede.models.loader import LoadedVersion
 
 class FakeInstance:
     def __init__(self, place: InstancePlace, log: list[str]) -> None:
+        self.healthy = True
         self.place = place
         self._log = log
 
@@ -90,10 +91,11 @@ class OneBackend:
         return self._backend
 
 
-def loaded(config: ModelConfig, number: int = 1, log: list[str] | None = None) -> LoadedVersion:
+def loaded(config: ModelConfig, number: int = 1, log: list[str] | None = None, instances: int = 1) -> LoadedVersion:
     log = [] if log is None else log
-    place = InstancePlace("m_0_0", config.instance_groups[0].kind, 0, 0, 1)
-    return LoadedVersion(number, config, FakeModel(log), [FakeInstance(place, log)], load_seconds=0.0)
+    kind = config.instance_groups[0].kind
+    made = [FakeInstance(InstancePlace(f"m_0_{i}", kind, 0, i, instances), log) for i in range(instances)]
+    return LoadedVersion(number, config, FakeModel(log), [*made], load_seconds=0.0)
 
 
 def repository(root: Path, models: Mapping[str, str | None], versions: Sequence[str] = ("1",)) -> Path:

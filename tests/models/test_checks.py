@@ -495,3 +495,16 @@ def test_view_of_a_larger_body_is_only_as_long_as_the_view() -> None:
     body = memoryview(bytes(100))
     tensor = Tensor("INPUT0", FP32, (1, 4), HostMemory(body[20:36]))
     assert RequestCheck(FIXED).check(asking(tensor)) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "byte_size", "text"),
+    [
+        ((0, 4), 16, "Expected 0, got 16"),
+        ((0, 4), 0, "Expected 16, got 0"),
+    ],
+)
+def test_batch_of_none_is_refused_whatever_it_carries(shape: tuple[int, ...], byte_size: int, text: str) -> None:
+    """It would spoil the batch that it is put into: its rows count as one, its bytes are those of none."""
+    config = config_of(TensorSpec("INPUT0", FP32, (4,)), max_batch_size=8)
+    assert refusal(config, asking(Tensor("INPUT0", FP32, shape, HostMemory(bytes(byte_size))))).endswith(text)

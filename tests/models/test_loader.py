@@ -212,6 +212,8 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
     version = opened(load_model(tmp_path, CONFIG, backend))
 
     class Stuck:
+        healthy = True
+
         def execute(self, batch: object, responses: object) -> None:
             raise NotImplementedError
 

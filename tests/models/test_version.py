@@ -1,5 +1,6 @@
 import pytest
 
+from halimede.backends.api import Instance
 from halimede.config import DynamicBatching
 from halimede.errors import Invalid
 from halimede.models.version import ModelVersion, policy_for
@@ -7,7 +8,7 @@ from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, inference
 from tests.models.configs import asking, config_of, given, spec
-from tests.models.fakes import loaded
+from tests.models.fakes import FakeInstance, loaded
 
 MS = 1_000_000
 
@@ -45,6 +46,17 @@ def test_version_counts_the_inferences_that_hold_it() -> None:
     assert (made.version.held, len(made.settled)) == (0, 2)
     assert [one.rows for one in made.observer.successes] == [1, 2]
     assert {one.times[0] for one in made.observer.successes} == {123}
+
+
+def test_version_is_healthy_while_all_its_instances_are() -> None:
+    opened = loaded(config_of(spec("x", "INT32", [-1])), instances=2)
+    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    assert version.healthy
+    second: Instance = opened.instances[1]
+    assert isinstance(second, FakeInstance)
+    second.healthy = False
+    assert not version.healthy
+    version.close()
 
 
 def test_version_is_not_held_by_a_request_that_does_not_fit() -> None:

@@ -53,6 +53,23 @@ def test_execution_placed_on_the_loop_is_not_over_when_the_call_returns() -> Non
     assert (notices, execution.done) == ([1], True)
 
 
+def test_execution_tells_of_answers_after_its_end_where_they_were_announced() -> None:
+    execution, notices = execution_of(3)
+    execution.run(lambda batch, responses: None, False)
+    execution.finished([1])
+    assert [(answer.i, str(answer.answer)) for answer in execution.single_answers()] == [
+        (0, "expected a single response, got 0"),
+        (2, "expected a single response, got 0"),
+    ]
+    execution.send(0, [tensor(0)])
+    execution.send(1, [tensor(1)])
+    assert len(notices) == 2
+    assert [(answer.i, answer.final) for answer in execution.single_answers()] == [(1, True)]
+    execution.send(1, [tensor(2)])
+    assert len(notices) == 2
+    assert execution.single_answers() == []
+
+
 @pytest.mark.parametrize("finishes", [True, False])
 @pytest.mark.parametrize(
     ("raised", "kind", "text"),

@@ -163,6 +163,79 @@ def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]
     assert all(isinstance(reply.only, InferResponse) for reply in replies)
 
 
+# Models of one response that answer after the batch.
+
+
+def test_request_that_answers_later_does_not_hold_the_instance() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], on_loop=True)
+    first, second = rig.submit("first"), rig.submit("second")
+    held[0].finished([0])
+    assert len(held) == 2
+    assert first.answers == []
+    held[0].send(0, [tensor()])
+    assert first.response.id == "first"
+    held[1].send(0, [tensor()])
+    held[1].finished()
+    assert second.response.id == "second"
+    assert rig.settled == ["first", "second"]
+    assert rig.observer.executions == [1, 1]
+    for times in rig.observer.times:
+        assert times[Moment.QUEUE_START :] == sorted(times[Moment.QUEUE_START :])
+
+
+def test_batch_of_which_some_answer_later_answers_the_others_at_its_end() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], DynamicPolicy(8, [4], 0, start_at=4), on_loop=True)
+    now, missing, late, failing = (rig.submit(name, 1) for name in ("now", "missing", "late", "failing"))
+    held[0].send(0, [tensor()])
+    held[0].finished([3, 2])
+    assert now.response.id == "now"
+    assert str(missing.error) == "expected a single response, got 0"
+    assert late.answers == failing.answers == []
+    held[0].fail(3, Internal("gone"))
+    assert str(failing.error) == "gone"
+    held[0].send(2, [tensor()])
+    assert late.response.id == "late"
+    assert rig.settled == ["now", "missing", "failing", "late"]
+
+
+def test_answer_given_before_the_end_of_the_batch_counts_for_a_request_that_may_answer_later() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], DynamicPolicy(8, [2], 0, start_at=2), on_loop=True)
+    first, second = rig.submit("a", 1), rig.submit("b", 1)
+    held[0].send(1, [tensor()])
+    held[0].finished([0, 1])
+    assert (first.answers, second.response.id) == ([], "b")
+    held[0].send(0, [tensor()])
+    assert first.response.id == "a"
+
+
+def test_request_that_is_given_up_later_says_so() -> None:
+    """Contract H50."""
+    held: list[Execution] = []
+    rig = Rig([held.append], on_loop=True)
+    reply = rig.submit()
+    held[0].finished([0])
+    held[0].send(0, None)
+    assert str(reply.error) == "expected a single response, got 0"
+
+
+def test_late_answers_beyond_the_first_are_ignored() -> None:
+    """Also where the request runs again by then, in another batch."""
+    held: list[Execution] = []
+    rig = Rig([held.append], on_loop=True)
+    reply = rig.submit("a")
+    held[0].finished([0])
+    held[0].again(0)
+    assert len(held) == 2
+    held[0].send(0, [tensor("y")])
+    assert reply.answers == []
+    echo(held[1])
+    held[1].finished()
+    assert [one.name for one in reply.response.outputs] == ["x"]
+
+
 # Decoupled models.
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from halimede import __version__
+from halimede.backends.api import Batch, Responses
 from halimede.errors import Cancelled, DecoupledModel, Error, Invalid, NotFound, Unavailable
 from halimede.models.lifecycle import State
 from halimede.options import ServerOptions
@@ -285,6 +286,47 @@ def test_engine_with_a_broken_model_is_ready_only_where_that_is_allowed(
         options = options_for(tmp_path, {"good": IDENTITY, "broken": "x y z"}, strict_readiness=strict)
         async with running(options) as engine:
             assert await ask(engine, port.ServerReady()) is ready
+
+    run(scenario)
+
+
+class DeadInstance:
+    """An instance whose process is gone."""
+
+    healthy = False
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        raise AssertionError("not asked to run anything")
+
+    def close(self) -> None:
+        """Nothing left to close."""
+
+
+@pytest.mark.parametrize(("strict", "ready"), [(True, False), (False, True)])
+def test_engine_with_a_dead_instance_says_which_version_is_not_ready(tmp_path: Path, strict: bool, ready: bool) -> None:
+    """Contract P10, H8, H10."""
+
+    async def scenario() -> None:
+        (tmp_path / "m" / "2").mkdir(parents=True)
+        config = IDENTITY + "version_policy { all { } }"
+        options = options_for(tmp_path, {"m": config, "other": IDENTITY}, strict_readiness=strict)
+        async with running(options) as engine:
+            assert await ask(engine, port.ServerReady()) is True
+            first, second = engine.models.ready_versions("m")
+            first.loaded.instances.append(DeadInstance())
+
+            async def answers() -> list[object]:
+                found: list[object] = []
+                for name, number in (("m", 1), ("m", 2), ("m", -1), ("other", -1)):
+                    answer = await ask(engine, port.ModelReady(name, number))
+                    found.append(answer)
+                return found
+
+            assert await answers() == [False, True, True, True]
+            assert await ask(engine, port.ServerReady()) is ready
+            second.loaded.instances.append(DeadInstance())
+            assert await answers() == [False, False, False, True]
+            assert await ask(engine, port.ServerLive()) is True
 
     run(scenario)
 

@@ -45,6 +45,7 @@ BINARY_ITEM: dict[str, Any] = {
 }
 THREE = struct.pack("<3i", 1, 2, 3)
 JSON_FORM = ResponseForm(False, {})
+LIMIT = 1 << 26
 
 
 def item(**changes: Any) -> dict[str, Any]:
@@ -54,7 +55,16 @@ def item(**changes: Any) -> dict[str, Any]:
 
 def decode(document: object, tail: bytes = b"", model: str = "int32") -> tuple[InferRequest, ResponseForm]:
     head = document if isinstance(document, bytes) else orjson.dumps(document)
-    return decode_infer(model, -1, memoryview(head + tail), len(head))
+    return decode_infer(model, -1, memoryview(head + tail), len(head), LIMIT)
+
+
+HINT = "Use --http-max-input-size to increase the limit."
+
+
+def refused_by_limit(body: bytes, header_length: int | None, limit: int) -> str:
+    with pytest.raises(Invalid) as caught:
+        decode_infer("int32", -1, memoryview(body), header_length, limit)
+    return caught.value.message
 
 
 def refused(document: object, tail: bytes = b"") -> Error:
@@ -140,7 +150,7 @@ def test_header_length_refused(text: str, words: str) -> None:
 
 def test_request_of_json() -> None:
     text = b'{"x":1,"outputs":[{"name":"OUTPUT0"}],"inputs":[{"data":[1],"datatype":"INT32","shape":[1],"name":"I"}]}'
-    request, form = decode_infer("int32", 2, memoryview(text), None)
+    request, form = decode_infer("int32", 2, memoryview(text), None, LIMIT)
     assert (request.model_name, request.version, request.id) == ("int32", 2, "")
     assert list(request.inputs) == ["I"]
     assert (request.inputs["I"].datatype, request.inputs["I"].shape) == (INT32, (1,))
@@ -155,7 +165,7 @@ def test_request_with_binary_input_views_the_body() -> None:
     head = orjson.dumps(document)
     body = bytearray(head + THREE)
     for _ in range(2):
-        request, form = decode_infer("int32", -1, memoryview(body), len(head))
+        request, form = decode_infer("int32", -1, memoryview(body), len(head), LIMIT)
         view = request.inputs["INPUT0"].memory.host()
         assert view.obj is body
         assert bytes(view) == THREE
@@ -209,10 +219,50 @@ def test_same_head_before_too_much_too_little_and_enough() -> None:
 
 @pytest.mark.parametrize(("body", "header_length"), [(b"", None), (b"", 0), (b"hello", 0)])
 def test_raw_request(body: bytes, header_length: int | None) -> None:
-    request, form = decode_infer("int32", -1, memoryview(body), header_length)
+    request, form = decode_infer("int32", -1, memoryview(body), header_length, LIMIT)
     assert request.raw is not None
     assert bytes(request.raw.host()) == body
     assert (request.inputs, form.binary, form.listed) == ({}, True, {})
+
+
+def test_json_past_the_limit_is_not_read() -> None:
+    """Contract H17."""
+    error = refused_by_limit(b"{" * 101, None, 100)
+    assert error == f"request JSON size of 101 bytes exceeds the maximum allowed input size of 100 bytes. {HINT}"
+
+
+def test_remembered_head_is_not_let_past_the_limit() -> None:
+    head = orjson.dumps({"inputs": [BINARY_ITEM]})
+    body, size = head + THREE, len(head)
+    for _ in range(2):
+        assert decode_infer("int32", -1, memoryview(body), size, size)[0].inputs
+        error = refused_by_limit(body, size, size - 1)
+        assert error.startswith(
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {size - 1} "
+        )
+
+
+def test_binary_input_has_no_limit() -> None:
+    document = {
+        "inputs": [{"name": "A", "shape": [1000], "datatype": "INT8", "parameters": {"binary_data_size": 1000}}]
+    }
+    head = orjson.dumps(document)
+    request, _ = decode_infer("int32", -1, memoryview(head + bytes(1000)), len(head), len(head))
+    assert len(raw(request.inputs["A"])) == 1000
+
+
+def test_json_input_past_the_limit() -> None:
+    document = orjson.dumps({"inputs": [item(shape=[99], datatype="FP64")]})
+    error = refused_by_limit(document, None, 100)
+    assert error == (
+        f"JSON input 'INPUT0' has a byte_size (792 bytes) that exceeds the maximum allowed value of 100 bytes. {HINT}"
+    )
+
+
+def test_raw_request_past_the_limit() -> None:
+    assert decode_infer("int32", -1, memoryview(bytes(100)), 0, 100)[0].raw is not None
+    error = refused_by_limit(bytes(101), 0, 100)
+    assert error == f"Raw input has a byte_size (101 bytes) that exceeds the maximum allowed value of 100 bytes. {HINT}"
 
 
 def test_outputs_and_their_form() -> None:
@@ -407,7 +457,7 @@ def as_request(body: bytes, header_length: int | None) -> tuple[InferRequest, Re
     """A response read as a request: its outputs become inputs."""
     end = len(body) if header_length is None else header_length
     head = body[:end].replace(b'"outputs":[', b'"inputs":[', 1)
-    return decode_infer("m", 1, memoryview(head + body[end:]), None if header_length is None else len(head))
+    return decode_infer("m", 1, memoryview(head + body[end:]), None if header_length is None else len(head), LIMIT)
 
 
 @given(tensors(), st.text(st.characters(codec="utf-8")))
@@ -469,7 +519,7 @@ def test_corrupted_request_is_read_or_refused(which: int, seed: int, changes: in
         body = body or bytearray(b"{")
     header_length = chance.choice([None, min(length, len(body)), chance.randrange(len(body) + 1)])
     try:
-        request, form = decode_infer("m", 1, memoryview(body), header_length)
+        request, form = decode_infer("m", 1, memoryview(body), header_length, LIMIT)
     except Error as error:
         refusal = encode_error(error).decode("utf-8", "replace")
     else:

@@ -180,6 +180,26 @@ def test_no_elements_whatever_the_data(datatype: str, data: object) -> None:
     assert pack_data("INPUT0", DATATYPES[datatype], (2, 0), data) == b""
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data", "size"),
+    [("FP64", (2, 3), [1] * 6, 48), ("BYTES", (2,), ["é", "abc"], 13)],
+)
+def test_data_up_to_the_limit_and_past_it(datatype: str, shape: Shape, data: list[object], size: int) -> None:
+    """Contract H17."""
+    assert len(pack_data("I", DATATYPES[datatype], shape, data, size)) == size
+    with pytest.raises(Invalid) as caught:
+        pack_data("I", DATATYPES[datatype], shape, data, size - 1)
+    assert caught.value.message == (
+        f"JSON input 'I' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {size - 1} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+def test_shape_past_the_limit_counts_before_the_data() -> None:
+    with pytest.raises(Invalid, match=r"^JSON input 'I' has a byte_size \(4000000000000 bytes\)"):
+        pack_data("I", INT32, (10**12,), ["x"], 100)
+
+
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
 def test_half_precision_refused(datatype: str) -> None:
     with pytest.raises(Invalid) as caught:

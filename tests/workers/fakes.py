@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -42,28 +42,47 @@ class FakeBatch:
 
 
 class FakeResponses:
-    """Keeps what a batch is answered with; `wait` for its end."""
+    """Keeps what a batch is answered with; `given_up` are the requests that were told to have no answer. `wait` for its
+    end and for those that answer `later`, `wait_free` for the end alone."""
 
     def __init__(self) -> None:
         self.sent: dict[int, list[Tensor]] = {}
         self.failed: dict[int, Error] = {}
+        self.given_up: set[int] = set()
+        self.later: list[int] = []
         self.parameters: dict[int, Parameters] = {}
         self.times: tuple[int, int] | None = None
         self._over = threading.Event()
+        self._free = threading.Event()
 
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
         assert final
-        assert i not in self.sent
-        assert i not in self.failed
-        self.sent[i] = list(outputs or ())
-        self.parameters[i] = parameters or {}
+        self._check_first(i)
+        if outputs is None:
+            self.given_up.add(i)
+        else:
+            self.sent[i] = list(outputs)
+            self.parameters[i] = parameters or {}
+        self._answered(i)
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
+        self._check_first(i)
+        self.failed[i] = error
+        self._answered(i)
+
+    def _check_first(self, i: int) -> None:
         assert i not in self.sent
         assert i not in self.failed
-        self.failed[i] = error
+        assert i not in self.given_up
+        assert not self._free.is_set() or i in self.later
+
+    def _answered(self, i: int) -> None:
+        if self._free.is_set():
+            self.later.remove(i)
+            if not self.later:
+                self._over.set()
 
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
@@ -74,16 +93,23 @@ class FakeResponses:
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.times = (input_end, output_start)
 
-    def finished(self) -> None:
-        assert not self._over.is_set()
-        self._over.set()
+    def finished(self, later: Collection[int] = ()) -> None:
+        assert not self._free.is_set()
+        self.later = sorted(later)
+        self._free.set()
+        if not later:
+            self._over.set()
 
     @property
     def over(self) -> bool:
         return self._over.is_set()
 
+    def wait_free(self) -> "FakeResponses":
+        assert self._free.wait(PATIENCE), "the batch was never finished"
+        return self
+
     def wait(self) -> "FakeResponses":
-        assert self._over.wait(PATIENCE), "the batch was never finished"
+        assert self._over.wait(PATIENCE), f"the batch was never finished, or {self.later} not answered"
         return self
 
     def arrays(self, i: int = 0) -> dict[str, npt.NDArray[Any]]:
@@ -123,7 +149,7 @@ class FakeStream:
         assert not self._free
         self.times = (input_end, output_start)
 
-    def finished(self) -> None:
+    def finished(self, later: Collection[int] = ()) -> None:
         with self._changed:
             assert not self._free
             self._free = True

@@ -163,27 +163,26 @@ def test_answer_to_a_request_that_is_not_in_the_batch_is_malformed() -> None:
         read_answers(message, 1)
 
 
-def test_batch_ends_only_when_its_senders_are_done() -> None:
+def test_batch_is_over_before_its_senders_are_done() -> None:
     exchange, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(outputs=["A"]))
     kept = [request.get_response_sender() for request in requests]
     exchange.returned([None, None], {0, 1}, 2000)
-    assert channel.sent == []
-
     kept.pop().send(child.InferenceResponse([]), 1)
-    assert [message.flags & frames.FINISHED for message in channel.sent] == [0]
-
     requests.clear()
     kept.clear()
-    assert [message.flags & frames.FINISHED for message in channel.sent] == [0, frames.FINISHED]
-    assert read_answers(channel.sent[1], 2) == []
+    free, answer, given_up = channel.sent
+    assert [message.flags for message in channel.sent] == [frames.FINISHED, 0, 0]
+    assert read_answers(free, 2) == []
+    assert read_answers(answer, 2) == [Answer(1, True, [])]
+    assert read_answers(given_up, 2) == [Answer(0, True, None)]
 
 
-def test_request_without_an_answer_or_a_sender_is_left_to_the_server() -> None:
+def test_request_without_an_answer_or_a_sender_is_over_with_the_batch() -> None:
     exchange, _, channel = passed_on(FakeRequest())
     exchange.returned([None], set(), 2000)
     (message,) = channel.sent
     assert message.flags & frames.FINISHED
-    assert read_answers(message, 1) == []
+    assert read_answers(message, 1) == [Answer(0, True, None)]
 
 
 def test_decoupled_batch_is_over_before_its_answers() -> None:
@@ -214,8 +213,11 @@ def test_answer_that_is_being_sent_goes_before_the_end_that_a_finaliser_finds() 
     last = kept.pop()
     channel.while_sending.append(kept.clear)
     last.send(child.InferenceResponse([]), 1)
-    assert [message.flags for message in channel.sent] == [0, frames.FINISHED]
-    assert [answer.i for answer in read_answers(channel.sent[0], 2)] == [1]
+    assert [message.flags for message in channel.sent] == [frames.FINISHED, 0, 0]
+    assert [read_answers(message, 2) for message in channel.sent[1:]] == [
+        [Answer(1, True, [])],
+        [Answer(0, True, None)],
+    ]
 
 
 def test_cancelled_request_is_not_asked_for_again() -> None:

@@ -1,7 +1,7 @@
 """One batch in the worker: its requests read from a frame, and its answers written back.
 
-The frame of answers that says FINISHED frees the instance. It goes when `execute` returned and, where the model is not
-decoupled, every request is answered or given up. Answers may come from any thread, also after `execute` returned.
+The frame of answers that says FINISHED frees the instance. It goes when `execute` returned. Answers may come from any
+thread, also after that; a request that nobody will answer any more is told as such.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Exchange:
         """Nobody will answer this request any more. Called by a finaliser, which may have interrupted this very thread
         anywhere: whoever holds the lock sees to it then.
 
-        The end of a decoupled request is told as if the model had said FINAL, which it forgot: nothing else could end
-        it. That of another request only ends the batch, and the server knows what to say.
+        It is told as if the model had said FINAL, which it forgot: nothing else could end the request. Of a model that
+        is not decoupled, `execute` may still return the answer until it returned.
         """
         self._dropped.append(index)
         self._give_up()
@@ -136,31 +136,26 @@ class Exchange:
                 self._lock.release()
 
     def _drop(self, index: int) -> None:
-        if index not in self._owed:
+        if index not in self._owed or not (self.decoupled or self._returned):
             return
         meta: list[bytes] = []
-        if self.decoupled:
-            self._owed.discard(index)
-            write_answer(index, None, FINAL, (), meta, [])
-        elif self._returned:
-            self._owed.discard(index)
-        flags = self._flags()
-        if meta or flags:
-            self._channel.send_from_finaliser(self._frame(meta, [], len(meta), flags, time.monotonic_ns()))
+        self._owed.discard(index)
+        write_answer(index, None, FINAL, (), meta, [])
+        self._channel.send_from_finaliser(self._frame(meta, [], 1, self._flags(), time.monotonic_ns()))
 
     def returned(self, responses: list[InferenceResponse | None], promised: set[int], now: int) -> None:
-        """What `execute` returned, one for each request; `promised` are those whose senders may still answer."""
+        """What `execute` returned, one for each request; `promised` are those whose senders may still answer. The
+        others without an answer are told to have none."""
         meta: list[bytes] = []
         tensors: list[Any] = []
         with self._lock:
             self._returned = True
             count = 0
             for index, response in enumerate(responses):
-                if response is not None and index in self._owed:
+                if index in self._owed and (response is not None or index not in promised):
                     write_answer(index, response, FINAL, self._outputs[index], meta, tensors)
                     self._owed.discard(index)
                     count += 1
-            self._owed &= promised
             self._send(meta, tensors, count, now)
         self._give_up()
 
@@ -202,7 +197,7 @@ class Exchange:
 
     def _flags(self) -> int:
         """FINISHED, once, when the instance is free."""
-        if self._finished or not self._returned or (self._owed and not self.decoupled):
+        if self._finished or not self._returned:
             return 0
         self._finished = True
         return frames.FINISHED

@@ -28,8 +28,7 @@ A worker may ask the server at any time: a QUESTION says what (flags) about whic
 own: START, READY, then batches."""
 
 FINISHED = 1
-"""Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow where the model is
-decoupled, else what is missing is given up."""
+"""Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow."""
 
 IS_CANCELLED = 1
 """Flags of a QUESTION: whether the client of the request has gone."""
