@@ -164,6 +164,10 @@ class Backend(Protocol):
         """How many instances a CPU group without a count has (contract R53)."""
         ...
 
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        """Those of the machine's GPUs that this runtime, as it is installed, can run on."""
+        ...
+
     @property
     def describes_always(self) -> bool:
         """Whether `describe` has a say in every configuration (user code, contract R77), not only in one that lacks

@@ -5,7 +5,7 @@ runtimes. `open` runs on load threads, `execute` on an instance's thread or the 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
 from halimede.config.model_config import Description, ModelConfig
@@ -69,6 +69,9 @@ class IdentityBackend:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
         pass
+
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        return gpus
 
     def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | None:
         return None

@@ -32,6 +32,7 @@ from halimede.backends.onnxruntime_session import (
     Settings,
     describe_session,
     find_file,
+    has_cuda,
     open_session,
     plan_session,
     run_options,
@@ -234,6 +235,10 @@ class OnnxRuntimeBackend:
         self._kept: dict[tuple[Path, int, int], tuple[SessionPlan, Any]] = {}
         if self._settings.switch("enable-global-threadpool", False):
             share_threads(self._settings)
+
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        """All, where the installed runtime has the CUDA provider; else none, so that KIND_AUTO means the CPU."""
+        return gpus if has_cuda() else ()
 
     def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description:
         """The inputs and outputs that the model declares. Initializers that a request might override are left out: many

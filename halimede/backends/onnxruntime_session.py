@@ -218,12 +218,17 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> Path:
     return path
 
 
+def has_cuda() -> bool:
+    """Whether the installed runtime can use GPUs at all."""
+    return "CUDAExecutionProvider" in ort.get_available_providers()
+
+
 def open_session(path: Path, plan: SessionPlan) -> Any:
     """An InferenceSession. Raises Internal with the runtime's words, Unsupported where a GPU is wanted and the
     installed runtime has no provider for it: asked for one that is missing it would silently use the CPU."""
     providers: list[Any] = ["CPUExecutionProvider"]
     if plan.device is not None:
-        if "CUDAExecutionProvider" not in ort.get_available_providers():
+        if not has_cuda():
             raise Unsupported("the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs")
         providers.insert(0, ("CUDAExecutionProvider", dict(plan.cuda)))
     try:

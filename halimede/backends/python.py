@@ -246,6 +246,9 @@ class PythonBackend:
         self._settings = parse_settings(settings)
         self._workers: set[Worker] = set()
 
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        return gpus
+
     def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
         """The configuration as the model's `auto_complete_config` leaves it, None without such a function (contract
         R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""

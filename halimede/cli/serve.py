@@ -48,7 +48,14 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(Server(options, port_of).run())
+        server = Server(options, port_of)
+        status = runner.run(server.run())
+    if server.left_behind:
+        # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 class Server:
@@ -59,6 +66,8 @@ class Server:
         self._port_of = port_of
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
+        self.left_behind = False
+        """Whether something of the models was still running when `run` ended."""
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -69,8 +78,8 @@ class Server:
         offload = Offload(loop)
         try:
             if not await self._load(engine, ended):
-                await engine.stop(self._options.exit_timeout_secs)
-                return 0 if ended.is_set() else 1
+                self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
+                return 0 if ended.is_set() and not self.left_behind else 1
             if not await self._open(engine, offload, loop):
                 await self._stop(engine)
                 return 1
@@ -88,7 +97,8 @@ class Server:
         if not loading.done():
             log.info("Asked to end while models are loading.")
             await engine.give_up()
-            await asyncio.wait({loading}, timeout=options.exit_timeout_secs)
+            _, loading_on = await asyncio.wait({loading}, timeout=options.exit_timeout_secs)
+            self.left_behind = bool(loading_on)
             return False
         try:
             loaded = loading.result()
@@ -161,7 +171,7 @@ class Server:
 
         self._closers.append(close)
         host, port = sock.getsockname()[:2]
-        return f"{host}:{port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _say_hints(self, engine: Engine) -> None:
         """A line for curl and one for Python that get an answer from one of the models."""
@@ -179,8 +189,12 @@ class Server:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
         log.info("Waiting for in-flight requests to complete.")
-        await asyncio.gather(*(close(self._options.exit_timeout_secs) for close in self._closers))
+        closing = (close(self._options.exit_timeout_secs) for close in self._closers)
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.error("closing a port broke", exc_info=outcome)
         finished = await engine.stop(max(0.0, until - loop.time()))
+        self.left_behind = not finished
         if not finished:
             log.error("Exit timeout expired. Exiting immediately.")
         return finished

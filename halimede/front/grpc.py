@@ -84,6 +84,7 @@ class GrpcService:
         self.decoder = InferDecoder()
         self.encoder = InferEncoder()
         self.draining = False
+        self.streams: set[InferStream] = set()
         prefix = "/inference.GRPCInferenceService/"
         rpcs: dict[str, Unary | Bidirectional] = {
             prefix + name: Unary(partial(self._guarded, partial(self._ask, exchange)))
@@ -96,8 +97,10 @@ class GrpcService:
         self.rpcs: Rpcs = rpcs
 
     def drain(self) -> None:
-        """From now on inferences are refused; those under way go on (G35)."""
+        """From now on inferences are refused; those under way go on (G35), and streams end when they have none."""
         self.draining = True
+        for stream in list(self.streams):
+            stream.finish_when_done()
 
     def _guarded(self, handler: Callable[[Buffer, Call], Cancel | None], message: Buffer, call: Call) -> Cancel | None:
         try:
@@ -208,6 +211,7 @@ class InferStream:
         self._open: set[_StreamReply] = set()
         self._half_closed = False
         self._over = False
+        service.streams.add(self)
         self._ends_on_error = any(key == "triton_grpc_error" and value == "true" for key, value in call.metadata)
 
     def message(self, message: Buffer) -> None:
@@ -226,10 +230,10 @@ class InferStream:
 
     def half_closed(self) -> None:
         self._half_closed = True
-        self._finish_when_done()
+        self.finish_when_done()
 
     def cancelled(self) -> None:
-        self._over = True
+        self._end()
         for reply in self._open:
             if reply.key is not None:
                 self._service.port.cancel(reply.key)
@@ -287,7 +291,7 @@ class InferStream:
             reply.done = True
             self._open.discard(reply)
             self._advance()
-            self._finish_when_done()
+            self.finish_when_done()
         return writable
 
     def _encode(self, reply: "_StreamReply", answer: Answer, final: bool) -> Message | None:
@@ -313,10 +317,20 @@ class InferStream:
                 return
             self._line.popleft()
 
-    def _finish_when_done(self) -> None:
-        if self._half_closed and not self._open and not self._over:
-            self._over = True
+    def finish_when_done(self) -> None:
+        """Ends the call if nothing is under way and nothing more is to come: from the client, or to this server."""
+        if self._open or self._over:
+            return
+        if self._half_closed:
+            self._end()
             self.call.finish()
+        elif self._service.draining:
+            self._end()
+            finish_with(self.call, Unavailable(DRAINING))
+
+    def _end(self) -> None:
+        self._over = True
+        self._service.streams.discard(self)
 
 
 class _StreamReply:

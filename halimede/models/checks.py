@@ -87,7 +87,7 @@ class RequestCheck:
                 if got < 0 or (got != want and want != -1):
                     return -1
                 elements *= got
-            if not elements and batching and not shape[0] and prod(shape[1:]):
+            if not elements and batching and not shape[0] and prod(shape[1:]) > 0:
                 return -1  # a batch of none
             if size:
                 if tensor.memory.byte_size != elements * size:

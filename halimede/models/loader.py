@@ -30,8 +30,8 @@ class Backends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`settings` gives the `--backend-config` settings of a backend; `gpus` are the ids of the devices that instances
-    may be placed on."""
+    """`settings` gives the `--backend-config` settings of a backend; `gpus` are the ids of the machine's
+    devices."""
 
     auto_complete: bool = True
     config_name: str = ""
@@ -111,7 +111,8 @@ def _open_version(found: FoundModel, number: int, backends: Backends, options: L
     backend = backends.get(draft.backend)
     if options.auto_complete:
         _complete(draft, backend, folder, options)
-    config = draft.finish(gpus=options.gpus, default_instance_count=backend.default_instance_count)
+    gpus = backend.usable_gpus(options.gpus)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
     for spec in config.outputs:
         read_labels(found.folder, spec, found.name)
     opened: list[Instance] = []
@@ -140,7 +141,8 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
     """Fills in what the configuration leaves open, from the model itself (contract R72, R77)."""
     if not (draft.needs_description or backend.describes_always):
         return
-    json = draft.json(gpus=options.gpus, default_instance_count=backend.default_instance_count)
+    gpus = backend.usable_gpus(options.gpus)
+    json = draft.json(gpus=gpus, default_instance_count=backend.default_instance_count)
     described = backend.describe(json, folder, draft.model_filename)
     if isinstance(described, Description):
         for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):

@@ -34,7 +34,11 @@ def scan(repositories: Sequence[str]) -> Catalog:
         root = Path(repository)
         if not root.is_dir():
             raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
-        for folder in sorted(root.iterdir()):
+        try:
+            folders = sorted(root.iterdir())
+        except OSError as error:
+            raise Invalid(f"failed to stat file {repository}: {error.strerror}") from error
+        for folder in folders:
             if not folder.is_dir() or folder.name.startswith("."):
                 continue
             if folder.name in models:

@@ -6,6 +6,7 @@ told and what it answers are plain values. Two engines run in one process withou
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -22,6 +23,7 @@ from halimede.models.loader import LoadOptions, LoadResult, load
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.platform.gpus import visible_gpus
 from halimede.platform.timers import Timers
 from halimede.requests import InferRequest, Reply
 from halimede.scheduling.inference import Inference
@@ -52,6 +54,9 @@ EXTENSIONS = (
 )
 """Contract H9."""
 
+LEAST_CLOSE_SECONDS = 1.0
+"""What models have to close even where the exit timeout is shorter."""
+
 
 class EngineLoop:
     """The event loop as runners see it."""
@@ -73,6 +78,7 @@ class Engine:
     def __init__(self, options: ServerOptions, loop: asyncio.AbstractEventLoop) -> None:
         self._options = options
         self._loop = loop
+        self._gpus = visible_gpus(os.environ)
         self._engine_loop = EngineLoop(loop)
         self._models = ModelTable()
         self._statistics: dict[tuple[str, int], Statistics] = {}
@@ -126,9 +132,15 @@ class Engine:
             config_name=self._options.model_config_name,
             retries=self._options.model_load_retry_count,
             settings=self._options.backend_settings,
+            gpus=self._gpus,
         )
         result = await self._loop.run_in_executor(self._load_threads, load, found, self._backends, options)
-        self._publish(result)
+        try:
+            self._publish(result)
+        except Exception:
+            log.exception("publishing model '%s' broke", found.name)
+            self._models.refuse(found.name, None, "Internal: the model was loaded and could not be published")
+            return True
         return result.failed
 
     def _publish(self, result: LoadResult) -> None:
@@ -150,38 +162,47 @@ class Engine:
         await self._loop.run_in_executor(None, self._backends.close)
 
     async def stop(self, timeout: float) -> bool:
-        """Takes no more inferences, waits up to `timeout` seconds for those that were begun, then closes all models.
-
-        False when some were still running."""
+        """Takes no more inferences, waits for those that were begun, then closes all models: up to `timeout` seconds in
+        all, but at least one for the models. False when something was still running, and runs on."""
+        until = self._loop.time() + timeout
         self._exiting = True
+        finished = await self._drain(timeout)
+        if finished:
+            finished = await self._unload_all(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
+        self._load_threads.shutdown(wait=False)
+        self._engine_loop.close()
+        return finished
+
+    async def _drain(self, timeout: float) -> bool:
+        """Waits for the inferences that were begun; whether all of them ended in time."""
         drained = asyncio.Event()
         self._drained = drained.set
-        finished = True
         if self._inferences:
             try:
                 await asyncio.wait_for(drained.wait(), timeout)
             except TimeoutError:
-                finished = False
                 log.error("%d inferences did not finish within %g s", len(self._inferences), timeout)
-        if finished:
-            await self._unload_all()
-        self._load_threads.shutdown(wait=finished)
-        self._engine_loop.close()
-        return finished
+                return False
+        return True
 
-    async def _unload_all(self) -> None:
-        """Closes every version, and the backends after them."""
+    async def _unload_all(self, timeout: float) -> bool:
+        """Closes every version, and the backends after them, which kill what does not close in time."""
         closing: list[asyncio.Future[None]] = []
 
         def closed(version: ModelVersion) -> None:
             version.close()
-            closing.append(self._loop.run_in_executor(self._load_threads, version.loaded.close))
+            closing.append(self._loop.run_in_executor(None, version.loaded.close))
 
         for record in self._models:
             for version in self._models.ready_versions(record.name):
                 self._models.retire(version, closed)
-        await asyncio.gather(*closing)
-        await self._loop.run_in_executor(self._load_threads, self._backends.close)
+        pending: set[asyncio.Future[None]] = set()
+        if closing:
+            _, pending = await asyncio.wait(closing, timeout=timeout)
+        if pending:
+            log.error("%d models did not close within %g s", len(pending), timeout)
+        await self._loop.run_in_executor(None, self._backends.close)
+        return not pending
 
     # Inference.
 

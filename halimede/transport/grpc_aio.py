@@ -15,6 +15,7 @@ import grpc.aio
 
 from halimede.errors import Unavailable
 from halimede.transport.grpc_calls import OK, Bidirectional, Call, Cancel, Message, Metadata, Rpcs, Stream, Unary
+from halimede.transport.sockets import listening_socket
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _MESSAGE_LIMIT = 2**31 - 1
@@ -134,6 +135,7 @@ class GrpcServer:
         try:
             bound = self._server.add_insecure_port(f"{host}:{port}")
         except RuntimeError as error:
+            listening_socket(address, port).close()  # says what is wrong, in most cases
             raise Unavailable(f"Socket '{address}:{port}' already in use ") from error
         await self._server.start()
         return bound

@@ -1,5 +1,6 @@
 """`halimede serve` as a process: what it prints, when it gives up, and how it ends."""
 
+import os
 import re
 import signal
 import socket
@@ -301,3 +302,11 @@ def test_broken_model_is_listed_with_its_reason(
     assert reason in serving.log_text()
     assert serving.status("/v2/models/bad/ready") == 400
     assert serving.status("/v2/models/good/ready") == 200
+
+
+def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, repository: Path) -> None:
+    """A runtime that waits for its file, here a pipe that nobody writes to, is left behind after the exit timeout."""
+    os.mkfifo(write_model(repository, "waiting", "INT32", backend="onnxruntime") / "model.onnx")
+    serving = start("--exit-timeout-secs=1")
+    serving.until(lambda: "loading: waiting:1" in serving.log_text(), "did not load the model")
+    assert serving.stop() == 1

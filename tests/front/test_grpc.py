@@ -344,13 +344,23 @@ def test_infer_response_that_cannot_be_written(client: Client) -> None:
 def test_infer_while_draining(client: Client) -> None:
     before = client.unary("ModelInfer", request())
     stream, on_stream = client.stream()
+    stream.message(request("begun"))
     client.service.drain()
     text = "GRPC server is shutting down and has stopped accepting new requests."
     assert client.unary("ModelInfer", request()).status == (14, text)
-    stream.message(request("s"))
-    assert seen(on_stream) == [("s", text)]
     client.answer(0, 5)
     assert before.status == (0, "")
+    stream.message(request("s"))
+    client.answer(1, 7)
+    assert (seen(on_stream), on_stream.status) == ([("begun", 7, True), ("s", text)], (14, text))
+
+
+def test_stream_with_nothing_under_way_ends_when_the_server_drains(client: Client) -> None:
+    """It would hold the server until its exit timeout."""
+    _, idle = client.stream()
+    client.service.drain()
+    assert idle.status == (14, "GRPC server is shutting down and has stopped accepting new requests.")
+    assert not client.service.streams
 
 
 def test_stream_responses(client: Client) -> None:

@@ -51,6 +51,9 @@ class FakeBackend:
     default_instance_count = 2
     describes_always = False
 
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        return gpus
+
     def __init__(
         self,
         errors: Sequence[Exception] = (),

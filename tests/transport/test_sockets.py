@@ -60,7 +60,7 @@ def test_reused_port_is_shared_by_those_that_ask_for_it() -> None:
 
 
 def test_address_that_is_not_ours_is_an_error_of_its_kind() -> None:
-    with pytest.raises(Unavailable, match=r"^Socket '203.0.113.1:0'"):
+    with pytest.raises(Unavailable, match=r"^cannot listen at '203.0.113.1:0': "):
         listening_socket("203.0.113.1", 0)
 
 
