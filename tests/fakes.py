@@ -23,7 +23,7 @@ from halimede.tensors import MemoryKind, Tensor
 
 A = TypeVar("A")
 
-PATIENCE = 1.0
+PATIENCE = 20.0
 """Seconds after which a wait for another thread has failed."""
 
 

@@ -1,6 +1,8 @@
 """What a newcomer can try right after the start: one curl line and one Python line that get an answer. Pure."""
 
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from math import prod
 
@@ -11,11 +13,19 @@ MAX_ELEMENTS = 16
 """A line with more numbers than this is nothing to type."""
 
 _EXAMPLE = "Hello, world"
+_VARIABLES = "abcdefgh"
+_PLAIN = re.compile(r"\w[\w.-]*", re.ASCII)
+"""A name that means the same in an address, in Python's quotes and to a shell."""
+
+_EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> list[str]:
-    """The lines for the model with the smallest request; none where no request is small enough to type."""
-    typable = [config for config in configs if all(map(_typable, config.inputs))]
+    """The lines for the model with the smallest request; none where no request can be typed.
+
+    `http_address` is host and port as the server has them, IPv6 in brackets; `python` is how to call the interpreter.
+    """
+    typable = [config for config in configs if _typable(config)]
     if not typable:
         return []
     config = min(typable, key=lambda c: (sum(prod(_shape(c, spec)) for spec in c.inputs), c.name))
@@ -28,15 +38,32 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
         }
         for spec in config.inputs
     ]
-    infer = f"http.InferenceServerClient('{http_address}').infer('{config.name}', [{_names(config)}])"
+    address = _address(http_address)
+    infer = f"http.InferenceServerClient('{address}').infer('{config.name}', [{_names(config)}])"
     statements = f"import numpy, tritonclient.http as http; {_tensors(config)}; print({infer}.get_response())"
+    url = shlex.quote(f"http://{address}/v2/models/{config.name}/infer")
     return [
-        f"curl -s http://{http_address}/v2/models/{config.name}/infer -d '{json.dumps({'inputs': inputs})}'",
-        f'{python} -c "{statements}"',
+        f"curl -s {url} -d '{json.dumps({'inputs': inputs})}'",
+        f'{shlex.quote(python)} -c "{statements}"',
     ]
 
 
-def _typable(spec: TensorSpec) -> bool:
+def _address(bound: str) -> str:
+    """Where to reach a server that listens there: one that listens everywhere is at localhost too."""
+    host, _, port = bound.rpartition(":")
+    return f"localhost:{port}" if host in _EVERYWHERE else bound
+
+
+def _typable(config: ModelConfig) -> bool:
+    names = [config.name, *(spec.name for spec in config.inputs)]
+    return (
+        0 < len(config.inputs) <= len(_VARIABLES)
+        and all(map(_PLAIN.fullmatch, names))
+        and all(map(_is_small, config.inputs))
+    )
+
+
+def _is_small(spec: TensorSpec) -> bool:
     return spec.datatype not in (FP16, BF16) and prod(d for d in spec.dims if d > 0) <= MAX_ELEMENTS
 
 
@@ -53,14 +80,14 @@ def _data(config: ModelConfig, spec: TensorSpec) -> list[object]:
 def _tensors(config: ModelConfig) -> str:
     """Python statements that make the inputs `a`, `b`, ..."""
     statements = []
-    for name, spec in zip("abcdefgh", config.inputs, strict=False):
+    for name, spec in zip(_VARIABLES, config.inputs, strict=False):
         shape = list(_shape(config, spec))
-        dtype = "object" if spec.datatype is BYTES else f"numpy.{spec.datatype.numpy.name}"
+        dtype = spec.datatype.numpy.name
         value = f"'{_EXAMPLE}'" if spec.datatype is BYTES else "1"
         statements.append(f"{name} = http.InferInput('{spec.name}', {shape}, '{spec.datatype}')")
-        statements.append(f"{name}.set_data_from_numpy(numpy.full({shape}, {value}, {dtype}))")
+        statements.append(f"{name}.set_data_from_numpy(numpy.full({shape}, {value}, '{dtype}'))")
     return "; ".join(statements)
 
 
 def _names(config: ModelConfig) -> str:
-    return ", ".join("abcdefgh"[: len(config.inputs)])
+    return ", ".join(_VARIABLES[: len(config.inputs)])

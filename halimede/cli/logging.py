@@ -1,7 +1,8 @@
 """Installs the server's logging: Triton's line formats, streams and levels over the standard library's `logging`.
 
 Every room logs to a logger below `halimede`; only `cli` calls `install`. Lines are formatted on the thread that logs
-and written by a thread of their own, so that a slow terminal or disk never holds the event loop.
+and written by a thread of their own, so that a slow terminal or disk never holds the event loop. While such a reader is
+stuck, lines wait up to a limit; what comes beyond it is lost, and counted.
 """
 
 import logging
@@ -19,6 +20,9 @@ from halimede.options import LogOptions
 ROOT = "halimede"
 _TABLE = "table"
 _FLUSH_SECONDS = 5.0
+
+MAX_WAITING = 10_000
+"""Lines that wait to be written, at most: some megabytes."""
 
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 # As the real server writes them: capital hexadecimal digits, and only control characters, quote and backslash escaped.
@@ -98,6 +102,7 @@ class Log(logging.Handler):
         self._err: Sink = file or err
         self._file = file
         self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
+        self._lost = 0
         self._is_open = True
         self._writer = threading.Thread(target=self._write, name="halimede-log", daemon=True)
         self.addFilter(lambda record: _is_wanted(options, record.levelno))
@@ -105,17 +110,31 @@ class Log(logging.Handler):
         self._writer.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """One thread at a time: `logging.Handler` holds its lock around this."""
+        if self._lines.qsize() >= MAX_WAITING:
+            self._lost += 1
+            return
         try:
             line = self.format(record) + "\n"
         except Exception:  # arguments that do not fit the message: the one who logs must not fail by it
             self.handleError(record)
             return
+        self._say_lost()
         self._lines.put((self._err if record.levelno >= logging.WARNING else self._out, line))
+
+    def _say_lost(self) -> None:
+        """Where lines are missing, a line says how many; no switch hides it, since it stands for lines that were on."""
+        lost, self._lost = self._lost, 0
+        if lost:
+            text = f"{lost} lines lost" if lost > 1 else "1 line lost"
+            record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None)
+            self._lines.put((self._err, self.format(record) + "\n"))
 
     def close(self) -> None:
         """Idempotent; waits some seconds at most, since the reader of a pipe may be stuck."""
         if self._is_open:
             self._is_open = False
+            self._say_lost()
             self._lines.put(None)
             self._writer.join(_FLUSH_SECONDS)
             if self._file and not self._writer.is_alive():

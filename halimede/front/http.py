@@ -105,6 +105,8 @@ class HttpFront:
         self._max_input_size = max_input_size
         self._targets: dict[bytes, Target] = {}
         get, post = frozenset({b"GET"}), frozenset({b"POST"})
+        both = get | post
+        region = r"/v2/(?:system|cuda)sharedmemory(?:/region/([^/]+))?"
         model = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
         # Pattern, methods, handler, and the fields of an answer without a body of its own (contract H1, H5, H15).
         self._routes = [
@@ -119,6 +121,12 @@ class HttpFront:
                 (r"/v2()()", get, self._server_metadata, JSON),
                 (r"/v2/health/live()()", get, self._live, PLAIN),
                 (r"/v2/health/ready()()", get, self._ready, PLAIN),
+                (model + "/(?:generate|generate_stream)", post, self._not_yet, JSON),
+                (r"/v2(?:/models/([^/]+))?()/trace/setting", both, self._not_yet, JSON),
+                (r"/v2/logging()()", both, self._not_yet, JSON),
+                (r"/v2/repository(?:/[^/]+)?/(?:index|models/([^/]+)/(?:load|unload))()", post, self._not_yet, JSON),
+                (region + "/status()", get, self._not_yet, JSON),
+                (region + "/(?:register|unregister)()", post, self._not_yet, JSON),
             )
         ]
 
@@ -177,6 +185,11 @@ class HttpFront:
             self._refuse(exchange, error, error_fields)
             return
         self._ask(exchange, query(model, number), answer, error_fields)
+
+    def _not_yet(self, exchange: Exchange, model: str, version: str) -> None:
+        """A route of the contract (H1) that this server does not serve yet, and says so."""
+        path = _path_of(exchange.target).decode("utf-8", "replace")
+        self._refuse(exchange, Unsupported(f"{path} is not supported yet"))
 
     # Health, metadata, statistics.
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-Buffer = bytes | bytearray | memoryview
+from halimede.tensors import Buffer
+
 Message = Sequence[Buffer]
 """A message to send: buffers that follow each other on the wire."""
 Metadata = Sequence[tuple[str, str | bytes]]

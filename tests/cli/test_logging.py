@@ -4,14 +4,16 @@ import io
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from halimede.cli.logging import ROOT, TritonFormatter, install, log_table, verbose
+from halimede.cli.logging import MAX_WAITING, ROOT, TritonFormatter, install, log_table, verbose
 from halimede.errors import Invalid
 from halimede.options import LogOptions
+from tests.fakes import PATIENCE
 
 logger = logging.getLogger(f"{ROOT}.tests")
 
@@ -192,3 +194,56 @@ def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
     logger.error("kept")
     console.log.close()
     assert words(console.err.getvalue().splitlines()) == ["kept"]
+
+
+class StuckTerminal(io.StringIO):
+    """Takes nothing until it is `released`; `begun` once it was given a line, `caught_up` once it was given `last`."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        self.begun, self.released, self.caught_up = threading.Event(), threading.Event(), threading.Event()
+        self._last = last
+
+    def write(self, text: str, /) -> int:
+        self.begun.set()
+        assert self.released.wait(PATIENCE)
+        written = super().write(text)
+        if self._last in text:
+            self.caught_up.set()
+        return written
+
+
+@pytest.fixture
+def stuck(console: Console) -> Iterator[StuckTerminal]:
+    """A terminal for both streams that holds one line, with as many waiting as may."""
+    terminal = StuckTerminal(f"line {MAX_WAITING}")
+    console.out = console.err = terminal
+    console.install(LogOptions())
+    logger.info("line 0")
+    assert terminal.begun.wait(PATIENCE)
+    for i in range(MAX_WAITING):
+        logger.info("line %d", i + 1)
+    yield terminal
+    terminal.released.set()
+
+
+def test_lines_beyond_the_limit_are_lost_and_counted_when_there_is_room_again(
+    console: Console, stuck: StuckTerminal
+) -> None:
+    for _ in range(7):
+        logger.error("lost")
+    stuck.released.set()
+    assert stuck.caught_up.wait(PATIENCE)
+    logger.info("after")
+    logger.info("and on")
+    lines, _ = console.lines()
+    written = [f"line {i}" for i in range(MAX_WAITING + 1)]
+    assert words(lines) == [*written, "7 lines lost", "after", "and on"]
+    assert lines[MAX_WAITING + 1].startswith("W")
+
+
+def test_lines_that_were_lost_at_last_are_counted_at_the_end(console: Console, stuck: StuckTerminal) -> None:
+    logger.info("lost")
+    stuck.released.set()
+    lines, _ = console.lines()
+    assert words(lines)[-2:] == [f"line {MAX_WAITING}", "1 line lost"]

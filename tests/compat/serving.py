@@ -199,7 +199,7 @@ class Serving:
         """The exit status of a server that ends; ServeError when it does not, or leaves a process behind."""
         if not self._ended_within(seconds):
             raise ServeError(f"the server did not end in {seconds} s: ...{self.log_text()[-3000:]}")
-        limit = time.monotonic() + 2.0
+        limit = time.monotonic() + STOP_SECONDS
         while left := list(processes_with(self.mark)):
             if time.monotonic() > limit:
                 raise ServeError(f"the server left processes behind: {left}")

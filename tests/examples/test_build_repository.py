@@ -5,7 +5,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -164,7 +163,7 @@ def test_package_that_cannot_be_had_says_so_in_one_line(
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_demo_again_is_quick_and_imports_nothing_heavy(demo_repository: Path) -> None:
+def test_demo_again_does_nothing_and_imports_nothing_heavy(demo_repository: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in demo_repository.rglob("*") if path.is_file()}
     script = (
         "import sys, build_repository; "
@@ -172,13 +171,8 @@ def test_demo_again_is_quick_and_imports_nothing_heavy(demo_repository: Path) ->
         "assert not {'numpy', 'onnx', 'sklearn', 'tokenizers'} & sys.modules.keys()"
     )
     command, folder = [sys.executable, "-c", script], build_repository.HERE
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-        seconds.append(time.perf_counter() - start)
-        assert (run.stdout, run.stderr) == ("minilm, tokenizer, digits: up to date\n", "")
-    assert min(seconds) < 0.3
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "minilm, tokenizer, digits: up to date\n", "")
     assert before == {path: path.stat().st_mtime_ns for path in demo_repository.rglob("*") if path.is_file()}
 
 

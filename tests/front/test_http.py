@@ -66,7 +66,7 @@ def answering(answers: dict[Query[Any], Any]) -> Rig:
     return rig
 
 
-def infer(rig: Rig, body: bytes = BODY, target: str = "/v2/models/m/infer", **headers: str) -> FakeExchange:
+def infer(rig: Rig, body: Buffer = BODY, target: str = "/v2/models/m/infer", **headers: str) -> FakeExchange:
     return rig.ask("POST", target, body, **headers)
 
 
@@ -295,7 +295,7 @@ def test_binary_inference_is_answered_with_the_length_of_its_json() -> None:
 
 def test_binary_input_is_a_view_of_the_body() -> None:
     rig, body = Rig(), bytearray(BINARY_HEAD + b"\1\0\0\0\2\0\0\0")
-    infer(rig, memoryview(body), inference_header_content_length=str(len(BINARY_HEAD)))  # type: ignore[arg-type]
+    infer(rig, memoryview(body), inference_header_content_length=str(len(BINARY_HEAD)))
     body[-8:] = b"\5\0\0\0\6\0\0\0"
     assert array_of(rig.port.inferences[0].request.inputs["INPUT0"]).tolist() == [5, 6]
 

@@ -7,7 +7,7 @@ import pytest
 from halimede.errors import Error, Internal, NotFound
 from halimede.platform.offload import Offload
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 
 
 def offloaded(work: Callable[[], object]) -> tuple[object, list[str]]:

@@ -12,7 +12,7 @@ from halimede.platform.loops import new_event_loop
 from halimede.platform.timers import DescriptorAlarm, LoopAlarm, Timers
 
 MS = 1_000_000
-PATIENCE = 5.0
+PATIENCE = 20.0
 
 Factory = Callable[[], asyncio.AbstractEventLoop]
 

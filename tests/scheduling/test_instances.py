@@ -31,7 +31,7 @@ def test_instance_thread_survives_work_that_breaks(thread: InstanceThread) -> No
 
     thread.submit(breaks)
     thread.submit(lambda: done.put("after"))
-    assert done.get(timeout=1) == "after"
+    assert done.get(timeout=PATIENCE) == "after"
 
 
 def test_instances_take_their_turns() -> None:

@@ -49,6 +49,18 @@ def states(engine: Engine, name: str) -> dict[int, tuple[State, str]]:
     return {number: (one.state, one.reason) for number, one in record.versions.items()}
 
 
+async def taken(engine: Engine, number: int) -> None:
+    """Once so many inferences wait in the engine's only model, or have succeeded there; `run` bounds the wait."""
+    names = {"nv_inference_pending_request_count", "nv_inference_request_success"}
+    while number != sum(
+        value
+        for family in await expect(engine, port.Metrics())
+        if family.name in names
+        for _, value in family.series
+    ):
+        await asyncio.sleep(0)
+
+
 # Inference.
 
 
@@ -142,7 +154,7 @@ def test_engine_holds_requests_back_for_the_test_hook(tmp_path: Path) -> None:
             replies = [Awaited() for _ in range(3)]
             for reply in replies[:2]:
                 engine.infer(request_of(1), reply)
-            await asyncio.sleep(0)
+            await taken(engine, 2)
             assert [reply.finals for reply in replies] == [0, 0, 0]
             engine.infer(request_of(1), replies[2])
             for reply in replies:
@@ -385,10 +397,10 @@ def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, door: 
             taken = [Awaited() for _ in range(3)]
             for reply in taken:
                 through.infer(request_of(1), reply)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
+            await taken(engine, 3)
             stopping = asyncio.ensure_future(engine.stop(STOP_SECONDS))
-            await asyncio.sleep(0)
+            while not isinstance(await ask(engine, port.ServerLive()), Unavailable):  # bounded by `run`
+                await asyncio.sleep(0)
             late = (await infer(through, request_of(1))).error
             assert (type(late), str(late)) == (Unavailable, "Server exiting")
             live = await ask(through, port.ServerLive())

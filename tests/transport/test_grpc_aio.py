@@ -11,8 +11,9 @@ import pytest
 import uvloop
 
 from halimede.errors import Unavailable
+from halimede.tensors import Buffer
 from halimede.transport.grpc_aio import GrpcServer, Options
-from halimede.transport.grpc_calls import Bidirectional, Buffer, Call, Cancel, Unary
+from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Unary
 
 WAIT = 10
 
@@ -189,8 +190,10 @@ def test_unary_cancelled_by_the_client() -> None:
 def test_unary_deadline() -> None:
     async def test() -> None:
         async with served(echo := Echo()) as channel:
+            await channel.channel_ready()
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await unary(channel, "/t/Wait", b"", timeout=0.2)
+                # Long enough for the call to reach the server: it is the server that is asked afterwards.
+                await unary(channel, "/t/Wait", b"", timeout=1.0)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await asyncio.wait_for(echo.gone.wait(), WAIT)
 
