@@ -77,7 +77,6 @@ UNKNOWN_DATATYPE = DataType("<invalid>", "TYPE_INVALID", 0, 0, np.dtype("O"))
 """What a request with a datatype that does not exist carries until the model's check refuses it."""
 
 BY_NUMBER = {d.number: d for d in DATATYPES.values()}
-BY_CONFIG_NAME = {d.config_name: d for d in DATATYPES.values()}
 
 BOOL, UINT8, UINT16, UINT32, UINT64 = (DATATYPES[n] for n in ("BOOL", "UINT8", "UINT16", "UINT32", "UINT64"))
 INT8, INT16, INT32, INT64 = (DATATYPES[n] for n in ("INT8", "INT16", "INT32", "INT64"))

@@ -22,7 +22,8 @@ from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.platform.offload import Offload
-from halimede.service.engine import EXTENSIONS, Engine
+from halimede.service.answers import EXTENSIONS
+from halimede.service.engine import Engine
 from halimede.service.port import EnginePort
 from halimede.transport.http1 import Handler, Listener
 from halimede.transport.sockets import BACKLOG, listening_socket

@@ -7,16 +7,14 @@ told and what it answers are plain values. Two engines run in one process withou
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from time import monotonic_ns
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from halimede import __version__
 from halimede.backends.registry import create_backend
-from halimede.config import TensorSpec
-from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
+from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, plan
 from halimede.models.loader import LoadOptions, LoadResult, load
@@ -28,31 +26,13 @@ from halimede.platform.timers import Timers
 from halimede.requests import InferRequest, Reply
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
-from halimede.service import port
-from halimede.service.metrics import ModelMeasures, families
+from halimede.service.answers import Answers
 from halimede.service.port import Query
 from halimede.service.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
-
-EXTENSIONS = (
-    "classification",
-    "sequence",
-    "model_repository",
-    "model_repository(unload_dependents)",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
-"""Contract H9."""
 
 LEAST_CLOSE_SECONDS = 1.0
 """What models have to close even where the exit timeout is shorter."""
@@ -84,27 +64,20 @@ class Engine:
         self._statistics: dict[tuple[str, int], Statistics] = {}
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
-        self._ready = False
-        self._exiting = False
         self._drained: Callable[[], None] | None = None
         self._backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name)))
         self._load_threads = ThreadPoolExecutor(options.model_load_thread_count, "load")
-        self._answers: dict[type[Query[Any]], Callable[[Any], Any]] = {
-            port.ServerLive: self._server_live,
-            port.ServerReady: self._server_ready,
-            port.ServerMetadata: self._server_metadata,
-            port.ModelReady: self._model_ready,
-            port.ModelMetadata: self._model_metadata,
-            port.ModelConfiguration: self._model_config,
-            port.ModelStatistics: self._model_statistics,
-            port.ModelTransaction: self._model_transaction,
-            port.Metrics: self._metrics,
-        }
+        self._answers = Answers(options, self._models, self._statistics)
 
     @property
     def models(self) -> ModelTable:
         """The state table, to look at."""
         return self._models
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._answers.exiting
 
     # Coming up and going down.
 
@@ -114,13 +87,13 @@ class Engine:
         for name in catalog.duplicates:
             log.error("failed to poll model '%s': not unique across all model repositories", name)
             self._models.refuse(name, None, "model appears in two or more repositories")
-        failed = await self._apply(catalog)
-        self._ready = True
+        failed = await self._load_all(catalog)
+        self._answers.ready = True
         return not failed and not catalog.duplicates
 
-    async def _apply(self, catalog: Catalog) -> bool:
+    async def _load_all(self, catalog: Catalog) -> bool:
         """Loads what the catalogue has and the table has not; whether anything failed."""
-        todo = plan([], catalog.models)
+        todo = plan(self._models.names(), catalog.models)
         for name in todo.load:
             self._models.loading(name)
         return any(await asyncio.gather(*(self._load(catalog.models[name]) for name in todo.load)))
@@ -165,7 +138,7 @@ class Engine:
         """Takes no more inferences, waits for those that were begun, then closes all models: up to `timeout` seconds in
         all, but at least one for the models. False when something was still running, and runs on."""
         until = self._loop.time() + timeout
-        self._exiting = True
+        self._answers.exiting = True
         finished = await self._drain(timeout)
         if finished:
             finished = await self._unload_all(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
@@ -193,8 +166,8 @@ class Engine:
             version.close()
             closing.append(self._loop.run_in_executor(None, version.loaded.close))
 
-        for record in self._models:
-            for version in self._models.ready_versions(record.name):
+        for name in plan(self._models.names(), ()).unload:
+            for version in self._models.ready_versions(name):
                 self._models.retire(version, closed)
         pending: set[asyncio.Future[None]] = set()
         if closing:
@@ -209,7 +182,7 @@ class Engine:
     def infer(self, request: InferRequest, reply: Reply) -> int:
         start = monotonic_ns()
         try:
-            if self._exiting:
+            if self.stopping:
                 raise Unavailable("Server exiting")
             version = self._models.find(request.model_name, request.version)
             if version.decoupled and not request.decoupled_ok:
@@ -242,89 +215,5 @@ class Engine:
     # Questions.
 
     def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
-        answer: A | Error
-        try:
-            answer = self._answers[type(query)](query)
-        except Error as error:
-            answer = error
-        except Exception as error:
-            log.exception("answering %s broke", query)
-            answer = Internal(f"{type(error).__name__}: {error}")
+        answer: A | Error = self._answers.answer(query)
         done(answer)
-
-    def _server_live(self, query: port.ServerLive) -> bool:
-        if self._exiting:
-            raise Unavailable("Server exiting")
-        return True
-
-    def _server_ready(self, query: port.ServerReady) -> bool:
-        if self._exiting:
-            raise Unavailable("Server exiting")
-        return self._ready and (not self._options.strict_readiness or self._all_ready())
-
-    def _all_ready(self) -> bool:
-        """Strict readiness (contract H8): also every version that serves must be able to."""
-        return self._models.all_ready() and all(
-            version.healthy for record in self._models for version in self._models.ready_versions(record.name)
-        )
-
-    def _server_metadata(self, query: port.ServerMetadata) -> port.ServerFacts:
-        return port.ServerFacts(self._options.server_id, __version__, EXTENSIONS)
-
-    def _model_ready(self, query: port.ModelReady) -> bool:
-        """Contract H10, G4, H14, P10."""
-        record = self._models.get(query.model)
-        if record is None or (query.version != -1 and query.version not in record.versions):
-            self._models.find(query.model, query.version)
-            raise Internal(f"model '{query.model}' is ready and not known")
-        ready = self._models.ready_versions(query.model)
-        asked = ready[-1:] if query.version == -1 else [v for v in ready if v.number == query.version]
-        return any(version.healthy for version in asked)
-
-    def _model_metadata(self, query: port.ModelMetadata) -> port.ModelFacts:
-        version = self._models.find(query.model, query.version)
-        numbers = (
-            [v.number for v in self._models.ready_versions(query.model)] if query.version == -1 else [query.version]
-        )
-        config = version.config
-        batch = (-1,) if config.max_batch_size else ()
-        return port.ModelFacts(
-            config.name,
-            tuple(numbers),
-            config.platform or config.backend,
-            _tensor_facts(config.inputs, batch),
-            _tensor_facts(config.outputs, batch),
-        )
-
-    def _model_config(self, query: port.ModelConfiguration) -> port.ConfigFacts:
-        config = self._models.find(query.model, query.version).config
-        return port.ConfigFacts(config.json, config.message)
-
-    def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
-        """Contract H119, H120."""
-        if not query.model:
-            names = [record.name for record in self._models]
-        elif not self._models.ready_versions(query.model):
-            raise Invalid(f"requested model '{query.model}' is not available")
-        else:
-            names = [query.model]
-        versions = [v for name in names for v in self._models.ready_versions(name)]
-        if query.version != -1:
-            versions = [v for v in versions if v.number == query.version]
-            if not versions:
-                raise Invalid(f"requested model version is not available for model '{query.model}'")
-        return [self._statistics[v.name, v.number].read(v.name, v.number) for v in versions]
-
-    def _model_transaction(self, query: port.ModelTransaction) -> bool:
-        return self._models.find(query.model, query.version).decoupled
-
-    def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
-        versions = [version for record in self._models for version in self._models.ready_versions(record.name)]
-        return families(
-            ModelMeasures(v.name, v.number, self._statistics[v.name, v.number], v.waiting, v.loaded.load_seconds)
-            for v in versions
-        )
-
-
-def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorFacts, ...]:
-    return tuple(port.TensorFacts(spec.name, spec.datatype, batch + spec.dims) for spec in specs)

@@ -7,7 +7,6 @@ the same (NaN, invalid UTF-8, a byte order mark) or with which words it refuses.
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -95,10 +94,6 @@ def quote(text: str) -> str:
     if _SPECIAL.search(text) is None:
         return f'"{text}"'
     return f'"{text.translate(_ESCAPES)}"'
-
-
-quote_name = lru_cache(maxsize=1024)(quote)
-"""`quote` for names, which come again."""
 
 
 def write(value: Any) -> str:

@@ -38,7 +38,7 @@ from halimede.service.port import (
     ServerReady,
     TensorFacts,
 )
-from halimede.tensors import FP16, FP32, INT32, HostMemory, Tensor, array_of, tensor_of
+from halimede.tensors import FP16, FP32, INT32, Buffer, HostMemory, Tensor, array_of, tensor_of
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'

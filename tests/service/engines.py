@@ -48,7 +48,7 @@ async def running(options: ServerOptions) -> AsyncIterator[Engine]:
     try:
         yield engine
     finally:
-        if not engine._exiting:
+        if not engine.stopping:
             assert await engine.stop(STOP_SECONDS)
 
 

@@ -15,7 +15,8 @@ from halimede.models.lifecycle import State
 from halimede.options import ServerOptions
 from halimede.requests import InferRequest
 from halimede.service import port
-from halimede.service.engine import EXTENSIONS, Engine
+from halimede.service.answers import EXTENSIONS
+from halimede.service.engine import Engine
 from halimede.service.port import EnginePort
 from halimede.tensors import INT32, Tensor, array_of
 from tests.fakes import SerializingPort, UnreachableMemory
@@ -53,12 +54,17 @@ async def taken(engine: Engine, number: int) -> None:
     """Once so many inferences wait in the engine's only model, or have succeeded there; `run` bounds the wait."""
     names = {"nv_inference_pending_request_count", "nv_inference_request_success"}
     while number != sum(
-        value
-        for family in await expect(engine, port.Metrics())
-        if family.name in names
-        for _, value in family.series
+        value for family in await expect(engine, port.Metrics()) if family.name in names for _, value in family.series
     ):
         await asyncio.sleep(0)
+
+
+async def exiting(engine: Engine) -> None:
+    """Once the engine refuses; `run` bounds the wait."""
+    refused: bool | Error = False
+    while not isinstance(refused, Unavailable):
+        await asyncio.sleep(0)
+        refused = await ask(engine, port.ServerLive())
 
 
 # Inference.
@@ -394,20 +400,19 @@ def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, door: 
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": HELD})) as engine:
             through = door(engine)
-            taken = [Awaited() for _ in range(3)]
-            for reply in taken:
+            replies = [Awaited() for _ in range(3)]
+            for reply in replies:
                 through.infer(request_of(1), reply)
             await taken(engine, 3)
             stopping = asyncio.ensure_future(engine.stop(STOP_SECONDS))
-            while not isinstance(await ask(engine, port.ServerLive()), Unavailable):  # bounded by `run`
-                await asyncio.sleep(0)
+            await exiting(engine)
             late = (await infer(through, request_of(1))).error
             assert (type(late), str(late)) == (Unavailable, "Server exiting")
             live = await ask(through, port.ServerLive())
             ready = await ask(through, port.ServerReady())
             assert (type(live), type(ready)) == (Unavailable, Unavailable)
             assert await stopping
-            assert [(await reply.answered()).response.id for reply in taken] == ["q"] * 3
+            assert [(await reply.answered()).response.id for reply in replies] == ["q"] * 3
             assert states(engine, "m") == {1: (State.UNAVAILABLE, "unloaded")}
 
     run(scenario)
