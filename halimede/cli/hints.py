@@ -57,7 +57,8 @@ def _address(bound: str) -> str:
 def _typable(config: ModelConfig) -> bool:
     names = [config.name, *(spec.name for spec in config.inputs)]
     return (
-        0 < len(config.inputs) <= len(_VARIABLES)
+        not config.decoupled
+        and 0 < len(config.inputs) <= len(_VARIABLES)
         and all(map(_PLAIN.fullmatch, names))
         and all(map(_is_small, config.inputs))
     )

@@ -111,7 +111,8 @@ class Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One thread at a time: `logging.Handler` holds its lock around this."""
-        if self._lines.qsize() >= MAX_WAITING:
+        # Once lines are lost, half of the room must be free again: else every other line would be one that counts.
+        if self._lines.qsize() >= (MAX_WAITING // 2 if self._lost else MAX_WAITING):
             self._lost += 1
             return
         try:

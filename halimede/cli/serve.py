@@ -181,7 +181,7 @@ class Server:
         configs = [
             version.config for record in engine.models for version in engine.models.ready_versions(record.name)[-1:]
         ]
-        lines = hints(configs, self._http.replace("0.0.0.0", "localhost"), _interpreter())
+        lines = hints(configs, self._http, _interpreter())
         if lines:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
