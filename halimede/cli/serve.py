@@ -131,6 +131,8 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens what is allowed, and says where (contract L6)."""
         options, port = self._options, self._port_of(engine, loop)
+        if is_exposed(options):
+            log.warning("Listening on all addresses of this machine, open to whoever can reach it (--http-address=...)")
         if options.grpc.allowed:
             await self._open_grpc(port)
         if options.http.allowed:
@@ -199,6 +201,12 @@ class Server:
         if not finished:
             log.error("Exit timeout expired. Exiting immediately.")
         return finished
+
+
+def is_exposed(options: ServerOptions) -> bool:
+    """Whether a port is open on every address of the machine, as the original's are by default."""
+    endpoints = (options.grpc, options.http, options.metrics)
+    return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
 
 
 def _interpreter() -> str:
