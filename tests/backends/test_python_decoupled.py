@@ -249,9 +249,11 @@ def test_executes_of_an_asynchronous_decoupled_model_overlap(both: Shared) -> No
     ],
 )
 def test_failure_of_an_asynchronous_decoupled_model_reaches_its_client(both: Shared, source: str, text: str) -> None:
-    """The real server leaves the client waiting for ever."""
+    """The real server leaves the client waiting for ever. Since Python 3.13 the frame that awaited is listed too."""
     rig, instance, _ = both
-    assert rig.stream(instance, scripted(source)).wait().said == [[(FAILED + text, True)]]
+    [[(message, final)]] = rig.stream(instance, scripted(source)).wait().said
+    assert final
+    assert str(message).startswith(FAILED + text)
 
 
 @pytest.mark.rows("P7")
@@ -274,7 +276,7 @@ def test_asynchronous_execute_runs_to_its_end(asynchronous: Shared) -> None:
 )
 def test_failure_of_an_asynchronous_execute_fails_its_batch(asynchronous: Shared, source: str, text: str) -> None:
     rig, instance, _ = asynchronous
-    assert rig.run(instance, scripted(source)).failed[0].message == FAILED + text
+    assert rig.run(instance, scripted(source)).failed[0].message.startswith(FAILED + text)
 
 
 def test_exit_in_a_task_does_not_end_the_loop(asynchronous: Shared) -> None:

@@ -164,7 +164,7 @@ def test_doubles_none() -> None:
 def test_double_notation(value: float) -> None:
     text = json.write(value)
     assert float(text) == value
-    assert len(text.lstrip("-0.").replace(".", "").partition("e")[0]) <= 21
+    assert len(text.lstrip("-0.").removesuffix(".0").replace(".", "").partition("e")[0]) <= 21
     decimal = value == 0 or 1e-6 <= abs(value) < 1e21
     assert ("e" in text) != decimal
     assert ("." in text) == (decimal or Decimal(repr(value)).as_tuple().digits[1:] != ())
