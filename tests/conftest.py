@@ -1,9 +1,24 @@
-"""What holds for all tests: where a run must be repeatable, hypothesis tries the same examples every time."""
+"""What holds for all tests: in CI a run is repeatable, and nothing is left out."""
 
 import os
+from collections.abc import Generator
+from typing import Any
 
+import pytest
 from hypothesis import settings
+
+IN_CI = os.environ.get("CI") == "true"
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "search")
+settings.load_profile("ci" if IN_CI else "search")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """In CI a skip is a failure: what a test needs, the project's files install."""
+    report = yield
+    if IN_CI and report.skipped:
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {report.longrepr}"
+    return report

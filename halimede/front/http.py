@@ -4,6 +4,7 @@ Holds an engine port and no socket; the transport hands it whole requests as `Ex
 JSON is decoded and encoded on another thread (see `Offload`).
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,11 +38,14 @@ from halimede.service.port import (
 from halimede.tensors import Buffer
 from halimede.wire import http as wire
 
+log = logging.getLogger(__name__)
+
 JSON = b"Content-Type: application/json\r\n"
 PLAIN = b""
 OFFLOAD_BYTES = 1 << 20
 """JSON larger than this is not read or written on the event loop."""
 KNOWN_TARGETS = 4096
+KNOWN_TARGET_BYTES = 512
 
 _STATUS: dict[type[Error], int] = {
     Internal: 500,
@@ -146,9 +150,12 @@ class HttpFront:
             found = pattern.fullmatch(path)
             if found:
                 model, version = (group.decode("utf-8", "surrogateescape") if group else "" for group in found.groups())
-                if len(self._targets) >= KNOWN_TARGETS:
-                    self._targets.clear()
-                return self._targets.setdefault(target, Target(handle, methods, fields, model, version))
+                known = Target(handle, methods, fields, model, version)
+                if len(target) <= KNOWN_TARGET_BYTES:
+                    if len(self._targets) >= KNOWN_TARGETS:
+                        self._targets.clear()
+                    self._targets[target] = known
+                return known
         return None
 
     # Answers.
@@ -319,6 +326,9 @@ class InferReply:
                 body, head_length = wire.encode_infer(answer, self._form)
             except Error as error:
                 self._encoded(error)
+            except Exception:  # whatever a model has answered, its client gets an answer
+                log.exception("writing a response of model '%s' broke", answer.model_name)
+                self._encoded(Internal("the server failed to write the response"))
             else:
                 self._respond(body, head_length)
         return True

@@ -7,7 +7,6 @@ and leaves by exactly one final answer to its reply slot.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -113,10 +112,16 @@ class Runner:
             refusal.refused = True
         except Exception as error:
             refusal = self._broke(error)
-            with suppress(Exception):  # a policy that has just broken
-                self._policy.cancel(inference, now)
+            self._withdraw(inference, now)
         if inference.state is State.QUEUED:
             self._end(inference, refusal, now, Reason.REJECTED)
+
+    def _withdraw(self, inference: Inference, now: int) -> None:
+        """Takes an inference out of a policy that has just broken, so that no later batch runs it again."""
+        try:
+            self._policy.cancel(inference, now)
+        except Exception as error:
+            self._broke(error)
 
     def cancel(self, inference: Inference) -> None:
         """The client has gone: a waiting inference is over at once, a running one is told and runs to its end."""

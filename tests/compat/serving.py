@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
@@ -38,7 +37,6 @@ MAX_BATCH_SIZE = 64
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
-HAS_PYTHON_MODELS = find_spec("halimede.backends.python") is not None
 SLOW_SECONDS = 1.0
 
 _SLOW = f"""import time
@@ -116,7 +114,7 @@ def write_held_model(repository: Path, name: str = "held") -> Path:
 
 def write_repository(repository: Path) -> Path:
     """`identity_<datatype>` (batches up to 64, dynamically) and `flat_<datatype>` (no batching) for every datatype in
-    lower case; `slow` where Python models can be served."""
+    lower case, and the Python model `slow`."""
     repository.mkdir(parents=True, exist_ok=True)
     for datatype in DATATYPES:
         word = datatype.lower()
@@ -124,8 +122,7 @@ def write_repository(repository: Path) -> Path:
             repository, f"identity_{word}", datatype, max_batch_size=MAX_BATCH_SIZE, more="dynamic_batching { }\n"
         )
         write_model(repository, f"flat_{word}", datatype)
-    if HAS_PYTHON_MODELS:
-        write_slow_model(repository)
+    write_slow_model(repository)
     return repository
 
 

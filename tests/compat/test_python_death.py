@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as grpcclient
 
-from tests.compat.serving import HAS_PYTHON_MODELS, Serving, write_model
+from tests.compat.serving import Serving, write_model
 
 LIMIT = 20.0
 UNHEALTHY = "Stub process 'mortal_0_0' is not healthy."
@@ -32,8 +32,6 @@ def answer(request):
         os._exit(int(status))
     return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([os.getpid()], np.int32))])
 """
-
-pytestmark = pytest.mark.skipif(not HAS_PYTHON_MODELS, reason="Python models are not served yet")
 
 
 @pytest.fixture(params=["true", "false"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.serving import HAS_PYTHON_MODELS, Serving, write_model
+from tests.compat.serving import Serving, write_model
 
 LIMIT = 20.0
 
@@ -40,8 +40,6 @@ class TritonPythonModel:
 def response(value):
     return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([value], np.int32))])
 """
-
-pytestmark = pytest.mark.skipif(not HAS_PYTHON_MODELS, reason="Python models are not served yet")
 KEEP, ANSWER = 0, 1
 
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.serving import HAS_PYTHON_MODELS, Serving, write_held_model, write_model
+from tests.compat.serving import Serving, write_held_model, write_model
 
 LIMIT = 20.0
 INFER = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-NEEDS_PYTHON_MODELS = pytest.mark.skipif(not HAS_PYTHON_MODELS, reason="Python models are not served yet")
 
 Start = Callable[..., Serving]
 
@@ -186,7 +185,6 @@ def test_signal_closes_idle_connections_at_once(start: Start, number: int) -> No
         assert read_to_end(halfway) == b""
 
 
-@NEEDS_PYTHON_MODELS
 @SIGNALS
 def test_signal_leaves_no_accepted_request_unanswered(start: Start, repository: Path, number: int) -> None:
     held = write_held_model(repository)
@@ -206,7 +204,6 @@ def test_signal_leaves_no_accepted_request_unanswered(start: Start, repository: 
     assert serving.wait() == 0
 
 
-@NEEDS_PYTHON_MODELS
 def test_request_that_outlasts_the_exit_timeout_is_left_behind(start: Start, repository: Path) -> None:
     held = write_held_model(repository)
     serving = start("--exit-timeout-secs=1").wait_until_live()
@@ -242,7 +239,6 @@ class TritonPythonModel:
 
 
 @SIGNALS
-@NEEDS_PYTHON_MODELS
 def test_signal_ends_a_server_whose_model_never_finishes_to_load(start: Start, repository: Path, number: int) -> None:
     version = write_model(repository, "endless", "INT32", backend="python")
     (version / "model.py").write_text(_ENDLESS)
