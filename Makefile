@@ -5,10 +5,11 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 REPOSITORY := examples/model_repository
+RESULTS := bench/results
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test unit check format conformance rows bench demo clean
+.PHONY: help serve test unit check format conformance rows bench soak profile demo clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -38,10 +39,17 @@ conformance: $(VENV)/.dev ## the same requests to the real server and to ours
 rows: $(VENV)/.dev ## the rows of the contract that no passing test claims
 	$(BIN)/python tools/rows.py
 
-bench: $(VENV)/.dev ## speed beside the real server (see bench/README.md)
+bench: $(VENV)/.bench ## speed beside the real server: a table and a plot in bench/results/ (half an hour and more)
 	$(BIN)/python tools/versus.py --a '$(BIN)/halimede serve --model-repository={repo} --exit-on-error=false \
 	  --allow-client-shm=true --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} \
-	  --metrics-port={metrics}' --rounds 5 --seconds 1.5
+	  --metrics-port={metrics}' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; status=$$?; \
+	  $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
+
+soak: $(VENV)/.dev ## ten minutes of everything at once, with users that leave at any point
+	$(BIN)/python -m tools.soak --json $(RESULTS)/soak.json
+
+profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/
+	$(BIN)/python -m tools.flames
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/build_repository.py
@@ -57,6 +65,11 @@ $(VENV)/.demo: pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing the tools for tests and checks ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "Installing the tools for plots and profiles ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 clean: ## remove what the targets made, except the virtual environment

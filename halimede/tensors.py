@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from halimede.errors import Invalid
+from halimede.errors import Internal, Invalid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,6 +121,17 @@ class Memory(Protocol):
         ...
 
 
+class Destination(Protocol):
+    """A run of bytes somewhere that a result is written to; any thread."""
+
+    @property
+    def byte_size(self) -> int: ...
+
+    def write(self, source: Memory) -> None:
+        """Copies all of `source` to the beginning. Raises Error where that cannot be; the caller sees to the size."""
+        ...
+
+
 class HostMemory:
     """Bytes in ordinary memory: a view that keeps its owner alive, no copy."""
 
@@ -129,8 +140,8 @@ class HostMemory:
     device_id = 0
 
     def __init__(self, buffer: Buffer) -> None:
-        self.view = memoryview(buffer)
-        self.byte_size = self.view.nbytes
+        self.view = view = memoryview(buffer)
+        self.byte_size = view.nbytes
 
     @property
     def owner(self) -> object:
@@ -141,6 +152,22 @@ class HostMemory:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return HostMemory, (bytes(self.view),)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReference:
+    """Memory in a client's shared-memory region, by the region's name. This crosses the engine's port; the engine makes
+    memory of it that can be reached (contract H97). `offset` and `byte_size` are below 2**64, otherwise unchecked."""
+
+    region: str
+    offset: int
+    byte_size: int
+    kind: ClassVar[MemoryKind] = MemoryKind.SHARED
+    device_id: ClassVar[int] = 0
+    owner: ClassVar[object] = None
+
+    def host(self) -> memoryview:
+        raise Internal(f"shared memory region '{self.region}' was not looked up")
 
 
 class Tensor:

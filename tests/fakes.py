@@ -122,6 +122,7 @@ class RecordingObserver:
         self.successes: list[Inference] = []
         self.times: list[list[int]] = []
         self.failures: list[tuple[Inference, Reason]] = []
+        self.responses: list[tuple[int, Answer]] = []
 
     def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         self.executions.append(rows)
@@ -130,6 +131,9 @@ class RecordingObserver:
     def succeeded(self, inference: Inference, now: int) -> None:
         self.successes.append(inference)
         self.times.append(list(inference.times))
+
+    def responded(self, index: int, answer: Answer, ns: int) -> None:
+        self.responses.append((index, answer))
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
         self.failures.append((inference, reason))

@@ -52,7 +52,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         library: frozenset(modules.split())
         for library, modules in {
-            "grpc": "transport.grpc_aio",
+            "hpack": "transport.http2.headers",
             "httptools": "transport.http1",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnxruntime backends.onnxruntime_session",

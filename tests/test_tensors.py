@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.errors import Invalid, Unsupported
+from halimede.errors import Internal, Invalid, Unsupported
 from halimede.tensors import (
     BF16,
     BY_NUMBER,
@@ -20,6 +20,7 @@ from halimede.tensors import (
     DataType,
     HostMemory,
     MemoryKind,
+    RegionReference,
     Tensor,
     array_of,
     join_bytes,
@@ -190,3 +191,11 @@ def test_host_memory_sent_to_another_process_is_only_its_own_bytes() -> None:
 def test_tensor_shows_what_it_is_and_not_what_it_holds() -> None:
     tensor = Tensor("x", UINT8, (2, 3), UnreachableMemory(6))
     assert repr(tensor) == "Tensor('x', UINT8, [2,3], 6 bytes)"
+
+
+def test_region_reference_is_plain_data_that_the_host_cannot_reach() -> None:
+    reference = RegionReference("r", 4, 8)
+    crossed = pickle.loads(pickle.dumps(reference))
+    assert (crossed, crossed.kind, crossed.byte_size) == (reference, MemoryKind.SHARED, 8)
+    with pytest.raises(Internal, match="shared memory region 'r' was not looked up"):
+        crossed.host()

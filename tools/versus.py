@@ -2,7 +2,7 @@
 """Two servers, the same work, in turn (A B, B A, ...), so that a drifting machine hits both alike.
 
     versus.py --a 'CMD ...' [--b 'CMD ...'] [--work NAME ...] [--rounds 3] [--seconds 0.8]
-              [--gate 'throughput>=1.2 cpu<=0.9'] [--json FILE]
+              [--gate 'throughput>=1.2 cpu<=0.9'] [--served] [--json FILE]
 
 CMD starts a server in the foreground, with {repo} {http} {grpc} {metrics} in it. B defaults to the real Triton
 (tools/oracle/oracle serve). Load comes from the real perf_analyzer; answers are checked before each row.
@@ -10,9 +10,10 @@ CMD starts a server in the foreground, with {repo} {http} {grpc} {metrics} in it
 Per row and server: the median over the rounds of throughput (inferences/s), p50 and p99 latency (us) and the server's
 own CPU per inference (us, all processes of its tree), then the ratios A/B: throughput above 1 means that A is faster,
 p99 and cpu below 1 that A is better. --gate judges the medians of every row named; besides, no single round may be
-below 0.8 of a throughput gate, and a failed round fails its row. --json keeps every round. Families are never compared
-with each other: floor-* (the model costs nothing: server against server), py-* (Python model as each server runs it by
-default), inproc-* (Python model in the server's process, ours only; there the default), and the rest.
+below 0.8 of a throughput gate, and a failed round fails its row. --served leaves out the rows that A refuses to run,
+and says why it refuses. --json keeps every round. Families are never compared with each other: floor-* (the model costs
+nothing: server against server), py-* (Python model as each server runs it by default), inproc-* (Python model in the
+server's process, ours only; there the default), and the rest.
 """
 
 import argparse
@@ -31,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -70,16 +72,40 @@ class Gate(NamedTuple):
         return ratio >= self.bound if self.sign == ">=" else ratio <= self.bound
 
 
+class RefusedError(RuntimeError):
+    """The server says that it does not do what a row needs; the message says what it said."""
+
+
 Figures = dict[str, float]  # throughput (inferences/s), p50, p99 and cpu (us)
 Rounds = dict[str, list[Figures]]  # by server name, in the order of the rounds
 
 
 class Row(TypedDict):
-    """What --json keeps of one row."""
+    """What --json keeps of one row; `work` says what perf_analyzer was asked."""
 
+    work: str
     rounds: Rounds
     median: dict[str, Figures]
     ratio: Figures
+
+
+class Facts(TypedDict):
+    """What --json keeps of a server: seconds until the models were ready that ever were, and MiB."""
+
+    startup: float | None
+    idle: float
+    after: float
+
+
+class Result(TypedDict):
+    """What --json keeps; `not_served` are reasons, by row, and `short` is what fell short, in words."""
+
+    gate: str
+    cores: int | None
+    servers: dict[str, Facts]
+    rows: dict[str, Row]
+    not_served: dict[str, str]
+    short: list[str]
 
 
 SMALL = ["--shape", "INPUT0:16"]
@@ -175,20 +201,17 @@ class Server:
         self.began = time.monotonic()
         self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
 
-    def wait(self) -> None:
-        """Until every model is ready, at most 15 s (60 s while none is); models that did not come fail their rows."""
-        while time.monotonic() - self.began < 60:
-            if self.process.poll() is not None:
-                self.log.seek(0)
-                raise RuntimeError(f"server {self.name} went away: ...{self.log.read()[-1500:]}")
-            self.ready = {m for m in self.models if self.ok(f"/v2/models/{m}/ready")}
-            if self.ready == self.models:
-                self.startup = time.monotonic() - self.began
-                break
-            if self.ready and time.monotonic() - self.began > 15:
-                break
-            time.sleep(0.02)
-        self.idle = memory_mib(self.process.pid)
+    def has_settled(self) -> bool:
+        """Takes down which models are ready; whether all are, or 15 s have passed (60 s while none is). Models that did
+        not come fail their rows."""
+        age = time.monotonic() - self.began
+        if self.process.poll() is not None:
+            self.log.seek(0)
+            raise RuntimeError(f"server {self.name} went away: ...{self.log.read()[-1500:]}")
+        ready = {m for m in self.models if self.ok(f"/v2/models/{m}/ready")}
+        if ready != self.ready:
+            self.ready, self.startup = ready, time.monotonic() - self.began
+        return self.ready == self.models or age > (15 if self.ready else 60)
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.http}{path}"
@@ -205,25 +228,35 @@ class Server:
         with urllib.request.urlopen(self.url(f"/v2/models/{model}/stats"), timeout=5) as answer:
             return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
 
-    def check(self, model: str) -> str | None:
-        """One JSON inference must come back right; None, or what is wrong."""
-        if model not in self.ready:
-            return "the model is not ready"
-        if model in UNCHECKED:
-            return None
-        check = CHECKS.get(model, Check("FP32", [1, 4], [1.5, -2.0, 0.25, random.randint(1, 999)], None))
+    def check(self, work: Work) -> None:
+        """What the row needs must be there, and one JSON inference come back right; raises RuntimeError otherwise."""
+        if work.model not in self.ready:
+            raise RefusedError("the model is not ready")
+        if "--shared-memory" in work.flags:
+            self._ask("/v2/systemsharedmemory/status")
+        if work.model in UNCHECKED:
+            return
+        check = CHECKS.get(work.model, Check("FP32", [1, 4], [1.5, -2.0, 0.25, random.randint(1, 999)], None))
         tensor = {"name": "INPUT0", "datatype": check.datatype, "shape": check.shape, "data": check.data}
         body: dict[str, Any] = {"inputs": [tensor]}
         if check.parameters:
             body["parameters"] = check.parameters
-        request = urllib.request.Request(self.url(f"/v2/models/{model}/infer"), json.dumps(body).encode())
+        answer = self._ask(f"/v2/models/{work.model}/infer", json.dumps(body).encode())
+        output = answer.get("outputs", [{}])[0]
+        if output.get("data") != check.data or output.get("shape") != check.shape:
+            raise RuntimeError(f"wrong answer: {answer}")
+
+    def _ask(self, path: str, body: bytes | None = None) -> Any:
+        """A JSON answer; raises RefusedError with what an error says."""
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                output = json.load(answer)["outputs"][0]
-            right = output["data"] == check.data and output["shape"] == check.shape
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            return f"no answer: {error}"
-        return None if right else f"wrong answer: {output}"
+            with urllib.request.urlopen(urllib.request.Request(self.url(path), body), timeout=20) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            with contextlib.suppress(ValueError, LookupError, TypeError):
+                raise RefusedError(json.load(error)["error"]) from error
+            raise RefusedError(f"status {error.code}") from error
+        except (OSError, ValueError) as error:
+            raise RuntimeError(f"no answer: {error}") from error
 
     def measure(self, name: str, seconds: float) -> Figures:
         """One run of perf_analyzer; raises RuntimeError where it failed."""
@@ -262,6 +295,16 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.log.close()
         return len(left)
+
+
+def settle(servers: Sequence[Server]) -> None:
+    """Waits until the servers have loaded their models."""
+    waiting = list(servers)
+    while waiting:
+        waiting = [server for server in waiting if not server.has_settled()]
+        time.sleep(0.02)
+    for server in servers:
+        server.idle = memory_mib(server.process.pid)
 
 
 def run_load(command: list[str], threads: int, limit: float) -> tuple[str, int]:
@@ -308,8 +351,10 @@ def run_row(name: str, servers: Sequence[Server], rounds: int, seconds: float) -
     """All rounds of one row, the order of the servers turned each time; raises RuntimeError at the first failure."""
     found: Rounds = {"a": [], "b": []}
     for server in servers:
-        if wrong := server.check(WORK[name].model):
-            raise RuntimeError(f"server {server.name}: {wrong}")
+        try:
+            server.check(WORK[name])
+        except RuntimeError as error:
+            raise RuntimeError(f"server {server.name}: {error}") from error
     for i in range(rounds):
         for server in servers if i % 2 == 0 else servers[::-1]:
             try:
@@ -319,11 +364,12 @@ def run_row(name: str, servers: Sequence[Server], rounds: int, seconds: float) -
     return found
 
 
-def summarise(found: Rounds) -> Row:
+def summarise(work: Work, found: Rounds) -> Row:
     """Medians over the rounds, and the ratios A/B of them."""
     median = {s: {k: statistics.median(r[k] for r in found[s]) for k in found[s][0]} for s in found}
     ratio = {k: median["a"][k] / max(median["b"][k], 1e-9) for k in median["a"]}
-    return {"rounds": found, "median": median, "ratio": ratio}
+    asked = f"{work.model}, {work.protocol}, {work.concurrency or 'many'} clients, {' '.join(work.flags)}"
+    return {"work": asked.rstrip(", "), "rounds": found, "median": median, "ratio": ratio}
 
 
 def print_heading(a: Server, b: Server) -> None:
@@ -341,15 +387,28 @@ def print_row(name: str, row: Row, below: Sequence[str]) -> None:
     print(f"{a['cpu']:8.0f}{b['cpu']:8.0f}{ratio['cpu']:7.2f}{'  SHORT' if below else ''}", flush=True)
 
 
+def refusals(server: Server, names: Iterable[str]) -> dict[str, str]:
+    """The rows that a server does not run, and why."""
+    found = {}
+    for name in names:
+        try:
+            server.check(WORK[name])
+        except RefusedError as error:
+            found[name] = str(error).splitlines()[0][:200]
+        except RuntimeError:
+            continue  # it runs it, and wrongly: that is the row's own failure
+    return found
+
+
 def run_rows(
-    options: argparse.Namespace, servers: Sequence[Server], gates: Sequence[Gate]
+    names: Iterable[str], options: argparse.Namespace, servers: Sequence[Server], gates: Sequence[Gate]
 ) -> tuple[dict[str, Row], list[str]]:
-    """Every row asked for, printed as it comes; the rows, and what fell short."""
+    """The rows of these names, printed as they come; the rows, and what fell short."""
     rows: dict[str, Row] = {}
     short: list[str] = []
-    for name in options.work:
+    for name in names:
         try:
-            row = summarise(run_row(name, servers, options.rounds, options.seconds))
+            row = summarise(WORK[name], run_row(name, servers, options.rounds, options.seconds))
         except RuntimeError as error:
             short.append(f"{name}: {error}")
             print(f"{name:20}FAILED: {str(error)[:300]}", flush=True)
@@ -361,7 +420,7 @@ def run_rows(
     return rows, short
 
 
-def compare(options: argparse.Namespace, gates: Sequence[Gate]) -> tuple[dict[str, Row], list[str]]:
+def compare(options: argparse.Namespace, gates: Sequence[Gate]) -> Result:
     """Starts both servers, runs the rows, and stops both, whatever happens."""
     models = {WORK[w].model for w in options.work}
     servers: list[Server] = []
@@ -372,17 +431,18 @@ def compare(options: argparse.Namespace, gates: Sequence[Gate]) -> tuple[dict[st
                 repo = Path(folder) / name / "models"
                 shutil.copytree(options.repo, repo, ignore=shutil.ignore_patterns("__pycache__"))
                 servers.append(Server(name, command, repo, models))
-            for server in servers:
-                server.wait()
+            settle(servers)
             a, b = servers
             print_heading(a, b)
-            rows, short = run_rows(options, servers, gates)
-            print(f"memory MiB after: a {memory_mib(a.process.pid):.0f} b {memory_mib(b.process.pid):.0f}")
+            refused = refusals(a, options.work) if options.served else {}
+            rows, short = run_rows([w for w in options.work if w not in refused], options, servers, gates)
+            facts = {s.name: Facts(startup=s.startup, idle=s.idle, after=memory_mib(s.process.pid)) for s in servers}
+            print(f"memory MiB after: a {facts['a']['after']:.0f} b {facts['b']['after']:.0f}")
         finally:
             left += [s.stop() for s in servers]
     if left[0]:
         print(f"server a left {left[0]} processes alive after SIGTERM")
-    return rows, short
+    return Result(gate=options.gate, cores=os.cpu_count(), servers=facts, rows=rows, not_served=refused, short=short)
 
 
 def parse() -> tuple[argparse.Namespace, list[Gate]]:
@@ -394,6 +454,7 @@ def parse() -> tuple[argparse.Namespace, list[Gate]]:
     parser.add_argument("--work", nargs="+", default=list(WORK), metavar="NAME", help=" ".join(WORK))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.8, help="of one perf_analyzer window; it takes three")
+    parser.add_argument("--served", action="store_true", help="leave out what A refuses to run")
     parser.add_argument("--json")
     parser.add_argument("--gate", default="")
     options = parser.parse_args()
@@ -408,9 +469,12 @@ def main() -> int:
     options, gates = parse()
     subprocess.run([str(ORACLE), "install"], check=True, stdout=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    rows, short = compare(options, gates)
+    result = compare(options, gates)
+    rows, short = result["rows"], result["short"]
     if options.json:
-        Path(options.json).write_text(json.dumps({"gate": options.gate, "rows": rows, "short": short}, indent=1))
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+    for name, reason in result["not_served"].items():
+        print(f"{name:20}not served by a: {reason}")
     if rows:
         worst = min(rows, key=lambda w: rows[w]["ratio"]["throughput"])
         print(f"lowest throughput ratio: {rows[worst]['ratio']['throughput']:.2f} ({worst})")

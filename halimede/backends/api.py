@@ -4,7 +4,7 @@ A backend module knows model configurations and tensors, and nothing of scheduli
 protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -58,7 +58,15 @@ class Responses(Protocol):
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
-        """One response; `outputs` None (only with final) says that no more come. Outputs not asked for are dropped."""
+        """One response; `outputs` None (only with final) says that no more come. Outputs not asked for are dropped.
+
+        One that is not final blocks while the client does not read (contract G32), except on the event loop: who
+        answers from there asks by `on_writable` before it lets a model go on."""
+        ...
+
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        """Calls `resume`, which must not raise, once when the client of request `i` takes more responses, has gone, or
+        the request is over: at once where that is so already. On the event loop only."""
         ...
 
     def fail(self, i: int, error: Error, final: bool = True) -> None: ...

@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -73,16 +74,19 @@ def _number(name: str, text: str) -> int:
 class _Flight:
     """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
 
-    `running` until the worker can take the next batch. Senders may answer after that.
+    `running` until the worker can take the next batch. Senders may answer after that. `taken` is how much the readers
+    of requests with many responses took, `due` from where on the worker shall be told.
     """
 
-    __slots__ = ("missing", "requests", "responses", "running")
+    __slots__ = ("due", "missing", "requests", "responses", "running", "taken")
 
     def __init__(self, requests: Sequence[BatchedRequest], responses: Responses) -> None:
         self.requests = requests
         self.responses = responses
         self.missing = set(range(len(requests)))
         self.running = True
+        self.taken: list[int] | None = None
+        self.due: list[int] = []
 
     def answer(self, answer: Answer) -> None:
         index, final, outputs, error, parameters = answer
@@ -168,10 +172,25 @@ class PythonInstance:
             flight.fail(Internal(text))
         for answer in answers:
             flight.answer(answer)
+            if not answer.final:
+                self._give_credit(flight, answer.i, message)
         if message.flags & frames.FINISHED:
             flight.finish()
         if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
+
+    def _give_credit(self, flight: _Flight, index: int, message: frames.Frame) -> None:
+        """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame (contract G32).
+        What is told is the sum and not the difference, so that the order of these frames does not matter."""
+        if flight.taken is None:
+            flight.taken = [0] * len(flight.requests)
+            flight.due = [frames.CREDIT_STEP] * len(flight.requests)
+        cost = frames.cost(len(message.data), flight.requests[index].request.most_ahead)
+        flight.taken[index] = taken = flight.taken[index] + cost
+        if taken >= flight.due[index]:
+            flight.due[index] = taken + frames.CREDIT_STEP
+            credit = frames.frame(frames.CREDIT, [frames.NUMBER.pack(taken)], None, message.batch, index)
+            flight.responses.on_writable(index, partial(self._worker.send, credit))
 
     def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
         """Answers the one question that there is: whether the client of a request has gone (contract P82). Of a request

@@ -105,9 +105,16 @@ class Log(logging.Handler):
         self._lost = 0
         self._is_open = True
         self._writer = threading.Thread(target=self._write, name="halimede-log", daemon=True)
-        self.addFilter(lambda record: _is_wanted(options, record.levelno))
-        self.setFormatter(TritonFormatter(options.format, options.escape))
+        self._options = options
+        self.addFilter(lambda record: _is_wanted(self._options, record.levelno))
+        self.configure(options)
         self._writer.start()
+
+    def configure(self, options: LogOptions) -> None:
+        """From now on these levels and this format count (contract L5); the file stays. Any thread."""
+        self._options = options
+        self.setFormatter(TritonFormatter(options.format, options.escape))
+        logging.getLogger(ROOT).setLevel(verbose(max(options.verbose, 0)))
 
     def emit(self, record: logging.LogRecord) -> None:
         """One thread at a time: `logging.Handler` holds its lock around this."""
@@ -169,6 +176,5 @@ def install(options: LogOptions, out: Sink, err: Sink) -> Log:
         earlier.close()
     log = Log(options, out, err, file)
     logger.addHandler(log)
-    logger.setLevel(verbose(max(options.verbose, 0)))
     logger.propagate = False
     return log

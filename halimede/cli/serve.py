@@ -13,20 +13,23 @@ from collections.abc import Awaitable, Callable
 
 from halimede import __version__
 from halimede.cli.hints import hints
-from halimede.cli.logging import install, log_table
+from halimede.cli.logging import Log, install, log_table
 from halimede.cli.tables import model_table, options_table
 from halimede.errors import Error
+from halimede.front.access import access_of
+from halimede.front.delaying_port import DelayingPort
 from halimede.front.http import HttpFront
 from halimede.front.metrics import MetricsFront
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
+from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.offload import Offload
 from halimede.service.answers import EXTENSIONS
 from halimede.service.engine import Engine
 from halimede.service.port import EnginePort
 from halimede.transport.http1 import Handler, Listener
-from halimede.transport.sockets import BACKLOG, listening_socket
+from halimede.transport.sockets import place, serve_at
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +46,14 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
 
     In one process the front ends hold the engine itself."""
     try:
-        install(options.log, sys.stdout, sys.stderr)
+        logs = install(options.log, sys.stdout, sys.stderr)
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL)
+    allow_many_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        server = Server(options, port_of)
+        server = Server(options, port_of, logs)
         status = runner.run(server.run())
     if server.left_behind:
         # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
@@ -62,8 +66,9 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
 class Server:
     """One run of the server: `run` is the whole of it."""
 
-    def __init__(self, options: ServerOptions, port_of: PortOf) -> None:
+    def __init__(self, options: ServerOptions, port_of: PortOf, logs: Log) -> None:
         self._options = options
+        self._logs = logs
         self._port_of = port_of
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
@@ -75,7 +80,7 @@ class Server:
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        engine = Engine(self._options, loop)
+        engine = Engine(self._options, loop, self._logs.configure)
         offload = Offload(loop)
         try:
             if not await self._load(engine, ended):
@@ -136,7 +141,8 @@ class Server:
         if options.grpc.allowed:
             await self._open_grpc(port)
         if options.http.allowed:
-            front = HttpFront(port, offload, options.http_max_input_size)
+            access = access_of(options.http_restricted, options.http_forward_pattern)
+            front = HttpFront(port, offload, options.http_max_input_size, access)
             self._http = await self._listen(options.http, front.handle, loop)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
@@ -145,14 +151,18 @@ class Server:
 
     async def _open_grpc(self, port: EnginePort) -> None:
         # Imported here: a server without gRPC does without its library.
+        from halimede.cli.grpc_options import transport_options
         from halimede.front.grpc import GrpcService
-        from halimede.transport.grpc_aio import GrpcServer, Options
+        from halimede.transport.grpc_server import GrpcServer
 
         endpoint = self._options.grpc
-        service = GrpcService(port)
-        server = GrpcServer(service.rpcs, Options(reuse_port=endpoint.reuse_port))
+        access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)
+        if self._options.grpc_response_delay_secs:
+            port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
+        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access)
+        server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
-        log.info("Started GRPCInferenceService at %s:%d", endpoint.address, bound)
+        log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
 
         async def close(timeout: float) -> None:
             service.drain()
@@ -163,8 +173,7 @@ class Server:
     async def _listen(self, endpoint: Endpoint, handler: Handler, loop: asyncio.AbstractEventLoop) -> str:
         """Serves HTTP there; the address and the port that it came to be."""
         listener = Listener(handler)
-        sock = listening_socket(endpoint.address, endpoint.port, endpoint.reuse_port)
-        server = await loop.create_server(listener.connect, sock=sock, backlog=BACKLOG)
+        server = await serve_at(endpoint.address, endpoint.port, listener.connect, endpoint.reuse_port)
 
         async def close(timeout: float) -> None:
             server.close()
@@ -173,8 +182,7 @@ class Server:
             listener.abort()
 
         self._closers.append(close)
-        host, port = sock.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return place(endpoint.address, server.port)
 
     def _say_hints(self, engine: Engine) -> None:
         """A line for curl and one for Python that get an answer from one of the models."""

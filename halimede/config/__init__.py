@@ -4,7 +4,7 @@ The protobuf message does not leave this room. Nothing here knows of engines, ba
 never written. Synchronous, any thread.
 """
 
-from halimede.config.draft import Draft, read
+from halimede.config.draft import Draft, read, read_override
 from halimede.config.labels import read_labels
 from halimede.config.model_config import (
     DescribedTensor,
@@ -32,5 +32,6 @@ __all__ = [
     "VersionPolicy",
     "read",
     "read_labels",
+    "read_override",
     "versions_to_load",
 ]

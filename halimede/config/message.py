@@ -4,6 +4,7 @@ The only module of the room that imports the message class; the message itself s
 thread.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,39 @@ def parse_values(values: dict[str, Any], origin: str) -> Message:
         return json_format.ParseDict(values, empty())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
         raise Invalid(f"{origin}: {error}") from error
+
+
+def parse_json(text: str) -> Message:
+    """The message of a configuration as JSON, enums in any case, unknown fields refused. Raises Invalid (H113)."""
+    try:
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise TypeError("a JSON object is expected")
+        return json_format.ParseDict(_enums_upper(values, empty().DESCRIPTOR), empty())
+    except (json_format.ParseError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Invalid(f"Invalid config override: {error}") from error
+
+
+def _enums_upper(value: Any, descriptor: Any) -> Any:
+    """The values of a message with the names of enums in capitals, as the schema has them all."""
+    if isinstance(value, list):
+        return [_enums_upper(each, descriptor) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if descriptor.GetOptions().map_entry:
+        descriptor = descriptor.fields_by_name["value"].message_type
+        return value if descriptor is None else {key: _enums_upper(each, descriptor) for key, each in value.items()}
+    fields = {**descriptor.fields_by_camelcase_name, **descriptor.fields_by_name}
+    return {key: _enum_upper(each, fields.get(key)) for key, each in value.items()}
+
+
+def _enum_upper(value: Any, field: Any) -> Any:
+    if field is not None and field.enum_type and isinstance(value, str):
+        return value.upper()
+    if field is not None and field.enum_type and isinstance(value, list):
+        return [each.upper() if isinstance(each, str) else each for each in value]
+    return value if field is None or not field.message_type else _enums_upper(value, field.message_type)
+
+
+def text_of(message: Message) -> str:
+    return str(text_format.MessageToString(message))

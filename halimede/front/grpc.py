@@ -22,18 +22,20 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
+from halimede.front.access import OPEN, Access
+from halimede.front.grpc_access import ForwardingDecoder, restricted
 from halimede.requests import Answer, InferResponse, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Message, Rpcs, Unary
+from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Message, Unary
 from halimede.wire.grpc import (
     InferDecoder,
     InferEncoder,
     InferMessage,
+    raw_offset,
     stream_empty_final,
     stream_failure,
     stream_refusal,
-    version_of,
 )
 from halimede.wire.grpc_admin import EXCHANGES, HEALTH, Exchange
 
@@ -51,21 +53,6 @@ CODES: dict[type[BaseException], int] = {
 }
 """The status of each kind of error (G3). Kinds derived from these have theirs."""
 
-NOT_YET = (
-    "RepositoryIndex",
-    "RepositoryModelLoad",
-    "RepositoryModelUnload",
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
-    "TraceSetting",
-    "LogSettings",
-)
-"""The RPCs of the service that are not served yet; they say so."""
-
 DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -76,12 +63,19 @@ def finish_with(call: Call, error: Error) -> None:
     call.finish(code, error.message)
 
 
-class GrpcService:
-    """The handlers of one server over one engine port."""
+ANY_NUMBER = 2**31 - 1
+"""What the pool size of responses is when nobody gives one."""
 
-    def __init__(self, port: EnginePort) -> None:
+
+class GrpcService:
+    """The handlers of one server over one engine port. `response_pool_size` is how many responses of a request may wait
+    for its reader before the model does (G32); `access` says what is restricted and what is forwarded."""
+
+    def __init__(self, port: EnginePort, response_pool_size: int = ANY_NUMBER, access: Access = OPEN) -> None:
         self.port = port
-        self.decoder = InferDecoder()
+        self.most_ahead = response_pool_size if response_pool_size < ANY_NUMBER else 0
+        self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
+        self.decoder = self.forwarding or InferDecoder()
         self.encoder = InferEncoder()
         self.draining = False
         self.streams: set[InferStream] = set()
@@ -90,11 +84,11 @@ class GrpcService:
             prefix + name: Unary(partial(self._guarded, partial(self._ask, exchange)))
             for name, exchange in EXCHANGES.items()
         }
-        rpcs.update((prefix + name, Unary(partial(_not_yet, name))) for name in NOT_YET)
         rpcs["/grpc.health.v1.Health/Check"] = Unary(partial(self._guarded, partial(self._ask, HEALTH)))
-        rpcs[prefix + "ModelInfer"] = Unary(partial(self._guarded, self._infer))
-        rpcs[prefix + "ModelStreamInfer"] = Bidirectional(partial(InferStream, self))
-        self.rpcs: Rpcs = rpcs
+        infer, stream = (self._infer, InferStream) if access.forward is None else (self._forward, _ForwardingStream)
+        rpcs[prefix + "ModelInfer"] = Unary(infer, True, raw_offset)
+        rpcs[prefix + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
+        self.rpcs = restricted(rpcs, access.keys, finish_with)
 
     def drain(self) -> None:
         """From now on inferences are refused; those under way go on (G35), and streams end when they have none."""
@@ -127,21 +121,32 @@ class GrpcService:
         finish_with(call, answer)
 
     def _infer(self, message: Buffer, call: Call) -> Cancel | None:
-        if self.draining:
-            raise Unavailable(DRAINING)
-        incoming = self.decoder.parse(message)
-        version = version_of(incoming.model_version)
+        """A guard of its own instead of `_guarded`: what every request passes is kept short."""
         try:
-            request = self.decoder.request(incoming, version)
+            if self.draining:
+                raise Unavailable(DRAINING)
+            incoming = self.decoder.parse(message)
+            version = incoming.version
+            try:
+                request = self.decoder.request(incoming, version)
+            except Error as error:
+                # What the real server says of the model comes before what it says of the request.
+                self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
+                return None
+            reply = _UnaryReply(self.encoder, call)
+            key = self.port.infer(request, reply)
+            return None if reply.over else partial(self.port.cancel, key)
         except Error as error:
-            # What the real server says of the model comes before what it says of the request.
-            self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
-            return None
-        return partial(self.port.cancel, self.port.infer(request, _UnaryReply(self.encoder, call)))
+            finish_with(call, error)
+        except Exception:
+            finish_with(call, _broken("an inference over gRPC"))
+        return None
 
-
-def _not_yet(name: str, message: Buffer, call: Call) -> None:
-    finish_with(call, Unsupported(f"{name} is not supported yet"))
+    def _forward(self, message: Buffer, call: Call) -> Cancel | None:
+        """As `_infer`, which decodes at once, with metadata as parameters."""
+        if self.forwarding is not None:
+            self.forwarding.metadata = call.metadata
+        return self._infer(message, call)
 
 
 def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:
@@ -158,33 +163,32 @@ def _broken(what: str) -> Internal:
     return Internal("internal error")
 
 
-def _encoded(encode: Callable[..., Message], *arguments: object) -> Message | Error:
-    """The message, or why there is none: a reply slot must not raise whatever a model has answered."""
-    try:
-        return encode(*arguments)
-    except Error as error:
-        return error
-    except Exception:
-        return _broken("writing a response")
+def _unwritten(error: Exception) -> Error:
+    """Why a response could not be written: a reply slot must not raise whatever a model has answered."""
+    return error if isinstance(error, Error) else _broken("writing a response")
 
 
 class _UnaryReply:
     """The reply slot of a ModelInfer call."""
 
-    __slots__ = ("_call", "_encoder")
+    __slots__ = ("_call", "_encoder", "over")
 
     def __init__(self, encoder: InferEncoder, call: Call) -> None:
         self._encoder = encoder
         self._call = call
+        self.over = False
 
     def send(self, answer: Answer, final: bool) -> bool:
+        self.over = True
         if isinstance(answer, InferResponse):
-            message = _encoded(self._encoder.response, answer)
-            if not isinstance(message, Error):
+            try:
+                message = self._encoder.response(answer)
+            except Exception as error:
+                answer = _unwritten(error)
+            else:
                 self._call.send(message)
                 self._call.finish()
                 return True
-            answer = message
         if isinstance(answer, DecoupledModel):
             answer = DecoupledModel(DECOUPLED)
         finish_with(self._call, answer or Internal("expected a single response, got 0"))
@@ -199,16 +203,34 @@ class InferStream:
 
     Requests to models that are not decoupled stand in a line, and their responses are sent in its order; those of
     decoupled models are sent as they come. With the metadata `triton_grpc_error: true` the first failure of a request
-    on its way ends the call with its status (G29).
+    on its way ends the call with its status (G29). While many bytes of responses are held behind a slow one, further
+    requests wait as they came.
     """
 
-    __slots__ = ("_ends_on_error", "_half_closed", "_line", "_open", "_over", "_service", "call")
+    HELD = 1 << 20
+    """Bytes of held responses from which on no request is begun."""
+
+    __slots__ = (
+        "_beginning",
+        "_ends_on_error",
+        "_half_closed",
+        "_held",
+        "_line",
+        "_open",
+        "_over",
+        "_service",
+        "_waiting",
+        "call",
+    )
 
     def __init__(self, service: GrpcService, call: Call) -> None:
         self.call = call
         self._service = service
         self._line: deque[_StreamReply] = deque()
         self._open: set[_StreamReply] = set()
+        self._held = 0
+        self._waiting: deque[Buffer] = deque()
+        self._beginning = False
         self._half_closed = False
         self._over = False
         service.streams.add(self)
@@ -217,16 +239,26 @@ class InferStream:
     def message(self, message: Buffer) -> None:
         if self._half_closed or self._over:
             return
+        if self._waiting or self._held >= self.HELD:
+            self._waiting.append(message)
+        else:
+            self._take(message)
+
+    def _take(self, message: Buffer) -> None:
         try:
             incoming = self._service.decoder.parse(message)
         except Error:
             # The real server takes a message that it cannot read for the end of the stream.
+            self._waiting.clear()
             self.half_closed()
             return
         reply = _StreamReply(self, incoming)
         self._open.add(reply)
         self._line.append(reply)
-        self._attempt(reply, self._ask, reply)
+        try:
+            self._ask(reply)
+        except Exception as error:
+            reply.refuse(error)
 
     def half_closed(self) -> None:
         self._half_closed = True
@@ -239,27 +271,17 @@ class InferStream:
                 self._service.port.cancel(reply.key)
         self._open.clear()
         self._line.clear()
-
-    def _attempt(self, reply: "_StreamReply", step: Callable[..., None], *arguments: object) -> None:
-        """The guard around what is done for one request."""
-        try:
-            step(*arguments)
-        except Error as error:
-            error.refused = True
-            reply.send(error, True)
-        except Exception:
-            reply.send(_broken("a message of a gRPC stream"), True)
+        self._waiting.clear()
 
     def _ask(self, reply: "_StreamReply") -> None:
         if self._service.draining:
             raise Unavailable(DRAINING)
         incoming = reply.incoming
-        version = version_of(incoming.model_version)
         # Whether the reply keeps its place in the line must be known before its first response.
-        query = ModelTransaction(incoming.model_name, version)
-        self._service.port.ask(query, partial(self._attempt, reply, self._begin, reply, version))
+        self._service.port.ask(ModelTransaction(incoming.model_name, incoming.version), reply.begin)
 
-    def _begin(self, reply: "_StreamReply", version: int, decoupled: bool | Error) -> None:
+    def begin(self, reply: "_StreamReply", decoupled: bool | Error) -> None:
+        """Starts the inference; its model is known to be there, or not. Raises Error."""
         if self._over:
             return
         if isinstance(decoupled, Error):
@@ -268,8 +290,9 @@ class InferStream:
             reply.ordered = False
             self._line.remove(reply)
             self._advance()
-        request = self._service.decoder.request(reply.incoming, version)
+        request = self._service.decoder.request(reply.incoming, reply.incoming.version)
         request.decoupled_ok = True
+        request.most_ahead = self._service.most_ahead
         reply.key = self._service.port.infer(request, reply)
 
     def deliver(self, reply: "_StreamReply", answer: Answer, final: bool) -> bool:
@@ -285,6 +308,7 @@ class InferStream:
         if message is not None:
             if reply.ordered and self._line[0] is not reply:
                 reply.held.append(message)
+                self._held += sum(map(len, message))
             else:
                 writable = self.call.send(message)
         if final:
@@ -296,10 +320,10 @@ class InferStream:
 
     def _encode(self, reply: "_StreamReply", answer: Answer, final: bool) -> Message | None:
         if isinstance(answer, InferResponse):
-            message = _encoded(self._service.encoder.stream_response, answer, final)
-            if not isinstance(message, Error):
-                return message
-            answer = message
+            try:
+                return self._service.encoder.stream_response(answer, final)
+            except Exception as error:
+                answer = _unwritten(error)
         if answer is None:
             return stream_empty_final(reply.incoming) if reply.incoming.empty_final and not reply.ordered else None
         if answer.refused:
@@ -307,19 +331,28 @@ class InferStream:
         return stream_failure(reply.incoming, answer.message, final)
 
     def _advance(self) -> None:
-        """Sends what was held back and has now come to the head of the line."""
+        """Sends what was held back and has now come to the head of the line. What is begun then may come back in here:
+        the outermost call begins the others."""
         while self._line:
             head = self._line[0]
             for message in head.held:
+                self._held -= sum(map(len, message))
                 self.call.send(message)
             head.held.clear()
             if not head.done:
-                return
+                break
             self._line.popleft()
+        if self._waiting and not self._beginning:
+            self._beginning = True
+            try:
+                while self._waiting and self._held < self.HELD:
+                    self._take(self._waiting.popleft())
+            finally:
+                self._beginning = False
 
     def finish_when_done(self) -> None:
         """Ends the call if nothing is under way and nothing more is to come: from the client, or to this server."""
-        if self._open or self._over:
+        if self._open or self._waiting or self._over:
             return
         if self._half_closed:
             self._end()
@@ -331,6 +364,17 @@ class InferStream:
     def _end(self) -> None:
         self._over = True
         self._service.streams.discard(self)
+
+
+class _ForwardingStream(InferStream):
+    """With metadata of the call as parameters of each request (G14)."""
+
+    __slots__ = ()
+
+    def begin(self, reply: "_StreamReply", decoupled: bool | Error) -> None:
+        if self._service.forwarding is not None:
+            self._service.forwarding.metadata = self.call.metadata
+        super().begin(reply, decoupled)
 
 
 class _StreamReply:
@@ -345,6 +389,21 @@ class _StreamReply:
         self.ordered = True
         self.done = False
         self.held: list[Message] = []
+
+    def begin(self, decoupled: bool | Error) -> None:
+        """Takes the answer to the question for the model; the guard of this entry."""
+        try:
+            self._stream.begin(self, decoupled)
+        except Exception as error:
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        """The request did not come as far as its model."""
+        if isinstance(error, Error):
+            error.refused = True
+            self.send(error, True)
+        else:
+            self.send(_broken("a message of a gRPC stream"), True)
 
     def send(self, answer: Answer, final: bool) -> bool:
         return self._stream.deliver(self, answer, final)

@@ -1,4 +1,4 @@
-"""The HTTP front end: which path means what, which error is which status, and how an inference is answered.
+"""The HTTP front end: which path means what, and how an inference is answered.
 
 Holds an engine port and no socket; the transport hands it whole requests as `Exchange`s. Event-loop thread only; large
 JSON is decoded and encoded on another thread (see `Offload`).
@@ -6,93 +6,45 @@ JSON is decoded and encoded on another thread (see `Offload`).
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
 
-from halimede.errors import (
-    AlreadyExists,
-    Cancelled,
-    DecoupledModel,
-    Error,
-    Internal,
-    Invalid,
-    NotFound,
-    Unavailable,
-    Unknown,
-    Unsupported,
+from halimede.errors import DecoupledModel, Error, Internal, Unsupported
+from halimede.front.access import OPEN, Access, Category, forward_headers
+from halimede.front.http_admin import MODEL, HttpAdmin
+from halimede.front.http_handling import (
+    JSON,
+    OFFLOAD_BYTES,
+    PLAIN,
+    POST,
+    Exchange,
+    Handler,
+    Offload,
+    Route,
+    ask,
+    guarded,
+    refuse,
+    refuse_method,
+    status_of,
 )
+from halimede.front.http_shared_memory import HttpSharedMemory
 from halimede.requests import Answer, InferRequest, Resume
-from halimede.service.port import (
-    EnginePort,
-    ModelConfiguration,
-    ModelMetadata,
-    ModelReady,
-    ModelStatistics,
-    ModelTransaction,
-    Query,
-    ServerLive,
-    ServerMetadata,
-    ServerReady,
-)
+from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
 from halimede.wire import http as wire
 
 log = logging.getLogger(__name__)
 
-JSON = b"Content-Type: application/json\r\n"
-PLAIN = b""
-OFFLOAD_BYTES = 1 << 20
-"""JSON larger than this is not read or written on the event loop."""
 KNOWN_TARGETS = 4096
 KNOWN_TARGET_BYTES = 512
 
-_STATUS: dict[type[Error], int] = {
-    Internal: 500,
-    NotFound: 404,
-    Unavailable: 503,
-    Unsupported: 501,
-    Unknown: 400,
-    Invalid: 400,
-    AlreadyExists: 400,
-    Cancelled: 400,
-}
-"""Kind to status (contract H6). A subclass has the status of the kind that it refines."""
-
-A = TypeVar("A")
-
-
-def status_of(error: Error) -> int:
-    for kind in type(error).__mro__:
-        if kind in _STATUS:
-            return _STATUS[kind]
-    return 500
-
-
-class Exchange(Protocol):
-    """What this front end needs of one HTTP request and its answer."""
-
-    method: bytes
-    target: bytes
-    headers: Mapping[bytes, bytes]
-    body: Buffer
-    gone: bool
-    on_gone: Callable[[], None]
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
-
-
-class Offload(Protocol):
-    """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
-
-    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
+_TEXT = ("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a path means: the handler, the methods it takes, and the names within the path."""
 
-    handle: Callable[[Exchange, str, str], None]
+    handle: Handler
     methods: frozenset[bytes]
     fields: bytes
     model: str = ""
@@ -101,56 +53,42 @@ class Target:
 
 class HttpFront:
     """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
-    may have (contract H17)."""
+    may have (contract H17); `access` says what is restricted and what is forwarded."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, access: Access = OPEN) -> None:
         self._port = port
         self._offload = offload
         self._max_input_size = max_input_size
+        self._access = access
+        # Decided once: an inference looks at no header that nobody forwards.
+        self._begin = self._start if access.forward is None else self._start_with_headers
         self._targets: dict[bytes, Target] = {}
-        get, post = frozenset({b"GET"}), frozenset({b"POST"})
-        both = get | post
-        region = r"/v2/(?:system|cuda)sharedmemory(?:/region/([^/]+))?"
-        model = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
-        # Pattern, methods, handler, and the fields of an answer without a body of its own (contract H1, H5, H15).
-        self._routes = [
-            (re.compile(pattern.encode()), methods, handle, fields)
-            for pattern, methods, handle, fields in (
-                (r"/v2/models/stats()()", get, self._statistics, JSON),
-                (model + "/infer", post, self._infer, JSON),
-                (model + "/ready", get, self._model_ready, PLAIN),
-                (model + "/config", get, self._model_config, JSON),
-                (model + "/stats", get, self._statistics, JSON),
-                (model, get, self._model_metadata, JSON),
-                (r"/v2()()", get, self._server_metadata, JSON),
-                (r"/v2/health/live()()", get, self._live, PLAIN),
-                (r"/v2/health/ready()()", get, self._ready, PLAIN),
-                (model + "/(?:generate|generate_stream)", post, self._not_yet, JSON),
-                (r"/v2(?:/models/([^/]+))?()/trace/setting", both, self._not_yet, JSON),
-                (r"/v2/logging()()", both, self._not_yet, JSON),
-                (r"/v2/repository(?:/[^/]+)?/(?:index|models/([^/]+)/(?:load|unload))()", post, self._not_yet, JSON),
-                (region + "/status()", get, self._not_yet, JSON),
-                (region + "/(?:register|unregister)()", post, self._not_yet, JSON),
-            )
-        ]
+        routes = (
+            Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
+            *HttpAdmin(port, offload, max_input_size).routes(),
+            Route(MODEL + "/(?:generate|generate_stream)", POST, Category.INFERENCE, self._not_yet),
+            *HttpSharedMemory(port).routes(),
+        )
+        self.routes = routes
+        self._routes = [(re.compile(route.pattern.encode()), guarded(route, access.keys)) for route in routes]
 
     def handle(self, exchange: Exchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)
         if target is None:
             exchange.respond(404, PLAIN, (b'{"error":"Not Found"}',))
         elif exchange.method not in target.methods:
-            exchange.respond(405, target.fields, (b'{"error":"Method Not Allowed"}',))
+            refuse_method(exchange, target.fields)
         else:
             target.handle(exchange, target.model, target.version)
 
     def _resolve(self, target: bytes) -> Target | None:
         """Finds the route of a target, and remembers it: clients ask for the same few again and again."""
         path = _path_of(target)
-        for pattern, methods, handle, fields in self._routes:
+        for pattern, route in self._routes:
             found = pattern.fullmatch(path)
             if found:
-                model, version = (group.decode("utf-8", "surrogateescape") if group else "" for group in found.groups())
-                known = Target(handle, methods, fields, model, version)
+                model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
+                known = Target(route.handle, route.methods, route.fields, model, version)
                 if len(target) <= KNOWN_TARGET_BYTES:
                     if len(self._targets) >= KNOWN_TARGETS:
                         self._targets.clear()
@@ -158,86 +96,10 @@ class HttpFront:
                 return known
         return None
 
-    # Answers.
-
-    @staticmethod
-    def _refuse(exchange: Exchange, error: Error, fields: bytes = JSON) -> None:
-        exchange.respond(status_of(error), fields, (wire.encode_error(error),))
-
-    def _ask(
-        self, exchange: Exchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
-    ) -> None:
-        """Asks the engine; `answer` writes what comes back, an error is written here."""
-
-        def done(result: A | Error) -> None:
-            if isinstance(result, Error):
-                self._refuse(exchange, result, error_fields)
-            else:
-                answer(result)
-
-        self._port.ask(query, done)
-
-    def _ask_model(
-        self,
-        exchange: Exchange,
-        query: Callable[[str, int], Query[A]],
-        model: str,
-        version: str,
-        answer: Callable[[A], None],
-        error_fields: bytes = JSON,
-    ) -> None:
-        try:
-            number = wire.parse_version(version)
-        except Error as error:
-            self._refuse(exchange, error, error_fields)
-            return
-        self._ask(exchange, query(model, number), answer, error_fields)
-
     def _not_yet(self, exchange: Exchange, model: str, version: str) -> None:
         """A route of the contract (H1) that this server does not serve yet, and says so."""
         path = _path_of(exchange.target).decode("utf-8", "replace")
-        self._refuse(exchange, Unsupported(f"{path} is not supported yet"))
-
-    # Health, metadata, statistics.
-
-    def _live(self, exchange: Exchange, model: str, version: str) -> None:
-        self._ask(exchange, ServerLive(), lambda live: exchange.respond(200 if live else 400, PLAIN, ()), PLAIN)
-
-    def _ready(self, exchange: Exchange, model: str, version: str) -> None:
-        self._ask(exchange, ServerReady(), lambda ready: exchange.respond(200 if ready else 400, PLAIN, ()), PLAIN)
-
-    def _server_metadata(self, exchange: Exchange, model: str, version: str) -> None:
-        def answer(facts: Any) -> None:
-            exchange.respond(200, JSON, (wire.encode_server_metadata(facts),))
-
-        self._ask(exchange, ServerMetadata(), answer)
-
-    def _model_ready(self, exchange: Exchange, model: str, version: str) -> None:
-        def answer(ready: bool) -> None:
-            if ready:
-                exchange.respond(200, PLAIN, ())
-            else:
-                exchange.respond(400, PLAIN, (b'{"error":"Model version not ready"}',))
-
-        self._ask_model(exchange, ModelReady, model, version, answer, PLAIN)
-
-    def _model_metadata(self, exchange: Exchange, model: str, version: str) -> None:
-        def answer(facts: Any) -> None:
-            exchange.respond(200, JSON, (wire.encode_model_metadata(facts),))
-
-        self._ask_model(exchange, ModelMetadata, model, version, answer)
-
-    def _model_config(self, exchange: Exchange, model: str, version: str) -> None:
-        def answer(facts: Any) -> None:
-            exchange.respond(200, JSON, (facts.json.encode(),))
-
-        self._ask_model(exchange, ModelConfiguration, model, version, answer)
-
-    def _statistics(self, exchange: Exchange, model: str, version: str) -> None:
-        def answer(counts: Any) -> None:
-            exchange.respond(200, JSON, (wire.encode_statistics(counts),))
-
-        self._ask_model(exchange, ModelStatistics, model, version, answer)
+        refuse(exchange, Unsupported(f"{path} is not supported yet"))
 
     # Inference.
 
@@ -251,7 +113,7 @@ class HttpFront:
         try:
             number = wire.parse_version(version)
         except Error as error:
-            self._refuse(exchange, error)
+            refuse(exchange, error)
             return
         try:
             _check_encoding(headers.get(b"content-encoding"))
@@ -267,7 +129,7 @@ class HttpFront:
         except Error as error:
             self._decoded(exchange, model, number, error)
             return
-        self._start(exchange, request, form)
+        self._begin(exchange, request, form)
 
     def _decoded(
         self,
@@ -279,13 +141,24 @@ class HttpFront:
         if exchange.gone:
             return  # while its JSON was read on another thread
         if not isinstance(decoded, Error):
-            self._start(exchange, *decoded)
+            self._begin(exchange, *decoded)
             return
 
         def answer(decoupled: bool) -> None:
-            self._refuse(exchange, _DECOUPLED if decoupled else decoded)
+            refuse(exchange, _DECOUPLED if decoupled else decoded)
 
-        self._ask(exchange, ModelTransaction(model, number), answer)
+        ask(self._port, exchange, ModelTransaction(model, number), answer)
+
+    def _start_with_headers(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
+        """As `_start`, with the headers that match as parameters (contract H25)."""
+        assert self._access.forward is not None
+        sent = ((name.decode(*_TEXT), value.decode(*_TEXT)) for name, value in exchange.headers.sent)
+        try:
+            forward_headers(self._access.forward, sent, request)
+        except Error as error:
+            self._decoded(exchange, request.model_name, request.version, error)
+            return
+        self._start(exchange, request, form)
 
     def _start(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
         reply = InferReply(exchange, form, self._offload)

@@ -1,7 +1,7 @@
 """The metrics port: `GET /metrics`, and nothing else. Event-loop thread only."""
 
 from halimede.errors import Error
-from halimede.front.http import Exchange
+from halimede.front.http_handling import Exchange
 from halimede.service.port import EnginePort, MetricFamily, Metrics
 from halimede.wire.prometheus import encode_metrics
 

@@ -4,7 +4,9 @@ Two halves: a quick check, compiled once per load, that only says yes or no, and
 in the order of the contract and raises the error whose words the client knows. Pure; any thread.
 """
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from halimede.config.model_config import ModelConfig, TensorSpec
@@ -19,9 +21,22 @@ _BATCHING_NOTE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a model version makes of requests of one form: the rows (0 without batching), the names to answer with,
+    which of them may share a batch (see `RequestCheck.batch_key`), and the bytes of each input, in its order."""
+
+    batch_size: int
+    outputs: Sequence[str]
+    batch_key: Hashable
+    byte_sizes: list[int]
+
+
 class RequestCheck:
-    """The checks of one model version. `check` returns the batch size (0 without batching) and completes the request:
-    raw input deduced, inputs reshaped for the model."""
+    """The checks of one model version. `fit` and `check` also complete the request: raw input deduced, inputs reshaped
+    for the model."""
+
+    FITS_LIMIT = 256
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -36,9 +51,29 @@ class RequestCheck:
         self._quick = tuple(
             (spec.name, spec.datatype, lead + spec.dims, spec.datatype.size, spec.optional) for spec in config.inputs
         )
+        # What BYTES hold is looked at each time, and a reshaped request is another one than was asked.
+        self._remembers = not self._reshapes and all(spec.datatype is not BYTES for spec in config.inputs)
+        self._fits: dict[bytes, Fit] = {}
+
+    def fit(self, request: InferRequest) -> Fit:
+        """What the model makes of the request. Raises Error with the text of the first rule that the request breaks.
+
+        Of a request whose form fitted before, only the sizes are looked at."""
+        form = request.form
+        sizes = [tensor.memory.byte_size for tensor in request.inputs.values()]
+        if form is not None and (known := self._fits.get(form)) is not None and known.byte_sizes == sizes:
+            return known
+        batch_size = self.check(request)
+        batch_key = self.batch_key(request) if self._config.max_batch_size else None
+        fit = Fit(batch_size, self.outputs(request), batch_key, sizes)
+        if form is not None and self._remembers:
+            if len(self._fits) >= self.FITS_LIMIT:
+                self._fits.clear()
+            self._fits[form] = fit
+        return fit
 
     def check(self, request: InferRequest) -> int:
-        """The batch size. Raises Error with the text of the first rule that the request breaks."""
+        """The batch size, 0 without batching. Raises Error with the text of the first rule that the request breaks."""
         raw = request.raw is not None
         if raw:
             self._deduce_raw(request)
@@ -54,7 +89,7 @@ class RequestCheck:
         """The names to answer with (contract H74)."""
         return request.outputs or self.all_outputs
 
-    def batch_key(self, request: InferRequest) -> object:
+    def batch_key(self, request: InferRequest) -> Hashable:
         """Equal for requests that may share a batch (contract S4, S5); None where any two may."""
         if self._has_optional:
             return tuple((name, request.inputs[name].shape[1:]) for name in sorted(request.inputs))
@@ -258,6 +293,9 @@ class OutputShapes:
         )
 
 
+_LENGTH = struct.Struct("<I")
+
+
 class _Unprefixed(Invalid):
     """An error of the core whose text does not begin with the request's id (contract H62)."""
 
@@ -277,6 +315,20 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     """What is wrong with the framing of a BYTES input of `expected` elements (contract H70); None if nothing is."""
     view = tensor.memory.host()
     at, end, found = 0, view.nbytes, 0
+    try:
+        while at < end and found < expected:
+            at += 4 + _LENGTH.unpack_from(view, at)[0]
+            found += 1
+        if at == end and found == expected:
+            return None
+    except struct.error:
+        pass
+    return _bytes_complaint(tensor, view, expected, model)
+
+
+def _bytes_complaint(tensor: Tensor, view: memoryview, expected: int, model: str) -> Error:
+    """The words for the first thing that is wrong."""
+    at, end, found = 0, view.nbytes, 0
     where = f"inference input '{tensor.name}' for model '{model}'"
     while at < end:
         if found >= expected:
@@ -294,6 +346,4 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
             )
         at += 4 + length
         found += 1
-    if found != expected:
-        return Invalid(f"expected {expected} string elements for {where}, got {found}")
-    return None
+    return Invalid(f"expected {expected} string elements for {where}, got {found}")

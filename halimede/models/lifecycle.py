@@ -3,9 +3,10 @@
 The plan is pure; the table belongs to the event-loop thread. Loads run elsewhere and come back through `publish`.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from halimede.errors import Error, NotFound, Unavailable
 from halimede.models.version import ModelVersion
@@ -100,22 +101,35 @@ class ModelTable:
 
     # Changes.
 
-    def loading(self, name: str) -> None:
-        self._models.setdefault(name, ModelRecord(name))
+    def loading(self, name: str, numbers: Iterable[int] = ()) -> None:
+        """The model is being loaded; of its versions those that are not in service are shown so."""
+        record = self._models.setdefault(name, ModelRecord(name))
+        for number in numbers:
+            if number not in record.versions or record.versions[number].version is None:
+                record.versions[number] = VersionRecord(State.LOADING)
 
     def refuse(self, name: str, number: int | None, reason: str) -> None:
-        """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks."""
+        """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
+        serves meanwhile goes on (contract R11)."""
         record = self._models.setdefault(name, ModelRecord(name))
         if number is None:
             record.reason = reason
-        else:
+        elif number not in record.versions or record.versions[number].version is None:
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
-    def publish(self, version: ModelVersion) -> None:
-        """From now on this version answers."""
-        record = self._models.setdefault(version.name, ModelRecord(version.name))
-        record.versions[version.number] = VersionRecord(State.READY, "", version)
-        self._index(version.name)
+    def publish(self, name: str, versions: Iterable[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
+        """From now on these versions answer, all at once, and those that did until now are retired (R11, R12)."""
+        record = self._models.setdefault(name, ModelRecord(name))
+        record.reason = ""
+        before = self.ready_versions(name)
+        for version in versions:
+            record.versions[version.number] = VersionRecord(State.READY, "", version)
+        self._index(name)
+        for old in before:
+            if record.versions[old.number].version is old:
+                self.retire(old, closed)
+            else:
+                old.retire(partial(closed, old))
 
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
         """The version answers nobody any more; `closed` is called when the last who held it let go."""

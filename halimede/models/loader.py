@@ -12,9 +12,9 @@ from time import monotonic
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder
-from halimede.config import Description, Draft, ModelConfig, read, read_labels, versions_to_load
+from halimede.config import Description, Draft, ModelConfig, read, read_labels, read_override, versions_to_load
 from halimede.errors import Error, Internal, Invalid
-from halimede.models.repository import FoundModel, version_names
+from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class LoadOptions:
     gpus: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LoadedVersion:
     """An opened version, not yet serving."""
 
@@ -68,24 +68,52 @@ class LoadResult:
         return self.error is not None or any(isinstance(v, Error) for v in self.versions.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a look at a model's directory says: its configuration can be read, these are the versions to serve (or why
+    there are none), and this is how to tell whether something has changed since."""
+
+    backend: str
+    versions: tuple[int, ...] | Error
+    fingerprint: Fingerprint
+
+
+def survey(found: FoundModel, options: LoadOptions) -> Survey:
+    """Opens nothing. Raises Error where the configuration cannot be read: what the real server calls a poll failure."""
+    try:
+        seen = fingerprint(found.folder)
+        draft = _read(found, options)
+        names = version_names(found.folder)
+    except OSError as error:
+        raise Internal(f"failed to read {error.filename}: {error.strerror}") from error
+    try:
+        numbers, warnings = versions_to_load(draft.version_policy, names, found.name)
+    except Invalid as error:
+        return Survey(draft.backend, error, seen)
+    for warning in warnings:
+        log.warning(warning)
+    return Survey(draft.backend, tuple(numbers), seen)
+
+
 def load(found: FoundModel, backends: Backends, options: LoadOptions) -> LoadResult:
     """Opens every version that the model's policy asks for. Never raises: what goes wrong is in the result."""
-    result = LoadResult(found.name)
     try:
-        draft = read(found.folder, config_name=options.config_name, strict=not options.auto_complete)
-        numbers, warnings = versions_to_load(draft.version_policy, version_names(found.folder), found.name)
-        for warning in warnings:
-            log.warning(warning)
+        versions = survey(found, options).versions
     except Error as error:
-        result.error = error
-        return result
+        return LoadResult(found.name, error=error)
     except Exception as error:
         log.exception("loading model '%s' broke", found.name)
-        result.error = Internal(f"{type(error).__name__}: {error}")
-        return result
-    for number in numbers:
-        result.versions[number] = _load_version(found, number, backends, options)
-    return result
+        return LoadResult(found.name, error=Internal(f"{type(error).__name__}: {error}"))
+    if isinstance(versions, Error):
+        return LoadResult(found.name, error=versions)
+    return LoadResult(found.name, {number: _load_version(found, number, backends, options) for number in versions})
+
+
+def _read(found: FoundModel, options: LoadOptions) -> Draft:
+    strict = not options.auto_complete
+    if found.config is not None:
+        return read_override(found.config, found.folder, strict=strict)
+    return read(found.folder, config_name=options.config_name, strict=strict)
 
 
 def _load_version(found: FoundModel, number: int, backends: Backends, options: LoadOptions) -> LoadedVersion | Error:
@@ -106,7 +134,7 @@ def _open_version(found: FoundModel, number: int, backends: Backends, options: L
     folder = ModelFolder(found.folder, _version_folder(found.folder, number), number)
     log.info("loading: %s:%d", found.name, number)
     began = monotonic()
-    draft = read(found.folder, config_name=options.config_name, strict=not options.auto_complete)
+    draft = _read(found, options)
     draft.refuse_unserved()
     backend = backends.get(draft.backend)
     if options.auto_complete:

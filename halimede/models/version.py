@@ -19,7 +19,8 @@ from halimede.scheduling.runner import Loop, Observer, Runner, RunnerFacts
 
 
 class ModelVersion:
-    """`observer` is told of every inference of this version, `settled` of each that is over.
+    """`observer` is told of every inference of this version, `settled` of each that is over. `inline`: whether batches
+    may run on the event loop at all.
 
     `held` counts the inferences that were begun and are not over; a version is only closed when it is 0.
     """
@@ -31,6 +32,7 @@ class ModelVersion:
         observer: Observer,
         settled: Callable[[Inference], None],
         start_at: int = 0,
+        inline: bool = True,
     ) -> None:
         config = loaded.config
         self.name = config.name
@@ -48,7 +50,7 @@ class ModelVersion:
             model_version=loaded.number,
             datatypes={spec.name: spec.datatype for spec in config.outputs},
             decoupled=config.decoupled,
-            inline_safe=loaded.model.inline_safe,
+            inline_safe=loaded.model.inline_safe and inline,
             on_loop=loaded.model.placement is Placement.LOOP,
             restore=shapes.restore if shapes else None,
         )
@@ -61,16 +63,19 @@ class ModelVersion:
         return self._runner.waiting
 
     @property
+    def inline_executions(self) -> int:
+        """How many batches ran on the event loop."""
+        return self._runner.inline_executions
+
+    @property
     def healthy(self) -> bool:
         """Whether every instance can run a batch (contract P10)."""
         return all(instance.healthy for instance in self.loaded.instances)
 
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error where the request does not fit the model."""
-        check = self._check
-        batch_size = check.check(request)
-        batch_key = check.batch_key(request) if self.config.max_batch_size else None
-        inference = Inference(key, request, reply, batch_size, check.outputs(request), batch_key)
+        fit = self._check.fit(request)
+        inference = Inference(key, request, reply, fit.batch_size, fit.outputs, fit.batch_key)
         inference.times[Moment.REQUEST_START] = start
         self.held += 1
         return inference

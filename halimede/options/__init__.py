@@ -5,10 +5,11 @@ Knows nothing of the rest of the server. Called once, by `cli`, on the main thre
 
 from halimede.options.parser import HelpRequested, VersionRequested, parse, suggestion
 from halimede.options.usage import usage
-from halimede.options.values import Endpoint, LogOptions, ServerOptions
+from halimede.options.values import Endpoint, GrpcOptions, LogOptions, ServerOptions
 
 __all__ = [
     "Endpoint",
+    "GrpcOptions",
     "HelpRequested",
     "LogOptions",
     "ServerOptions",

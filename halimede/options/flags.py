@@ -1,4 +1,5 @@
-"""The table of flags: every flag of the contract (C1 to C59), in the groups of the usage text, and which of them act.
+"""The table of flags: every flag of the contract (C1 to C59) and those of this server alone, in the groups of the usage
+text, and which of them act.
 
 Data only: reading a command line is `parser`, what the values become is `values`. A feature that arrives flips the
 `support` of its flags to SERVED and gives them a field in `ServerOptions`.
@@ -14,6 +15,7 @@ from halimede.options.kinds import (
     BOOLEAN,
     INTEGER,
     INTEGER64,
+    PATTERN,
     PORT,
     REAL,
     SWITCH,
@@ -24,6 +26,7 @@ from halimede.options.kinds import (
     choice,
     filled,
     integer,
+    restriction,
     text,
 )
 
@@ -70,9 +73,10 @@ _COMPRESSION = choice(
     "invalid argument for --grpc_infer_response_compression_level", "none", "low", "medium", "high", any_case=False
 )
 _TRACE_LEVEL = choice("invalid value for trace level option: {}", "off", "timestamps", "tensors")
+_RESTRICTED_API = restriction("http-restricted-api", "api")
+_RESTRICTED_PROTOCOL = restriction("grpc-restricted-protocol", "protocol")
 _EVENT_LOOP = "connections are served by one event loop"
 _NO_REUSE = "request state is not pooled"
-_KEEPALIVE = "the gRPC transport keeps its own keepalive and connection age"
 _PACKAGES = "backends are found as Python packages"
 _SAGEMAKER = "it needs --allow-sagemaker, which is not supported yet"
 _VERTEX = "it needs --allow-vertex-ai, which is not supported yet"
@@ -100,6 +104,10 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Seconds to wait at shutdown for inferences in flight; then the server exits all the same.",
         ),
         Flag("allow-client-shm", BOOLEAN, "false", "Let clients register shared memory."),
+        Flag(
+            "inline-execution", BOOLEAN, "true",
+            "Run models that are measured to be quick on the event loop; false: always on threads of their instances.",
+        ),
     ),
     "Logging": (
         Flag("log-verbose", VERBOSITY, "0", "Verbose messages up to this level; 0 is none."),
@@ -126,14 +134,18 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag(
             "model-control-mode", choice("invalid argument for --model-control-mode", "none", "poll", "explicit"),
-            "none", "Load all models once (none), follow changes of the repository (poll) or obey requests (explicit).",
-            PLANNED,
+            "none", "Load all models once (none), follow changes of the repository (poll; not supported yet) or obey "
+            "requests (explicit).",
         ),
         Flag(
             "repository-poll-secs", INTEGER, "15", "Seconds between two looks at the repository.",
             INERT, "it needs --model-control-mode=poll, which is not supported yet",
         ),
-        Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", PLANNED, repeatable=True),
+        Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", repeatable=True),
+        Flag(
+            "allow-code-upload", BOOLEAN, "false",
+            "Let clients load models whose files they send, even where these files are code that this server will run.",
+        ),
         Flag(
             "model-config-name", filled("Error: empty argument for --model-config-name"), None,
             "Use configs/<name>.pbtxt of a model, where it exists, instead of config.pbtxt.",
@@ -148,46 +160,49 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     ),
     "HTTP": (
         Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
-        Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP."),
+        Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP, or unix:<path>."),
         Flag("http-port", PORT, "8000", "Port to listen on for HTTP."),
         Flag("reuse-http-port", BOOLEAN, "false", "Let several servers listen on the same HTTP port."),
-        Flag("http-header-forward-pattern", TEXT, "", "Headers that become request parameters.", PLANNED),
+        Flag("http-header-forward-pattern", PATTERN, "", "Headers that become parameters of an inference request."),
         Flag("http-thread-count", INTEGER, "8", "Threads that handle HTTP requests.", INERT, _EVENT_LOOP),
         Flag("http-max-input-size", _HTTP_SIZE, "67108864", "Largest request body in bytes."),
         Flag(
-            "http-restricted-api", text("apis:key=value"), None, "Serve these APIs only to requests with this header.",
-            PLANNED, repeatable=True,
+            "http-restricted-api", _RESTRICTED_API, None, "Serve these APIs only to requests with this header.",
+            repeatable=True,
         ),
     ),
     "GRPC": (
         Flag("allow-grpc", BOOLEAN, "true", "Serve gRPC."),
-        Flag("grpc-address", TEXT, "0.0.0.0", "Address to listen on for gRPC."),
+        Flag("grpc-address", TEXT, "0.0.0.0", "Address to listen on for gRPC, or unix:<path>."),
         Flag("grpc-port", PORT, "8001", "Port to listen on for gRPC."),
         Flag("reuse-grpc-port", BOOLEAN, "false", "Let several servers listen on the same gRPC port."),
-        Flag("grpc-header-forward-pattern", TEXT, "", "Metadata that become request parameters.", PLANNED),
+        Flag("grpc-header-forward-pattern", PATTERN, "", "Metadata that become parameters of an inference request."),
         Flag("grpc-infer-thread-count", _INFER_THREADS, "2", "Threads that handle inference.", INERT, _EVENT_LOOP),
         Flag("grpc-infer-allocation-pool-size", INTEGER, "8", "Request states kept for reuse.", INERT, _NO_REUSE),
-        Flag("grpc-max-response-pool-size", _RESPONSE_POOL, "2147483647", "Replies kept for reuse.", INERT, _NO_REUSE),
-        Flag("grpc-use-ssl", BOOLEAN, "false", "Encrypt gRPC.", PLANNED),
-        Flag("grpc-use-ssl-mutual", BOOLEAN, "false", "Encrypt gRPC and check the client's certificate.", PLANNED),
-        Flag("grpc-server-cert", TEXT, "", "PEM file with the server's certificate.", PLANNED),
-        Flag("grpc-server-key", TEXT, "", "PEM file with the server's key.", PLANNED),
-        Flag("grpc-root-cert", TEXT, "", "PEM file with the root certificate.", PLANNED),
-        Flag("grpc-infer-response-compression-level", _COMPRESSION, "none", "Compress inference responses.", PLANNED),
-        Flag("grpc-keepalive-time", INTEGER, "7200000", "Milliseconds between keepalive pings.", INERT, _KEEPALIVE),
-        Flag("grpc-keepalive-timeout", INTEGER, "20000", "Milliseconds to wait for their answer.", INERT, _KEEPALIVE),
-        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "false", "Ping idle connections.", INERT, _KEEPALIVE),
-        Flag("grpc-http2-max-pings-without-data", INTEGER, "2", "Pings sent without data.", INERT, _KEEPALIVE),
+        Flag(
+            "grpc-max-response-pool-size", _RESPONSE_POOL, "2147483647",
+            "Responses of one request that may wait for a slow reader before the model does.",
+        ),
+        Flag("grpc-use-ssl", BOOLEAN, "false", "Encrypt gRPC."),
+        Flag("grpc-use-ssl-mutual", BOOLEAN, "false", "Encrypt gRPC and check the client's certificate."),
+        Flag("grpc-server-cert", TEXT, "", "PEM file with the server's certificate."),
+        Flag("grpc-server-key", TEXT, "", "PEM file with the server's key."),
+        Flag("grpc-root-cert", TEXT, "", "PEM file with the root certificate."),
+        Flag("grpc-infer-response-compression-level", _COMPRESSION, "none", "Compress inference responses."),
+        Flag("grpc-keepalive-time", INTEGER, "7200000", "Milliseconds between keepalive pings."),
+        Flag("grpc-keepalive-timeout", INTEGER, "20000", "Milliseconds to wait for their answer."),
+        Flag("grpc-keepalive-permit-without-calls", BOOLEAN, "false", "Ping idle connections."),
+        Flag("grpc-http2-max-pings-without-data", INTEGER, "2", "Pings sent without data."),
         Flag(
             "grpc-http2-min-recv-ping-interval-without-data", INTEGER, "300000",
-            "Milliseconds that a client must leave between pings.", INERT, _KEEPALIVE,
+            "Milliseconds that a client must leave between pings.",
         ),
-        Flag("grpc-http2-max-ping-strikes", INTEGER, "2", "Bad pings tolerated.", INERT, _KEEPALIVE),
-        Flag("grpc-max-connection-age", INTEGER, "0", "Milliseconds a connection may live.", INERT, _KEEPALIVE),
-        Flag("grpc-max-connection-age-grace", INTEGER, "0", "Milliseconds of grace after that.", INERT, _KEEPALIVE),
+        Flag("grpc-http2-max-ping-strikes", INTEGER, "2", "Bad pings tolerated."),
+        Flag("grpc-max-connection-age", INTEGER, "0", "Milliseconds a connection may live."),
+        Flag("grpc-max-connection-age-grace", INTEGER, "0", "Milliseconds of grace after that."),
         Flag(
-            "grpc-restricted-protocol", text("protocols:key=value"), None,
-            "Serve these protocols only to requests with this metadata.", PLANNED, repeatable=True,
+            "grpc-restricted-protocol", _RESTRICTED_PROTOCOL, None,
+            "Serve these protocols only to requests with this metadata, triton-grpc-protocol-<key>.", repeatable=True,
         ),
     ),
     "Sagemaker": (

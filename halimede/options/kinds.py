@@ -104,7 +104,46 @@ def _read_backend_setting(text: str) -> tuple[str, str, str]:
     return backend, setting, value
 
 
+CATEGORIES = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""What can be restricted (contract H24, G13)."""
+
+
+def restriction(flag: str, word: str) -> Kind:
+    """`<names>:<key>=<value>`, the names with commas between them; `word` is what they are called (C26, C35)."""
+
+    def read(text: str) -> Value:
+        names, _, setting = text.partition(":")
+        key, _, value = setting.partition("=")
+        if not (names and key and value):
+            raise Invalid(f"--{flag} option format is '<config name>:<setting>=<value>'. Got {text}")
+        for name in names.split(","):
+            if name not in CATEGORIES:
+                raise Invalid(f"unknown restricted {word} '{name}' \nUse {', '.join(CATEGORIES)}.")
+        return names, key, value
+
+    return Kind(f"{word}s:key=value", read)
+
+
+def _read_pattern(text: str) -> Value:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise Invalid(f"'{text}' is no regular expression: {error}") from error
+    return text
+
+
 SWITCH = Kind("", str)
+PATTERN = Kind("pattern", _read_pattern)
 BOOLEAN = Kind("boolean", _read_boolean)
 INTEGER = integer()
 INTEGER64 = integer(bits=64)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from halimede.errors import Invalid, Unsupported
 from halimede.options.flags import FLAGS, INERT, PLANNED, Flag
 from halimede.options.kinds import SWITCH, Value
-from halimede.options.values import Endpoint, LogOptions, ServerOptions
+from halimede.options.values import Endpoint, GrpcOptions, LogOptions, ServerOptions
 
 _Value = TypeVar("_Value", bound=Value)
 
@@ -142,6 +142,9 @@ def _environment_words(environment: Mapping[str, str]) -> list[str]:
 def _check_combinations(given: _Given) -> None:
     if "load-model" in given and given.last("model-control-mode", str) != "explicit":
         raise Invalid("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    names = given.every("load-model", str)
+    if "*" in names and len(set(names)) > 1:
+        raise Invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "response-cache-byte-size" in given and "cache-config" in given:
         raise Invalid(
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. "
@@ -151,6 +154,8 @@ def _check_combinations(given: _Given) -> None:
 
 def _check_support(given: _Given) -> None:
     """Refuse what is not here yet; warn about what is read and has no effect."""
+    if given.last("model-control-mode", str) == "poll":
+        raise Unsupported("--model-control-mode=poll is not supported yet")
     for flag, value in given.changed():
         if flag.support is PLANNED:
             # A flag that has a default is supported as far as that, so the value belongs to the message.
@@ -206,7 +211,8 @@ def _endpoint(given: _Given, service: str) -> Endpoint:
 
 
 def _metrics(given: _Given, http: Endpoint) -> Endpoint:
-    address = given.last("metrics-address", str) if "metrics-address" in given else http.address
+    inherited = "127.0.0.1" if http.address.startswith("unix:") else http.address
+    address = given.last("metrics-address", str) if "metrics-address" in given else inherited
     return Endpoint(given.last("metrics-port", int), address, given.last("allow-metrics", bool))
 
 
@@ -220,6 +226,42 @@ def _log(given: _Given, environment: Mapping[str, str]) -> LogOptions:
         file=given.last("log-file", str),
         escape=environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0",
     )
+
+
+def _grpc(given: _Given) -> GrpcOptions:
+    mutual = given.last("grpc-use-ssl-mutual", bool)
+    return GrpcOptions(
+        compression_level=given.last("grpc-infer-response-compression-level", str),
+        # Naming the flag of mutual TLS, whatever its value, asks for TLS (G37).
+        tls=given.last("grpc-use-ssl", bool) or "grpc-use-ssl-mutual" in given,
+        mutual_tls=mutual,
+        server_cert=given.last("grpc-server-cert", str),
+        server_key=given.last("grpc-server-key", str),
+        root_cert=given.last("grpc-root-cert", str),
+        max_response_pool_size=given.last("grpc-max-response-pool-size", int),
+        keepalive_time=given.last("grpc-keepalive-time", int),
+        keepalive_timeout=given.last("grpc-keepalive-timeout", int),
+        keepalive_permit_without_calls=given.last("grpc-keepalive-permit-without-calls", bool),
+        max_pings_without_data=given.last("grpc-http2-max-pings-without-data", int),
+        min_ping_interval=given.last("grpc-http2-min-recv-ping-interval-without-data", int),
+        max_ping_strikes=given.last("grpc-http2-max-ping-strikes", int),
+        max_connection_age=given.last("grpc-max-connection-age", int),
+        max_connection_age_grace=given.last("grpc-max-connection-age-grace", int),
+    )
+
+
+def _restrictions(given: _Given, flag: str, word: str) -> Mapping[str, tuple[str, str]]:
+    """The key and its value that each category wants; a category has one (C26, C35)."""
+    keys: dict[str, tuple[str, str]] = {}
+    for names, key, value in given.every(flag, tuple):
+        for name in names.split(","):
+            if name in keys:
+                raise Invalid(
+                    f"Bad option: \"--{flag}\".\nrestricted {word} '{name}' can not be specified in multiple config "
+                    "groups"
+                )
+            keys[name] = (key, value)
+    return MappingProxyType(keys)
 
 
 def _count(environment: Mapping[str, str], name: str) -> int:
@@ -238,15 +280,24 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         auto_complete_config=_auto_complete(given),
         model_config_name=given.last("model-config-name", str) if "model-config-name" in given else "",
         model_control_mode=given.last("model-control-mode", str),
+        load_models=tuple(sorted(set(given.every("load-model", str)))),
+        allow_code_upload=given.last("allow-code-upload", bool),
         model_load_thread_count=max(1, given.last("model-load-thread-count", int)),
         model_load_retry_count=max(0, given.last("model-load-retry-count", int)),
         allow_client_shm=given.last("allow-client-shm", bool),
+        inline_execution=given.last("inline-execution", bool),
         backend_config=_backend_config(given),
         http=http,
+        http_restricted=_restrictions(given, "http-restricted-api", "api"),
+        http_forward_pattern=given.last("http-header-forward-pattern", str),
+        grpc_restricted=_restrictions(given, "grpc-restricted-protocol", "protocol"),
+        grpc_forward_pattern=given.last("grpc-header-forward-pattern", str),
         http_max_input_size=given.last("http-max-input-size", int),
         grpc=_endpoint(given, "grpc"),
+        grpc_options=_grpc(given),
         metrics=_metrics(given, http),
         log=_log(given, environment),
+        grpc_response_delay_secs=_count(environment, "TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC"),
         delay_scheduler=_count(environment, "TRITONSERVER_DELAY_SCHEDULER"),
         backlog_delay_scheduler=_count(environment, "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),
         warnings=tuple(given.warnings),

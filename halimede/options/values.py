@@ -39,6 +39,31 @@ class LogOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class GrpcOptions:
+    """How gRPC connections are kept and protected (contract C32 to C34, G36 to G38). Times in milliseconds."""
+
+    compression_level: str = "none"
+    """Of inference responses: `none`, `low`, `medium` or `high`."""
+    tls: bool = False
+    mutual_tls: bool = False
+    server_cert: str = ""
+    server_key: str = ""
+    root_cert: str = ""
+    keepalive_time: int = 7200000
+    keepalive_timeout: int = 20000
+    keepalive_permit_without_calls: bool = False
+    max_response_pool_size: int = 2147483647
+    """Responses of one request that may wait for its reader (G32)."""
+    max_pings_without_data: int = 2
+    min_ping_interval: int = 300000
+    max_ping_strikes: int = 2
+    max_connection_age: int = 0
+    """0: connections may grow as old as they like."""
+    max_connection_age_grace: int = 0
+    """0: the calls of an old connection may take as long as they like."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """All that `halimede serve` was told. The defaults are those of the contract (C2 to C60)."""
 
@@ -53,17 +78,34 @@ class ServerOptions:
     """Non-empty: `configs/<name>.pbtxt` of a model is preferred (C16)."""
     model_control_mode: str = "none"
     """`none`, `poll` or `explicit`."""
+    load_models: tuple[str, ...] = ()
+    """Models to load at the start in explicit mode; `*` is all of them (C15)."""
+    allow_code_upload: bool = False
+    """Whether the files that come with a load may be code; a flag of this server's own."""
     model_load_thread_count: int = 4
     model_load_retry_count: int = 0
     allow_client_shm: bool = False
+    inline_execution: bool = True
+    """Whether models that are measured to be quick may run on the event loop; a flag of this server's own."""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Backend name to setting to value; settings for every backend under the empty name (C45)."""
     http: Endpoint = Endpoint(8000)
     http_max_input_size: int = 67108864
     """Bytes of a body after inflating (C24)."""
+    http_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Header and value that a request must have, by what it is for: `health`, `inference`, ... (C26)."""
+    http_forward_pattern: str = ""
+    """Headers whose names match become parameters of an inference (C25)."""
+    grpc_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """As `http_restricted`; the metadata key is made from the first of each pair (C35)."""
+    grpc_forward_pattern: str = ""
     grpc: Endpoint = Endpoint(8001)
+    grpc_options: GrpcOptions = GrpcOptions()
     metrics: Endpoint = Endpoint(8002)
     log: LogOptions = LogOptions()
+    grpc_response_delay_secs: int = 0
+    """Seconds for which gRPC's answers to all but inferences are held: TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC
+    (G40)."""
     delay_scheduler: int = 0
     """Requests that must be queued before a dynamic batcher starts: TRITONSERVER_DELAY_SCHEDULER (C60)."""
     backlog_delay_scheduler: int = 0

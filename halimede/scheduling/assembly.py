@@ -1,6 +1,7 @@
 """Gather and scatter: the inputs of a batch's requests become arrays, a batch's arrays become each request's outputs.
 
-Pure functions on tensors, used by the thread that runs the batch. A batch of one is passed on without a copy.
+Pure functions on tensors, used by the thread that runs the batch. A batch of one is passed on without a copy, unless it
+lies across the boundaries of its elements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from halimede.errors import Internal
 from halimede.scheduling.inference import Inference
-from halimede.tensors import DataType, Tensor, array_of, tensor_of
+from halimede.tensors import DataType, Destination, HostMemory, Tensor, array_of, tensor_of
 
 Array = npt.NDArray[Any]
 
@@ -22,11 +23,17 @@ def gather(rows: Sequence[Inference]) -> dict[str, Array]:
     The inferences of a batch have the same inputs (the policy saw to it), so the first one names them.
     """
     if len(rows) == 1:
-        return {name: array_of(tensor) for name, tensor in rows[0].request.inputs.items()}
+        return {name: _aligned(array_of(tensor)) for name, tensor in rows[0].request.inputs.items()}
     return {
         name: np.concatenate([array_of(inference.request.inputs[name]) for inference in rows])
         for name in rows[0].request.inputs
     }
+
+
+def _aligned(array: Array) -> Array:
+    """Off the boundaries of its elements an array is read slowly, and summed in another order: a request must not get
+    another answer because its id is a letter longer. Transports lay large tensors out, so small ones are copied."""
+    return array if array.flags.aligned else array.copy()
 
 
 def scatter(
@@ -50,3 +57,23 @@ def scatter(
         )
         start = end
     return parts
+
+
+def place(outputs: Sequence[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:
+    """Writes the outputs that have a destination there: the one copy on their way. In the result they are empty, since
+    nothing of them is left to send. Raises Internal for a destination that is too small (contract H98)."""
+    placed = []
+    for tensor in outputs:
+        destination = destinations.get(tensor.name)
+        if destination is None:
+            placed.append(tensor)
+            continue
+        size = tensor.memory.byte_size
+        if size > destination.byte_size:
+            raise Internal(
+                f"shared memory size specified with the request for output '{tensor.name}' ({destination.byte_size} "
+                f"bytes) should be at least {size} bytes to hold the results"
+            )
+        destination.write(tensor.memory)
+        placed.append(Tensor(tensor.name, tensor.datatype, tensor.shape, HostMemory(b"")))
+    return placed

@@ -6,21 +6,24 @@ event loop. The two meet in a queue of outcomes, whose two ends may be used from
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy.typing as npt
 
 from halimede.errors import Error, Internal
 from halimede.requests import Parameters
-from halimede.scheduling.assembly import gather, scatter
+from halimede.scheduling.assembly import gather, place, scatter
+from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, Tensor
 
 _NOBODY: frozenset[int] = frozenset()
 
 
-class Outcome(NamedTuple):
+@dataclass(slots=True)
+class Outcome:
     """What a backend said of the request at index `i` of its batch.
 
     `answer` is its outputs, an error, or None for "no more responses"; `again` asks to run the request once more.
@@ -35,26 +38,21 @@ class Outcome(NamedTuple):
 
 class Execution:
     """`notify` is called with this object, on whatever thread, when there is something to drain: at the end of the
-    batch, and for a decoupled model, or a request that answers `later`, at every outcome. `instance` is the index of
-    the instance that runs it, `rows` the batch size."""
+    batch, and for a decoupled model, or a request that answers `later`, at every outcome; None where the runner looks
+    by itself. `instance` is the index of the instance that runs it, `rows` the batch size. `has_destinations`: some
+    outputs are to be written somewhere; `placed_ns` is what that took."""
 
-    __slots__ = (
-        "_datatypes",
-        "_decoupled",
-        "_notify",
-        "_told",
-        "compute_end",
-        "done",
-        "input_end",
-        "instance",
-        "later",
-        "on_loop",
-        "outcomes",
-        "output_start",
-        "requests",
-        "rows",
-        "start",
-    )
+    # Defaults of the class and no slots, for the same reason as in a request.
+    done: bool = False
+    later: frozenset[int] = _NOBODY
+    on_loop: bool = False
+    has_destinations: bool = False
+    placed_ns: int = 0
+    start: int = 0
+    input_end: int = 0
+    output_start: int = 0
+    compute_end: int = 0
+    _told: bool = False
 
     def __init__(
         self,
@@ -63,20 +61,15 @@ class Execution:
         instance: int,
         datatypes: Mapping[str, DataType],
         decoupled: bool,
-        notify: Callable[["Execution"], None],
+        notify: Callable[["Execution"], None] | None,
     ) -> None:
         self.requests = requests
         self.instance = instance
         self.rows = rows
         self.outcomes: deque[Outcome] = deque()
-        self.done = False
-        self.later = _NOBODY
-        self.on_loop = False
-        self.start = self.input_end = self.output_start = self.compute_end = 0
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify
-        self._told = False
 
     # What the backend reads.
 
@@ -92,10 +85,27 @@ class Execution:
     ) -> None:
         if not self.output_start:
             self.output_start = monotonic_ns()
+        if self.has_destinations:
+            answer = self._placed(i, outputs)
+            if isinstance(answer, Error):
+                self.fail(i, answer, final)
+                return
+            outputs = answer
+        if not final:
+            self._wait_for_room(i, outputs)
         self._add(Outcome(i, outputs, final, parameters))
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
+        if not final:
+            self._wait_for_room(i, error)
         self._add(Outcome(i, error, final))
+
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        flow = self.requests[i].flow
+        if flow is None:
+            resume()
+        else:
+            flow.on_writable(resume)
 
     def again(self, i: int) -> None:
         self._add(Outcome(i, None, True, again=True))
@@ -103,7 +113,8 @@ class Execution:
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         self.output_start = monotonic_ns()
         for i, part in enumerate(scatter(self.requests, outputs, self._datatypes)):
-            self.outcomes.append(Outcome(i, part, True))
+            answer = self._placed(i, part) if self.has_destinations else part
+            self.outcomes.append(Outcome(i, answer, True))
 
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.input_end, self.output_start = input_end, output_start
@@ -113,20 +124,45 @@ class Execution:
         if later:
             self.later = frozenset(later)
         self.done = True
-        self._notify(self)
+        if self._notify is not None:
+            self._notify(self)
+
+    def _placed(self, i: int, outputs: Sequence[Tensor] | None) -> Sequence[Tensor] | Error | None:
+        """The outputs of one request, written where they have a destination, or why they could not be. On the thread
+        that ran the batch, so that large ones do not hold the loop."""
+        if not outputs or not 0 <= i < len(self.requests):
+            return outputs
+        destinations = self.requests[i].destinations
+        if destinations is None:
+            return outputs
+        began = monotonic_ns()
+        try:
+            return place(outputs, destinations)
+        except Error as error:
+            return error
+        finally:
+            self.placed_ns += monotonic_ns() - began
+
+    def _wait_for_room(self, i: int, answer: Sequence[Tensor] | Error | None) -> None:
+        """A thread that answers faster than the reader reads waits here (contract G32)."""
+        if not self.on_loop and 0 <= i < len(self.requests):
+            flow = self.requests[i].flow
+            if flow is not None:
+                flow.enter(cost_of(answer))
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        if self._decoupled or outcome.i in self.later:
+        if (self._decoupled or (self.later and outcome.i in self.later)) and self._notify is not None:
             self._notify(self)
 
     # What the runner does with it.
 
-    def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool) -> None:
+    def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool, now: int = 0) -> None:
         """Calls the backend; whatever it raises becomes the answer of every request without one. Never raises itself.
 
-        `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself)."""
-        self.start = monotonic_ns()
+        `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself). `now` is the
+        time, where the caller has just looked."""
+        self.start = now or monotonic_ns()
         try:
             execute(self, self)
         except Error as error:
@@ -156,14 +192,11 @@ class Execution:
                 answers += single_answers([outcome], [outcome.i])
         return answers
 
-    def settle_times(self) -> None:
-        """Fills the moments that nobody marked, so that the phases always add up."""
-        self.input_end = self.input_end or self.start
-        self.output_start = self.output_start or self.compute_end
-
-    def times_until(self, now: int) -> tuple[int, int, int, int]:
-        """The moments of the batch as they are at `now`, before it is over."""
-        return self.start, self.input_end or self.start, self.output_start or now, now
+    def times(self, now: int = 0) -> tuple[int, int, int, int]:
+        """Start, end of the inputs, begin of the outputs and end of the batch, or as they are at `now`, before it is
+        over. Moments that nobody marked are filled, so that the phases always add up."""
+        end = now or self.compute_end
+        return self.start, self.input_end or self.start, self.output_start or end, end
 
 
 def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list[Outcome]:
@@ -178,8 +211,8 @@ def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list
 
 def _single(i: int, said: list[Outcome]) -> Outcome:
     if said and (isinstance(said[0].answer, Error) or said[0].again):
-        return said[0]._replace(final=True)
+        return replace(said[0], final=True)
     responses = [outcome for outcome in said if not isinstance(outcome.answer, Error)]
     if len(responses) == 1:
-        return responses[0]._replace(final=True)
+        return replace(responses[0], final=True)
     return Outcome(i, Internal(f"expected a single response, got {len(responses)}"), True)

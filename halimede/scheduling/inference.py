@@ -3,10 +3,12 @@
 Owned by the event-loop thread; an instance reads it while it runs (it is a backend's `BatchedRequest`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from halimede.requests import MOMENTS, InferRequest, Reply
+from halimede.scheduling.flow import Flow
+from halimede.tensors import Destination
 
 
 class State(Enum):
@@ -17,14 +19,26 @@ class State(Enum):
     SETTLED = "settled"
 
 
+QUEUED, RUNNING, SETTLED = State
+"""For the way of every request: a name is found faster than a member of an Enum."""
+
+
 class Inference:
     """`batch_size` is the rows of the request, 0 for a model without batching. `times` is indexed by `Moment`.
 
     `batch_key` tells which requests may share a batch: those with an equal key (contract S4, S5); None where the model
-    does not care. `outputs` are the names to answer with, never empty.
+    does not care. `outputs` are the names to answer with, never empty; those in `destinations` are written there.
+    `flow` is there from the first run of a request that may have many responses; `responses` is how many it had, and
+    `responded_at` when the last came, or the run began.
     """
 
-    __slots__ = ("batch_key", "batch_size", "cancelled", "key", "outputs", "reply", "request", "state", "times")
+    # Defaults of the class and no slots, for the same reason as in a request.
+    cancelled: bool = False
+    destinations: Mapping[str, Destination] | None = None
+    flow: Flow | None = None
+    state: State = State.QUEUED
+    responses: int = 0
+    responded_at: int = 0
 
     def __init__(
         self,
@@ -42,8 +56,6 @@ class Inference:
         self.outputs = outputs
         self.batch_key = batch_key
         self.times = [0] * MOMENTS
-        self.cancelled = False
-        self.state = State.QUEUED
 
     @property
     def rows(self) -> int:

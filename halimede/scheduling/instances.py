@@ -43,6 +43,7 @@ class InstanceThread:
                 work()
             except BaseException:
                 log.exception("the thread of an instance goes on after an error")
+            del work  # and with it what the batch held: memory of clients too, which waits for its last user
 
 
 class Instances:

@@ -6,13 +6,14 @@ monotonic nanoseconds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from halimede.errors import Error
 from halimede.scheduling.inference import Inference
 
 
-class Batch(NamedTuple):
+@dataclass(slots=True)
+class Batch:
     """The inferences to run at once, in their order, and the instance (by index) to run them on."""
 
     instance: int

@@ -16,13 +16,16 @@ from typing import Protocol
 from halimede.errors import Cancelled, Error, Internal, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
 from halimede.scheduling.execution import Execution, Outcome
-from halimede.scheduling.inference import Inference, State
-from halimede.scheduling.inline import Quickness, TurnBudget
+from halimede.scheduling.flow import Flow, cost_of
+from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
+from halimede.scheduling.inline import PLACED_BYTES, Quickness, TurnBudget
 from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy
 from halimede.tensors import DataType, Tensor
 
 log = logging.getLogger(__name__)
+
+_QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
 
 
 class Reason(Enum):
@@ -40,6 +43,9 @@ class Observer(Protocol):
     def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None: ...
     def succeeded(self, inference: Inference, now: int) -> None: ...
     def failed(self, inference: Inference, now: int, reason: Reason) -> None: ...
+    def responded(self, index: int, answer: Answer, ns: int) -> None:
+        """The response of that number, of a request that may have many, came so long after the one before."""
+        ...
 
 
 class Loop(Protocol):
@@ -100,10 +106,15 @@ class Runner:
         """How many inferences wait for an instance."""
         return self._policy.waiting
 
+    @property
+    def inline_executions(self) -> int:
+        """How many batches ran on the event loop because they are quick."""
+        return self._quickness.inline_runs
+
     def submit(self, inference: Inference) -> None:
         """Takes an inference on its way. A refusal goes to its reply slot at once."""
         now = monotonic_ns()
-        inference.times[Moment.QUEUE_START] = now
+        inference.times[_QUEUE_START] = now
         try:
             refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
@@ -113,7 +124,7 @@ class Runner:
         except Exception as error:
             refusal = self._broke(error)
             self._withdraw(inference, now)
-        if inference.state is State.QUEUED:
+        if inference.state is QUEUED:
             self._end(inference, refusal, now, Reason.REJECTED)
 
     def _withdraw(self, inference: Inference, now: int) -> None:
@@ -124,11 +135,14 @@ class Runner:
             self._broke(error)
 
     def cancel(self, inference: Inference) -> None:
-        """The client has gone: a waiting inference is over at once, a running one is told and runs to its end."""
+        """The client has gone: a waiting inference is over at once, a running one is told and runs to its end. Whoever
+        waits for that client to read goes on (contract G34)."""
         inference.cancelled = True
+        if inference.flow is not None:
+            inference.flow.release()
         now = monotonic_ns()
         try:
-            over = inference.state is State.QUEUED and self._policy.cancel(inference, now)
+            over = inference.state is QUEUED and self._policy.cancel(inference, now)
         except Exception as error:
             self._broke(error)
             return
@@ -160,18 +174,18 @@ class Runner:
 
     def _advance(self, now: int) -> None:
         """Settles what is over and starts what is due, until neither is left. Never re-entered: a callback that comes
-        back in here while it runs only leaves its work for the outermost call."""
+        back in here while it runs only leaves its work for the outermost call. `now` is 0 where nobody has looked."""
         if self._advancing:
             return
         self._advancing = True
+        policy, free, finished = self._policy, self._instances.free, self._finished
         try:
-            while self._finished or (self._policy.waiting and self._instances.free):
-                if self._finished:
-                    self._drain(self._finished.popleft())
-                elif not (self._has_time() and self._start_next(now)):
+            while True:
+                if finished:
+                    self._drain(finished.popleft())
+                elif not (free and policy.waiting and self._has_time() and self._start_next(now or monotonic_ns())):
                     return
-                else:
-                    now = monotonic_ns()
+                now = 0
         finally:
             self._advancing = False
 
@@ -191,7 +205,7 @@ class Runner:
     def _enter(self) -> None:
         """An entry from the loop that holds no request of its own: what breaks is logged, the requests wait on."""
         try:
-            self._advance(monotonic_ns())
+            self._advance(0)
         except Exception as error:
             self._broke(error)
 
@@ -202,7 +216,7 @@ class Runner:
             self._end(inference, error, now, Reason.REJECTED)
         step = policy.next(self._instances.free, now)
         if isinstance(step, Batch):
-            self._start(step)
+            self._start(step, now)
             return True
         if step is not None and (not self._wake_at or step.at < self._wake_at):
             self._wake_at = step.at
@@ -213,22 +227,32 @@ class Runner:
         self._wake_at = 0
         self._enter()
 
-    def _start(self, batch: Batch) -> None:
+    def _start(self, batch: Batch, now: int) -> None:
         """Runs the batch: on the loop where that is allowed, else on the instance's thread."""
         instance = self._instances.take(batch.instance)
-        rows = 0
-        for inference in batch.rows:
-            inference.state = State.RUNNING
-            rows += inference.rows
+        rows = destined = 0
         facts = self._facts
-        execution = Execution(batch.rows, rows, batch.instance, facts.datatypes, facts.decoupled, self._notified)
-        if facts.on_loop:
+        for inference in batch.rows:
+            inference.state = RUNNING
+            rows += inference.batch_size or 1
+            if facts.decoupled and inference.flow is None:
+                inference.flow = Flow(inference.reply, inference.request.most_ahead)
+                inference.responded_at = now
+            if inference.destinations is not None:
+                destined += 1 + sum(place.byte_size for place in inference.destinations.values())
+        inline = not facts.on_loop and destined < PLACED_BYTES and self._quickness.allows(rows)
+        notify = None if inline else self._notified
+        execution = Execution(batch.rows, rows, batch.instance, facts.datatypes, facts.decoupled, notify)
+        if destined:
+            execution.has_destinations = True
+        if inline:
             execution.on_loop = True
-            execution.run(instance.execute, False)
-        elif self._quickness.allows(rows):
+            execution.run(instance.execute, True, now)
+            self._loop.budget.spend(execution.compute_end - now)
+            self._drain(execution)
+        elif facts.on_loop:
             execution.on_loop = True
-            execution.run(instance.execute, True)
-            self._loop.budget.spend(execution.compute_end - execution.start)
+            execution.run(instance.execute, False, now)
         else:
             self._run_on_thread(execution, instance)
 
@@ -266,13 +290,14 @@ class Runner:
                 self._account(execution)
             except Exception as error:
                 self._broke(error)
+        now = monotonic_ns()
         for outcome in self._outcomes(execution, done):
             inference = execution.requests[outcome.i]
-            if inference.state is State.RUNNING:
+            if inference.state is RUNNING:
                 try:
-                    self._settle(execution, inference, outcome)
+                    self._settle(execution, inference, outcome, now)
                 except Exception as error:
-                    self._end(inference, self._broke(error), monotonic_ns(), Reason.OTHER)
+                    self._end(inference, self._broke(error), now, Reason.OTHER)
 
     def _outcomes(self, execution: Execution, done: bool) -> Iterable[Outcome]:
         """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
@@ -283,8 +308,11 @@ class Runner:
             return [outcome for outcome in taken if 0 <= outcome.i < number]
         if not done:
             return ()
-        if number == 1 and len(outcomes) == 1 and outcomes[0].answer is not None and outcomes[0].final:
-            return (outcomes.popleft(),)
+        if number == 1 and len(outcomes) == 1:
+            outcome = outcomes[0]
+            if outcome.final and outcome.answer is not None:
+                outcomes.clear()
+                return (outcome,)
         answers = execution.single_answers()
         # Those that shall run again are put back at the front, the first of them last.
         return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
@@ -293,48 +321,53 @@ class Runner:
         """Frees the instance and counts the batch; the time stamps of the batch are those of all its requests."""
         index, execution.instance = execution.instance, -1
         self._instances.give_back(index)
-        execution.settle_times()
-        start, input_end = execution.start, execution.input_end
-        output_start, end = execution.output_start, execution.compute_end
+        start, input_end, output_start, end = times = execution.times()
         for inference in execution.requests:
-            inference.times[Moment.COMPUTE_START :] = (start, input_end, output_start, end)
+            inference.times[_COMPUTE_START:] = times
         if self._facts.inline_safe:
-            self._quickness.ran(execution.rows, end - start, execution.on_loop)
+            self._quickness.ran(execution.rows, end - start - execution.placed_ns, execution.on_loop)
         self._policy.freed(index, end)
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 
-    def _settle(self, execution: Execution, inference: Inference, outcome: Outcome) -> None:
-        now = monotonic_ns()
+    def _settle(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         answer = outcome.answer
         if outcome.again:
-            inference.state = State.QUEUED
+            inference.state = QUEUED
             self._policy.released(inference, now, True)
             return
         response = answer if answer is None or isinstance(answer, Error) else self._response(inference, answer, outcome)
         if not outcome.final:
-            inference.reply.send(response, False)
+            writable = inference.reply.send(response, False)
+            if inference.flow is not None:
+                inference.flow.delivered(cost_of(answer), writable)
+                self._responded(inference, response, now)
             return
         if not execution.done:  # a decoupled model's last word before its batch is over
-            inference.times[Moment.COMPUTE_START :] = execution.times_until(now)
+            inference.times[_COMPUTE_START:] = execution.times(now)
         self._end(inference, response, now, Reason.BACKEND)
+
+    def _responded(self, inference: Inference, answer: Answer, now: int) -> None:
+        self._observer.responded(inference.responses, answer, now - inference.responded_at)
+        inference.responses += 1
+        inference.responded_at = now
 
     def _response(self, inference: Inference, outputs: Sequence[Tensor], outcome: Outcome) -> InferResponse:
         """The response with the outputs that were asked for."""
-        wanted = inference.outputs
-        if len(outputs) != len(wanted) or any(tensor.name not in wanted for tensor in outputs):
-            outputs = [tensor for tensor in outputs if tensor.name in wanted]
-        facts = self._facts
-        outputs = list(outputs) if facts.restore is None else [facts.restore(tensor) for tensor in outputs]
-        return InferResponse(inference.request.id, facts.model_name, facts.model_version, outputs, outcome.parameters)
+        wanted, facts = inference.outputs, self._facts
+        kept = []
+        for tensor in outputs:
+            if tensor.name in wanted:
+                kept.append(tensor if facts.restore is None else facts.restore(tensor))
+        return InferResponse(inference.request.id, facts.model_name, facts.model_version, kept, outcome.parameters)
 
     def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason) -> None:
         """The end of an inference: counted, told to the policy, answered, forgotten; each whatever the others do.
 
         `reason` is what a failure counts as."""
-        ran = inference.state is State.RUNNING
-        if inference.state is State.SETTLED:
+        ran = inference.state is RUNNING
+        if inference.state is SETTLED:
             return
-        inference.state = State.SETTLED
+        inference.state = SETTLED
         try:
             if ran:
                 self._policy.released(inference, now, False)
@@ -346,6 +379,9 @@ class Runner:
             self._broke(error)
         try:
             inference.reply.send(answer, True)
+            if inference.flow is not None:
+                inference.flow.release()
+                self._responded(inference, answer, now)
         except Exception as error:
             self._broke(error)
         try:

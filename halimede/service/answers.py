@@ -40,10 +40,15 @@ EXTENSIONS = (
 
 
 class Answers:
-    """`ready` and `exiting` are where the server is in its life; the engine sets them."""
+    """`ready` and `exiting` are where the server is in its life; the engine sets them. `elsewhere` are questions that
+    another part of the engine answers."""
 
     def __init__(
-        self, options: ServerOptions, models: ModelTable, statistics: Mapping[tuple[str, int], Statistics]
+        self,
+        options: ServerOptions,
+        models: ModelTable,
+        statistics: Mapping[tuple[str, int], Statistics],
+        elsewhere: Mapping[type[Query[Any]], Callable[[Any], Any]],
     ) -> None:
         self.ready = False
         self.exiting = False
@@ -60,6 +65,7 @@ class Answers:
             port.ModelStatistics: self._model_statistics,
             port.ModelTransaction: self._model_transaction,
             port.Metrics: self._metrics,
+            **elsewhere,
         }
 
     def answer(self, query: Query[A]) -> A | Error:
@@ -142,7 +148,14 @@ class Answers:
     def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
         versions = [version for record in self._models for version in self._models.ready_versions(record.name)]
         return families(
-            ModelMeasures(v.name, v.number, self._statistics[v.name, v.number], v.waiting, v.loaded.load_seconds)
+            ModelMeasures(
+                v.name,
+                v.number,
+                self._statistics[v.name, v.number],
+                v.waiting,
+                v.loaded.load_seconds,
+                v.inline_executions,
+            )
             for v in versions
         )
 

@@ -12,13 +12,15 @@ from halimede.service.statistics import Statistics
 
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
-    """What the metrics say of one model version. `waiting` inferences have no instance yet."""
+    """What the metrics say of one model version. `waiting` inferences have no instance yet; `inline_executions` of its
+    batches ran on the event loop."""
 
     name: str
     version: int
     statistics: Statistics
     waiting: int
     load_seconds: float
+    inline_executions: int
 
     @property
     def labels(self) -> dict[str, str]:
@@ -105,5 +107,11 @@ def families(models: Iterable[ModelMeasures]) -> list[MetricFamily]:
             "Model load time in seconds",
             "gauge",
             tuple((m.labels, m.load_seconds) for m, _ in read),
+        ),
+        MetricFamily(
+            "halimede_inline_executions_total",
+            "Number of model executions that ran on the event loop instead of a thread of their instance",
+            "counter",
+            tuple((m.labels, float(m.inline_executions)) for m, _ in read),
         ),
     ]

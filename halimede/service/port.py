@@ -6,8 +6,9 @@ Called on the event-loop thread; answers come by callback, possibly before the c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeVar
 
 from halimede.errors import Error
 from halimede.requests import InferRequest, Reply
@@ -82,6 +83,110 @@ class ModelTransaction(Query[bool]):
     version: int = -1
 
 
+class RegionKind(Enum):
+    """The kinds of shared memory that clients register, by the protocol's word for them."""
+
+    SYSTEM = "system"
+    CUDA = "CUDA"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterSystemMemory(Query[None]):
+    """Contract H91, H92: a part of the POSIX segment that `key` names. Numbers are below 2**64, otherwise unchecked."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCudaMemory(Query[None]):
+    """Contract H95: device memory of another process, by the `handle` of CUDA IPC."""
+
+    name: str
+    handle: bytes
+    device_id: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterMemory(Query[None]):
+    """Contract H94: one region, or all of the kind where no name is given. No error where there is none."""
+
+    kind: RegionKind
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMemoryStatus(Query["list[SystemRegion]"]):
+    """Contract H93: one region, or all of them by name."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaMemoryStatus(Query["list[CudaRegion]"]):
+    """Contract H96: one region, or all of them by name."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryIndex(Query["list[IndexEntry]"]):
+    """What the repositories hold, or only what is ready (contract H110, G7)."""
+
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel(Query[None]):
+    """Loads a model, or loads it again (contract H112 to H118, G8). Answered once it serves or has failed.
+
+    `config` is a configuration as JSON in place of the one in the repository; `files` are paths within the model's
+    directory and their contents, in place of that directory.
+    """
+
+    model: str
+    config: str | None = None
+    files: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel(Query[None]):
+    """Contract H116, G9. Answered once the model takes no more requests."""
+
+    model: str
+    dependents: bool = False
+
+
+LOG_FORMATS: Final = ("default", "ISO8601")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings(Query["LogFacts"]):
+    """What is logged, once the changes are made: pairs of a field of LogFacts and its new value (contract H124, G12).
+
+    `refusal` is what is wrong with the rest of the request: the changes before it stay, and it is the answer.
+    """
+
+    changes: tuple[tuple[str, bool | int | str], ...] = ()
+    refusal: Error | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSettings(Query["TraceFacts"]):
+    """How inferences of a model, or of all of them, are traced once the changes are made: pairs of a field of
+    TraceFacts and its new value, None for that of the layer below (contract H121 to H123, G11, T2).
+
+    `refusal` is what is wrong with the request, for when the model is known: then nothing is changed.
+    """
+
+    model: str = ""
+    changes: tuple[tuple[str, tuple[str, ...] | int | None], ...] = ()
+    refusal: Error | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     name: str
@@ -116,6 +221,41 @@ class ConfigFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository index: a model version, or a model of which no version is known (contract H110)."""
+
+    name: str
+    version: int | None = None
+    state: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What is logged: `format` is one of LOG_FORMATS, an empty `file` the console."""
+
+    file: str
+    info: bool
+    warning: bool
+    error: bool
+    verbose: int
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """How inferences are traced: `level` holds TIMESTAMPS, TENSORS or nothing, one inference in `rate` is traced, until
+    `count` were (-1: no limit)."""
+
+    level: tuple[str, ...]
+    rate: int
+    count: int
+    log_frequency: int
+    file: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
 class Duration:
     """How many times something happened and the nanoseconds it took in sum."""
 
@@ -134,6 +274,24 @@ class BatchCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseCounts:
+    """What became of the responses of one number, the first, the second and so on, of requests to a decoupled model.
+
+    A success took what it took to compute it and to write its outputs; an empty response is one without outputs.
+    """
+
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    empty_response: Duration = Duration()
+    cancel: Duration = Duration()
+
+
+RESPONSE_FIELDS: Final = tuple(field.name for field in fields(ResponseCounts))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCounts:
     """The statistics of one model version (contract H119); `last_inference` in milliseconds since the epoch.
 
@@ -148,6 +306,26 @@ class ModelCounts:
     execution_count: int
     inference: Mapping[str, Duration]
     batches: tuple[BatchCounts, ...]
+    responses: tuple[ResponseCounts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SystemRegion:
+    """A registered part of a POSIX segment (contract H93)."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRegion:
+    """Registered device memory (contract H96)."""
+
+    name: str
+    device_id: int
+    byte_size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,23 +5,11 @@ Told by the runner (its `Observer`); read by the engine. Event-loop thread only.
 
 from time import time_ns
 
-from halimede.requests import Moment
+from halimede.errors import Cancelled, Error
+from halimede.requests import Answer, Moment
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.runner import Reason
-from halimede.service.port import BatchCounts, Duration, ModelCounts
-
-
-class _Sum:
-    """A count and the nanoseconds in sum."""
-
-    __slots__ = ("count", "ns")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.ns = 0
-
-    def read(self) -> Duration:
-        return Duration(self.count, self.ns)
+from halimede.service.port import BatchCounts, Duration, ModelCounts, ResponseCounts
 
 
 class _Batches:
@@ -37,22 +25,54 @@ class _Batches:
         return BatchCounts(size, *phases)
 
 
+class _Responses:
+    """How the responses of one number ended: how often, and the nanoseconds that they took."""
+
+    __slots__ = ("cancelled", "empty", "failed", "made")
+
+    def __init__(self) -> None:
+        self.made, self.failed, self.empty, self.cancelled = ([0, 0] for _ in range(4))
+
+    def add(self, answer: Answer, ns: int) -> None:
+        if isinstance(answer, Cancelled):
+            sums = self.cancelled
+        elif isinstance(answer, Error):
+            sums = self.failed
+        else:
+            sums = self.made if answer is not None and answer.outputs else self.empty
+        sums[0] += 1
+        sums[1] += ns
+
+    def read(self) -> ResponseCounts:
+        made = Duration(*self.made)
+        return ResponseCounts(
+            compute_infer=made,
+            compute_output=Duration(made.count),  # a model hands over its outputs: there is nothing to write
+            success=made,
+            fail=Duration(*self.failed),
+            empty_response=Duration(*self.empty),
+            cancel=Duration(*self.cancelled),
+        )
+
+
+RESPONSES_KEPT = 1000
+"""Responses of a higher number are not told apart: a model may answer a request without end."""
+
+
 class Statistics:
     """Contract H119. Durations are summed per request; a batch of one execution counts once in its size."""
 
     def __init__(self) -> None:
-        self._success = _Sum()
-        self._fail = _Sum()
+        self._successes = self._inferences = 0
+        self._success_ns = self._fail_ns = 0
         self._queue_ns = self._input_ns = self._infer_ns = self._output_ns = 0
-        self._inferences = 0
-        self._executions = 0
         self._last_ns = 0
         self._batches: dict[int, _Batches] = {}
+        self._responses: list[_Responses] = []
         self.failures = dict.fromkeys(Reason, 0)
         """How many inferences failed, by reason (contract M2)."""
 
     def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        self._executions += 1
         batches = self._batches.get(rows)
         if batches is None:
             batches = self._batches[rows] = _Batches()
@@ -63,32 +83,37 @@ class Statistics:
 
     def succeeded(self, inference: Inference, now: int) -> None:
         start, queued, began, input_end, output_start, end = inference.times
-        self._success.count += 1
-        self._success.ns += now - start
+        self._successes += 1
+        self._success_ns += now - start
         self._queue_ns += began - queued
         self._input_ns += input_end - began
         self._infer_ns += output_start - input_end
         self._output_ns += end - output_start
-        self._inferences += inference.rows
+        self._inferences += inference.batch_size or 1
         self._last_ns = time_ns()
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
-        self._fail.count += 1
         self.failures[reason] += 1
-        self._fail.ns += now - inference.times[Moment.REQUEST_START]
+        self._fail_ns += now - inference.times[Moment.REQUEST_START]
         self._last_ns = time_ns()
 
+    def responded(self, index: int, answer: Answer, ns: int) -> None:
+        if index < RESPONSES_KEPT:
+            while index >= len(self._responses):
+                self._responses.append(_Responses())
+            self._responses[index].add(answer, ns)
+
     def read(self, name: str, version: int) -> ModelCounts:
-        done = self._success.count
+        done = self._successes
         return ModelCounts(
             name=name,
             version=version,
             last_inference=self._last_ns // 1_000_000,
             inference_count=self._inferences,
-            execution_count=self._executions,
+            execution_count=sum(batches.count for batches in self._batches.values()),
             inference={
-                "success": self._success.read(),
-                "fail": self._fail.read(),
+                "success": Duration(done, self._success_ns),
+                "fail": Duration(sum(self.failures.values()), self._fail_ns),
                 "queue": Duration(done, self._queue_ns),
                 "compute_input": Duration(done, self._input_ns),
                 "compute_infer": Duration(done, self._infer_ns),
@@ -97,4 +122,5 @@ class Statistics:
                 "cache_miss": Duration(),
             },
             batches=tuple(self._batches[size].read(size) for size in sorted(self._batches)),
+            responses=tuple(each.read() for each in self._responses),
         )

@@ -56,17 +56,24 @@ Cancel = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """One message in, one out. The message must not change while the call lasts; the answer may come before the
-    handler returns."""
+    """One message in, one out. The answer may come before the handler returns.
+
+    `compressed`: answers may be, as the server's options say. `first_tensor` tells from the first bytes of a large
+    message which of its bytes shall lie on a 64-byte boundary.
+    """
 
     handler: Callable[[Buffer, Call], Cancel | None]
+    compressed: bool = False
+    first_tensor: Callable[[Buffer], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bidirectional:
-    """Any number of messages both ways."""
+    """Any number of messages both ways. The other fields as for `Unary`."""
 
     open: Callable[[Call], Stream]
+    compressed: bool = False
+    first_tensor: Callable[[Buffer], int] | None = None
 
 
 Rpcs = Mapping[str, Unary | Bidirectional]

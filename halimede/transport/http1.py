@@ -1,23 +1,24 @@
 """One HTTP/1 connection: bytes in, whole requests out; answers in, bytes out. No inference words.
 
 The head is parsed by httptools. A body with a Content-Length that does not come with its head is received by the
-connection itself, straight into the buffer that the request keeps, with the first tensor on a 64-byte boundary.
-Requests of one connection are answered one after the other, in order. Malformed HTTP ends the connection without an
-answer, as the original does. Event-loop thread only.
+connection itself, straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte
+boundary. Requests of one connection are answered one after the other, in order. Malformed HTTP ends the connection
+without an answer, as the original does. Event-loop thread only.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httptools
-import numpy as np
 
 from halimede.tensors import Buffer
+from halimede.transport.buffers import Buffers
+from halimede.transport.headers import Headers
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,8 @@ MAX_CHUNKS = 65536
 MAX_WAITING = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
 JOIN_BYTES = 1 << 16
-ALIGNMENT = 64
-RECEIVE_BYTES = 1 << 18
+RECEIVE_BYTES = 1 << 16
+"""Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
 
 _REASONS = {
     200: b"200 OK",
@@ -59,13 +60,13 @@ class Head:
 
     method: bytes
     target: bytes
-    headers: Mapping[bytes, bytes]
+    headers: Headers
     keep_alive: bool
     old: bool
     body_size: int
 
 
-_NO_HEAD = Head(b"", b"", {}, False, False, 0)
+_NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
 
 
 class Exchange:
@@ -75,16 +76,15 @@ class Exchange:
     goes away before the answer, `gone` is set and `on_gone` called.
     """
 
-    __slots__ = ("_connection", "body", "gone", "headers", "keep_alive", "method", "old", "on_gone", "target")
+    __slots__ = ("_connection", "body", "gone", "head", "headers", "method", "on_gone", "target")
 
     def __init__(self, connection: "Connection", head: Head, body: Buffer) -> None:
         self._connection = connection
+        self.head = head
         self.method = head.method
         self.target = head.target
         self.headers = head.headers
         self.body = body
-        self.keep_alive = head.keep_alive
-        self.old = head.old
         self.gone = False
         self.on_gone: Callable[[], None] = _NO_GONE
 
@@ -98,8 +98,9 @@ Handler = Callable[[Exchange], None]
 
 
 class Listener:
-    """What the connections of one port share: the handler, the buffer that heads are received in, who is open, and the
-    heads that were parsed before. A client sends the same head again and again, so most need not be parsed at all."""
+    """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
+    is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
+    parsed at all."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -107,6 +108,7 @@ class Listener:
         self.draining = False
         self.received = bytearray(RECEIVE_BYTES)
         self.scratch = memoryview(self.received)
+        self.buffers = Buffers()
         self.heads: dict[bytes, Head] = {}
         self._empty: asyncio.Event | None = None
 
@@ -150,6 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._parser: Any = httptools.HttpRequestParser(self)
+        self._parsed = False
+        self._usual = b"", _NO_HEAD
         self._current: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._silent_bytes = 0
@@ -213,20 +217,24 @@ class Connection(asyncio.BufferedProtocol):
         begins. Only between two requests."""
         listener, start = self._listener, 0
         while start < nbytes and not self._ending:
-            end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
-            if end < 4:
-                break
-            text = bytes(listener.scratch[start:end])
-            head = listener.heads.get(text)
-            if head is None:
-                self._unknown = text
-                break
+            text, head = self._usual
+            if head is not _NO_HEAD and listener.received.startswith(text, start, nbytes):
+                end = start + len(text)
+            else:
+                end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
+                if end < 4:
+                    break
+                text = bytes(listener.scratch[start:end])
+                head = listener.heads.get(text, _NO_HEAD)
+                if head is _NO_HEAD:
+                    self._unknown = text
+                    break
+                self._usual = text, head
             start = end + head.body_size
             if start > nbytes:
                 self._between = self._in_head = False
                 self._head = head
-                self._parts.append(bytes(listener.scratch[end:nbytes]))
-                self._receive_rest()
+                self._receive_rest(listener.scratch[end:nbytes])
                 return nbytes
             self._take(head, bytes(listener.scratch[end:start]) if head.body_size else b"")
         return start
@@ -234,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self) -> None:
         """Ready for the next request's head."""
         self._target = b""
-        self._headers: dict[bytes, bytes] = {}
+        self._headers = Headers()
         self._head = _NO_HEAD
         self._unknown = b""
         self._parts: list[bytes] = []
@@ -249,6 +257,7 @@ class Connection(asyncio.BufferedProtocol):
     def _feed(self, data: memoryview) -> None:
         """Parses what was received. Upgrades are not offered: such a request counts as an ordinary one, though the
         parser stops after its head."""
+        self._parsed = True
         while data and not self._ending:
             self._silent_bytes += len(data)
             try:
@@ -267,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._silent_bytes > MAX_HEAD_BYTES:
             self._end()
         elif self._head.body_size and not self._ending:
-            self._receive_rest()
+            self._receive_rest(*self._parts)
 
     def _go_on_without_upgrade(self) -> None:
         """Has a new parser read the body of a request that asked for an upgrade, as if its head had not asked."""
@@ -276,16 +285,16 @@ class Connection(asyncio.BufferedProtocol):
         body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
 
-    def _receive_rest(self) -> None:
-        """The rest of the body comes straight into the buffer that the request will keep."""
+    def _receive_rest(self, *parts: Buffer) -> None:
+        """The rest of the body, behind these parts, comes straight into the buffer that the request will keep."""
         try:
-            body = _aligned(self._head.body_size, self._head.headers.get(b"inference-header-content-length"))
+            body = self._listener.buffers.aligned(self._head.body_size, _first_tensor(self._head))
         except (MemoryError, ValueError):
             log.debug("no memory for a body of %d bytes", self._head.body_size)
             self._end()
             return
         at = 0
-        for part in self._parts:
+        for part in parts:
             body[at : at + len(part)] = part
             at += len(part)
         self._body = body
@@ -298,8 +307,10 @@ class Connection(asyncio.BufferedProtocol):
             self._missing = missing[nbytes:]
             return
         self._missing = None
-        # The parser still waits for a body that it never saw: the next request gets a new one (a third of a us).
-        self._renew_parser()
+        if self._parsed:
+            # It still waits for a body that it never saw, so the next request gets a new one (a third of a us).
+            self._renew_parser()
+            self._parsed = False
         self._complete()
 
     def _renew_parser(self) -> None:
@@ -316,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # what follows a chunked body are trailers, which nobody asked for
-            self._headers[name.lower()] = value
+            self._headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         if not self._in_head:
@@ -430,8 +441,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parts.clear()
         self._ending = True
         if self._current is None:
-            self._current = exchange = Exchange(self, self._head, b"")
-            exchange.keep_alive = False
+            self._current = exchange = Exchange(self, replace(self._head, keep_alive=False), b"")
             exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
 
     # Answering.
@@ -439,25 +449,23 @@ class Connection(asyncio.BufferedProtocol):
     def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if exchange is not self._current:
             return  # answered before, or the client has gone meanwhile
-        if self._listener.draining:
-            exchange.keep_alive = False
-        size = 0
-        for buffer in body:
-            size += len(buffer)
-        if exchange.old:
-            lines, connection = _STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if exchange.keep_alive else b""
+        asked = exchange.head
+        keep_alive = asked.keep_alive and not self._listener.draining
+        size = sum(map(len, body))
+        if asked.old:
+            lines, connection = _STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
         else:
-            lines, connection = _STATUS_LINES[b"1.1"], b"" if exchange.keep_alive else b"Connection: close\r\n"
+            lines, connection = _STATUS_LINES[b"1.1"], b"" if keep_alive else b"Connection: close\r\n"
         tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
         self._current = None
-        if exchange.method == b"HEAD":
+        if asked.method == b"HEAD":
             self._transport.write(head)
         elif size <= JOIN_BYTES:
             self._transport.write(b"".join((head, *body)))
         else:
             self._transport.writelines([head, *body])
-        if not exchange.keep_alive:
+        if not keep_alive:
             self._waiting.clear()
             self._ending = True
         if self._ending or self._waiting or not self._reading or self._owes_continue:
@@ -485,10 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
 
-def _aligned(size: int, header_length: bytes | None) -> memoryview:
-    """A buffer of `size` bytes in which the byte after the JSON head, where the first tensor begins, lies on a
-    64-byte boundary. Not zeroed: the memory is only touched as data arrives."""
-    head = int(header_length) if header_length and header_length.isdigit() else 0
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    offset = -(room.ctypes.data + head) % ALIGNMENT
-    return room[offset : offset + size].data
+def _first_tensor(head: Head) -> int:
+    """Where in the body the first tensor begins: behind the JSON."""
+    length = head.headers.get(b"inference-header-content-length")
+    return int(length) if length and length.isdigit() else 0

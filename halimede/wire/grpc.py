@@ -7,22 +7,26 @@ clients repeat it, is remembered compiled. Used by one thread at a time; raises 
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from itertools import count
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import Internal, Invalid
 from halimede.requests import InferRequest, InferResponse, Parameter, Parameters
-from halimede.tensors import Buffer, DataType, HostMemory, Shape, Tensor, datatype_named
+from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
+    SHARED_MEMORY,
     input_memory,
     no_data,
-    output_names,
+    read_outputs,
     read_parameters,
     refuse_duplicates,
 )
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 Message = Sequence[Buffer]
 """A message to send: buffers that follow each other on the wire."""
@@ -64,86 +68,188 @@ def version_of(text: str) -> int:
     return version
 
 
-@dataclass(frozen=True, slots=True)
-class _Template:
-    """What a head without typed contents says, ready to be filled with id, parameters and raw contents."""
+class _Head:
+    """What a message says that its client repeats: all but the id, the parameters and the raw contents.
 
-    model_name: str
-    model_version: str
-    inputs: tuple[tuple[str, DataType, Shape], ...]
-    outputs: tuple[str, ...]
+    `whole` is what protobuf read of it, where that is still needed; None for a head that is remembered, whose `inputs`
+    and `outputs` are then ready to be filled. Shared between requests, so not changed once it is remembered.
 
-
-@dataclass(slots=True)
-class InferMessage:
-    """A ModelInferRequest whose top level has been read; `model_version` is the client's text.
-
-    `head` is what protobuf reads of it: `whole` the result, or `template` what was remembered of an earlier one.
-    `empty_final` (G31) is known once the decoder has made the request of it.
+    `inputs` say at which raw contents each is; where they lie in shared memory, at -1, and then `references` has the
+    whole tensor.
     """
 
-    id: str
-    model_name: str
-    model_version: str
-    head: bytes
-    template: _Template | None
-    whole: Any
-    parameters: Any
-    raws: Sequence[Buffer]
-    empty_final: bool = False
+    __slots__ = (
+        "destinations",
+        "in_regions",
+        "inputs",
+        "model_name",
+        "model_version",
+        "outputs",
+        "references",
+        "text",
+        "version",
+        "whole",
+    )
+
+    def __init__(self, whole: Any, text: bytes = b"") -> None:
+        self.text = text
+        self.model_name: str = whole.model_name
+        self.model_version: str = whole.model_version
+        self.whole = whole
+        self.version: int | None = None
+        self.inputs: tuple[tuple[int, str, DataType, Shape], ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.in_regions = False
+        self.references: dict[str, Tensor] = {}
+        self.destinations: dict[str, RegionReference] | None = None
+
+
+class InferMessage:
+    """A ModelInferRequest whose top level has been read. `empty_final` (G31) is known once the decoder has made the
+    request of it."""
+
+    __slots__ = ("empty_final", "head", "id", "parameters", "raws")
+
+    def __init__(self, id: str, head: _Head, parameters: Any, raws: Sequence[Buffer]) -> None:
+        self.id = id
+        self.head = head
+        self.parameters = parameters
+        self.raws = raws
+        self.empty_final = False
+
+    @property
+    def model_name(self) -> str:
+        return self.head.model_name
+
+    @property
+    def model_version(self) -> str:
+        """The client's text."""
+        return self.head.model_version
+
+    @property
+    def version(self) -> int:
+        """What `version_of` makes of that text. Raises Invalid."""
+        known = self.head.version
+        return version_of(self.head.model_version) if known is None else known
+
+
+class _Layout:
+    """Where the id and the raw contents lie in messages of one length, and what the rest of those messages said.
+
+    A message of this length with the same bytes in all other places has the same tags and sizes at the same positions,
+    so it need not be read again: only the id and the raw contents differ.
+    """
+
+    __slots__ = ("first", "heads", "id", "raws", "rest")
+
+    def __init__(self, length: int, id: slice | None, raws: Sequence[slice]) -> None:
+        holes = sorted([id, *raws] if id else raws, key=lambda hole: hole.start)
+        starts, ends = [0, *(hole.stop for hole in holes)], [*(hole.start for hole in holes), length]
+        self.first, *self.rest = map(slice, starts, ends)
+        self.id = id
+        self.raws = raws
+        self.heads: dict[bytes, _Head] = {}
+
+    def key(self, message: Buffer) -> bytes:
+        """All of the message but the id and the raw contents."""
+        key = bytes(message[self.first])
+        for piece in self.rest:
+            key += message[piece]
+        return key
 
 
 class InferDecoder:
     """ModelInferRequest to InferRequest, in two steps because the real server looks at the model between them."""
 
     HEAD_LIMIT = 1024
-    TEMPLATES_LIMIT = 256
+    HEADS_LIMIT = 256
 
     def __init__(self) -> None:
-        self._templates: dict[bytes, _Template] = {}
+        self._layouts: dict[int, _Layout] = {}
+        self._heads: dict[bytes, _Head] = {}
+        self._remembered = 0
 
     def parse(self, message: Buffer) -> InferMessage:
         """Reads the top level. The result holds views of `message`. Raises Internal when it is no such message."""
+        layout = self._layouts.get(len(message))
+        if layout is None or (head := layout.heads.get(layout.key(message))) is None:
+            return self._read(message)
+        view = memoryview(message)
+        raws = [view[raw] for raw in layout.raws]
+        return InferMessage(_text(view[layout.id]) if layout.id else "", head, None, raws)
+
+    def _read(self, message: Buffer) -> InferMessage:
+        view = memoryview(message)
         try:
-            parts = _scan(memoryview(message))
-        except (IndexError, UnicodeDecodeError):
+            scan = _scan(view)
+        except IndexError:
             _unreadable()
-        if parts is None:
+        if scan is None:
             whole = parse(pb.ModelInferRequest, message)
-            name, version, raws = whole.model_name, whole.model_version, whole.raw_input_contents
-            return InferMessage(whole.id, name, version, b"", None, whole, whole.parameters, raws)
-        head, request_id, parameters, raws = parts
-        values = parse(pb.ModelInferRequest, parameters).parameters if parameters else None
-        template = self._templates.get(head) if len(head) <= self.HEAD_LIMIT else None
-        if template is not None:
-            name, version = template.model_name, template.model_version
-            return InferMessage(request_id, name, version, head, template, None, values, raws)
-        whole = parse(pb.ModelInferRequest, head)
-        return InferMessage(request_id, whole.model_name, whole.model_version, head, None, whole, values, raws)
+            return InferMessage(whole.id, _Head(whole), whole.parameters, whole.raw_input_contents)
+        values = parse(pb.ModelInferRequest, scan.parameters).parameters if scan.parameters else None
+        request_id = _text(view[scan.id]) if scan.id else ""
+        raws = [view[raw] for raw in scan.raws]
+        head = self._heads.get(scan.head) if len(scan.head) <= self.HEAD_LIMIT else None
+        if head is None:
+            head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
+        elif not scan.parameters:
+            self._lay_out(message, scan, head)
+        return InferMessage(request_id, head, values, raws)
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:
         """The request for `version`, its tensors views of the message. Raises what is wrong with it (G16 to G23)."""
-        request = InferRequest(incoming.model_name, version)
+        head = incoming.head
+        request = InferRequest(head.model_name, version)
         request.id = incoming.id
         if incoming.parameters:
             incoming.empty_final = read_parameters(request, incoming.parameters)
-        if incoming.template is not None:
-            _fill(request, incoming.template, incoming.raws)
+        if head.whole is None:
+            _fill(request, head, incoming.raws)
         else:
-            _read_tensors(request, incoming.whole, incoming.raws)
-            self._remember(incoming, request)
+            _read_tensors(request, head.whole, incoming.raws)
+            self._remember(head, request)
         return request
 
-    def _remember(self, incoming: InferMessage, request: InferRequest) -> None:
-        inputs, outputs = incoming.whole.inputs, incoming.whole.outputs
-        if not 0 < len(incoming.head) <= self.HEAD_LIMIT or any(t.HasField("contents") for t in inputs):
+    def _remember(self, head: _Head, request: InferRequest) -> None:
+        """Keeps what was read of a head without typed contents and other parameters of tensors than shared memory."""
+        inputs, outputs = head.whole.inputs, head.whole.outputs
+        if not 0 < len(head.text) <= self.HEAD_LIMIT or any(t.HasField("contents") for t in inputs):
             return
-        if any(t.parameters for t in (*inputs, *outputs)):
+        if any(key not in SHARED_MEMORY for t in (*inputs, *outputs) for key in t.parameters):
             return
-        if len(self._templates) >= self.TEMPLATES_LIMIT:
-            self._templates.clear()
-        tensors = tuple((t.name, t.datatype, t.shape) for t in request.inputs.values())
-        self._templates[incoming.head] = _Template(request.model_name, incoming.model_version, tensors, request.outputs)
+        if len(self._heads) >= self.HEADS_LIMIT:
+            self._heads.clear()
+        head.version = request.version
+        head.references = {t.name: t for t in request.inputs.values() if isinstance(t.memory, RegionReference)}
+        places = count()
+        head.inputs = tuple(
+            (-1 if t.name in head.references else next(places), t.name, t.datatype, t.shape)
+            for t in request.inputs.values()
+        )
+        head.outputs = request.outputs
+        head.destinations, head.in_regions = request.destinations, request.in_regions
+        head.whole = None
+        self._heads[head.text] = head
+
+    def _lay_out(self, message: Buffer, scan: "_Scan", head: _Head) -> None:
+        """Remembers a whole message but its id and its raw contents. At the second message with this head, since a head
+        that never comes again would only push others out."""
+        if self._remembered >= self.HEADS_LIMIT:
+            self._layouts.clear()
+            self._remembered = 0
+        layout = self._layouts.get(len(message))
+        if layout is None or layout.id != scan.id or layout.raws != scan.raws:
+            layout = self._layouts[len(message)] = _Layout(len(message), scan.id, scan.raws)
+        layout.heads[layout.key(message)] = head
+        self._remembered += 1
+
+
+def _text(view: memoryview) -> str:
+    try:
+        return str(view, "utf-8")
+    except UnicodeDecodeError:
+        _unreadable()
 
 
 def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> None:
@@ -153,49 +259,71 @@ def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> 
         memory = input_memory(item, request.model_name, bool(raws), rest)
         datatype = datatype_named(item.datatype)
         request.inputs[item.name] = Tensor(item.name, datatype, tuple(item.shape), memory)
-    request.outputs = output_names(whole.outputs)
+        if isinstance(memory, RegionReference):
+            request.in_regions = True
+    read_outputs(request, whole.outputs)
 
 
-def _fill(request: InferRequest, template: _Template, raws: Sequence[Buffer]) -> None:
-    if len(raws) < len(template.inputs):
-        no_data(template.inputs[len(raws)][0], template.model_name)
+def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
+    request.outputs = head.outputs
+    request.form = head.text
+    if head.in_regions:
+        _fill_in_regions(request, head, raws)
+        return
+    if len(raws) < len(head.inputs):
+        no_data(head.inputs[len(raws)][1], head.model_name)
     inputs = request.inputs
-    # Raw contents beyond the inputs are ignored (G20).
-    for (name, datatype, shape), raw in zip(template.inputs, raws, strict=False):
-        inputs[name] = Tensor(name, datatype, shape, HostMemory(raw))
-    request.outputs = template.outputs
+    # Raw contents beyond the inputs are ignored (G20). The place of each is at hand: `zip` would cost like a tensor.
+    for at, name, datatype, shape in head.inputs:
+        inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
+
+
+def _fill_in_regions(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
+    """What lies in shared memory takes no raw contents (G20)."""
+    for at, name, datatype, shape in head.inputs:
+        if at < 0:
+            request.inputs[name] = head.references[name]
+        elif at < len(raws):
+            request.inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
+        else:
+            no_data(name, head.model_name)
+    request.destinations = head.destinations
+    request.in_regions = True
 
 
 _ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x22, 0x3A, 0x32
 _TAKEN_TAGS = (_ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG)
 
 
-def _scan(view: memoryview) -> tuple[bytes, str, bytes, list[memoryview]] | None:
-    """Splits a ModelInferRequest into the head that clients repeat, the id, the parameters as a message of their own,
-    and views of the raw contents.
+class _Scan(NamedTuple):
+    """The top level of a message: the head that clients repeat, the parameters as a message of their own, and where the
+    id and the raw contents lie."""
 
-    None for a message with anything but length-delimited fields of numbers under 16: no client of the protocol sends
-    one. Raises IndexError or UnicodeDecodeError when it is malformed.
-    """
+    head: bytes
+    parameters: bytes
+    id: slice | None
+    raws: list[slice]
+
+
+def _scan(view: memoryview) -> _Scan | None:
+    """None for a message with anything but length-delimited fields of numbers under 16: no client of the protocol sends
+    one. Raises IndexError when it is malformed."""
     at, end, kept = 0, len(view), 0
     pieces: list[memoryview] = []
     parameters: list[memoryview] = []
-    raws: list[memoryview] = []
-    request_id = ""
+    raws: list[slice] = []
+    request_id: slice | None = None
     while at < end:
-        tag, size, start = view[at], view[at + 1], at + 2
+        tag, start, stop = _field(view, at)
         if tag & 0x87 != 2:
             return None
-        if size > 127:
-            size, start = _varint(view, at + 1)
-        stop = start + size
         if stop > end:
             raise IndexError
         if tag in _TAKEN_TAGS:
             if tag == _RAW_INPUT_TAG:
-                raws.append(view[start:stop])
+                raws.append(slice(start, stop))
             elif tag == _ID_TAG:
-                request_id = str(view[start:stop], "utf-8")
+                request_id = slice(start, stop)
             else:
                 parameters.append(view[at:stop])
             if kept < at:
@@ -204,7 +332,31 @@ def _scan(view: memoryview) -> tuple[bytes, str, bytes, list[memoryview]] | None
         at = stop
     if kept < end:
         pieces.append(view[kept:end])
-    return b"".join(pieces), request_id, b"".join(parameters), raws
+    return _Scan(b"".join(pieces), b"".join(parameters), request_id, raws)
+
+
+def raw_offset(start: Buffer) -> int:
+    """Where the bytes of the first raw tensor begin in the ModelInferRequest whose first bytes are `start`, so that a
+    transport can lay a large message out with that tensor on a boundary that runtimes like. 0 where no raw tensor
+    begins within `start`, or it is no such message."""
+    view, at = memoryview(start), 0
+    try:
+        while view[at] & 0x87 == 2:
+            tag, begin, stop = _field(view, at)
+            if tag == _RAW_INPUT_TAG:
+                return begin
+            at = stop
+    except IndexError:
+        pass
+    return 0
+
+
+def _field(view: memoryview, at: int) -> tuple[int, int, int]:
+    """Tag, start and end of the contents of the length-delimited field at `at`. Raises IndexError beyond the end."""
+    tag, size, start = view[at], view[at + 1], at + 2
+    if size > 127:
+        size, start = _varint(view, at + 1)
+    return tag, start, start + size
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -229,60 +381,63 @@ class InferEncoder:
 
     def __init__(self) -> None:
         self._heads: dict[tuple[str, int], bytes] = {}
-        self._outputs: dict[tuple[str, DataType, Shape], bytes] = {}
+        self._outputs: dict[tuple[str, DataType, Shape, int], tuple[bytes, bytes, int]] = {}
 
     def response(self, response: InferResponse) -> Message:
         """A ModelInferResponse. Raises Invalid over the size limit (G15), Error where the host cannot read a tensor."""
-        pieces, size = self._pieces(response, b"")
-        return [b"".join(pieces)] if size <= self.JOIN_LIMIT else pieces
+        head, contents, size = self._pieces(response, b"")
+        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
 
     def stream_response(self, response: InferResponse, final: bool) -> Message:
         """The same in a ModelStreamInferResponse that says whether it is the last of its request (G30)."""
-        pieces, size = self._pieces(response, _FINAL_RESPONSE[final])
-        pieces.insert(0, prefix(_INFER_RESPONSE_TAG, size))
-        return [b"".join(pieces)] if size <= self.JOIN_LIMIT else pieces
+        head, contents, size = self._pieces(response, _FINAL_RESPONSE[final])
+        head.insert(0, prefix(_INFER_RESPONSE_TAG, size))
+        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
 
-    def _pieces(self, response: InferResponse, flags: bytes) -> tuple[list[Buffer], int]:
-        """The message in buffers, and its size. Fields stand in the order of their numbers, as protobuf writes them."""
-        head: list[bytes] = [self._head(response.model_name, response.model_version)]
+    def _pieces(self, response: InferResponse, flags: bytes) -> tuple[list[Buffer], list[Buffer], int]:
+        """The message in buffers: what to join, what may be large, and the size of both. Fields stand in the order of
+        their numbers, as protobuf writes them."""
+        named = response.model_name, response.model_version
+        head: list[Buffer] = [self._heads.get(named) or self._head(named)]
         if response.id:
-            name = response.id.encode()
-            head += (prefix(_ID_TAG, len(name)), name)
+            text = response.id.encode()
+            head += (prefix(_ID_TAG, len(text)), text)
         if response.parameters:
             head.append(_parameters(response.parameters))
         if flags:
             head.append(flags)
-        head += [self._output(t.name, t.datatype, t.shape) for t in response.outputs]
-        pieces: list[Buffer] = [b"".join(head)]
-        size = len(pieces[0])
+        contents: list[Buffer] = []
+        size = sum(map(len, head))
         for tensor in response.outputs:
-            view = tensor.memory.host()
-            start = prefix(_RAW_OUTPUT_TAG, view.nbytes)
-            pieces += (start, view)
-            size += len(start) + view.nbytes
+            memory = tensor.memory
+            key = tensor.name, tensor.datatype, tensor.shape, memory.byte_size
+            output, start, bytes_of_all = self._outputs.get(key) or self._output(key)
+            head.append(output)
+            contents += (start, memory.host())
+            size += bytes_of_all
         if size > INT32_MAX:
             raise Invalid(f"Response has byte size {size} which exceeds gRPC's byte size limit {INT32_MAX}.")
-        return pieces, size
+        return head, contents, size
 
-    def _head(self, model: str, version: int) -> bytes:
-        if (head := self._heads.get((model, version))) is None:
-            head = pb.ModelInferResponse(model_name=model, model_version=str(version)).SerializeToString()
-            _keep(self._heads, (model, version), head, self.PIECES_LIMIT)
-        return head
+    def _head(self, named: tuple[str, int]) -> bytes:
+        model, version = named
+        message = pb.ModelInferResponse(model_name=model, model_version=str(version))
+        return _keep(self._heads, named, bytes(message.SerializeToString()), self.PIECES_LIMIT)
 
-    def _output(self, name: str, datatype: DataType, shape: Shape) -> bytes:
-        key = (name, datatype, shape)
-        if (output := self._outputs.get(key)) is None:
-            entry = pb.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype.name, shape=shape)
-            output = pb.ModelInferResponse(outputs=[entry]).SerializeToString()
-            _keep(self._outputs, key, output, self.PIECES_LIMIT)
-        return output
+    def _output(self, key: tuple[str, DataType, Shape, int]) -> tuple[bytes, bytes, int]:
+        """An output's entry, what stands before its contents, and the bytes of these three."""
+        name, datatype, shape, size = key
+        entry = pb.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype.name, shape=shape)
+        output = bytes(pb.ModelInferResponse(outputs=[entry]).SerializeToString())
+        start = prefix(_RAW_OUTPUT_TAG, size)
+        return _keep(self._outputs, key, (output, start, len(output) + len(start) + size), self.PIECES_LIMIT)
 
 
-def _keep(memory: dict[Any, bytes], key: object, piece: bytes, limit: int) -> None:
+def _keep(memory: dict[K, V], key: K, piece: V, limit: int) -> V:
     if len(memory) >= limit:
         memory.clear()
     memory[key] = piece
+    return piece
 
 
 def prefix(tag: int, size: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from halimede.errors import Invalid, NotFound, Unsupported
+from halimede.errors import Invalid, Unsupported
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import (
     BOOL,
@@ -27,6 +27,7 @@ from halimede.tensors import (
     Buffer,
     DataType,
     HostMemory,
+    RegionReference,
     datatype_named,
     join_bytes,
 )
@@ -109,16 +110,16 @@ def refuse_duplicates(request: InferRequest, inputs: Iterable[Any]) -> None:
         seen.add(item.name)
 
 
-def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory:
+def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory | RegionReference:
     """The data of one input from whichever of the three places has it (G20)."""
     given = item.HasField("contents")
-    if (region := _region(item)) is not None:
+    if (reference := _reference(item)) is not None:
         if given:
             raise Invalid(
                 f"unexpected 'content' provided when using shared memory for input tensor '{item.name}' "
                 f"for model '{model}'"
             )
-        _no_region(region)
+        return reference
     if given:
         if raw_used:
             raise Invalid(
@@ -135,32 +136,34 @@ def no_data(name: str, model: str) -> NoReturn:
     raise Invalid(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
 
 
-def _no_region(region: str) -> NoReturn:
-    raise NotFound(f"Unable to find shared memory region: '{region}'")
-
-
-def output_names(outputs: Iterable[Any]) -> tuple[str, ...]:
-    """The names asked for. A name given twice counts once, as the real server has it."""
+def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
+    """Puts the names asked for into the request, and which of them are to be written to shared memory. A name given
+    twice counts once, as the real server has it."""
+    destinations: dict[str, RegionReference] = {}
     for item in outputs:
-        region, classes = _region(item), _classes(item)
-        if region is not None and classes:
+        reference, classes = _reference(item), _classes(item)
+        if reference is not None and classes:
             raise Invalid("output can't set both 'shared_memory_region' and 'classification'")
-        if region is not None:
-            _no_region(region)
+        if reference is not None:
+            destinations.setdefault(item.name, reference)
         if classes:
             raise Unsupported(f"classification of output '{item.name}' is not supported")
-    return tuple(dict.fromkeys(item.name for item in outputs))
+    request.outputs = tuple(dict.fromkeys(item.name for item in outputs))
+    if destinations:
+        request.destinations = destinations
+        request.in_regions = True
 
 
-_SHARED_MEMORY = (
-    ("shared_memory_region", "string_param"),
-    ("shared_memory_offset", "int64_param"),
-    ("shared_memory_byte_size", "int64_param"),
-)
+SHARED_MEMORY = {
+    "shared_memory_region": "string_param",
+    "shared_memory_offset": "int64_param",
+    "shared_memory_byte_size": "int64_param",
+}
+"""The parameters of a tensor in shared memory, and what they must be."""
 
 
-def _region(item: Any) -> str | None:
-    """The shared memory region that a tensor names, its offset and size checked for being there (G23)."""
+def _reference(item: Any) -> RegionReference | None:
+    """Where in shared memory a tensor says that it is (G23). Below zero its numbers wrap, as in the real server."""
     parameters = item.parameters
     if not parameters:
         return None
@@ -171,7 +174,7 @@ def _region(item: Any) -> str | None:
                     f"'{key}' can not be specified without 'shared_memory_region' parameter for tensor '{item.name}'"
                 )
         return None
-    for key, kind in _SHARED_MEMORY:
+    for key, kind in SHARED_MEMORY.items():
         if key in parameters and parameters[key].WhichOneof("parameter_choice") != kind:
             raise Invalid(f"invalid value type for '{key}' parameter for tensor '{item.name}', expected {kind}.")
     if "shared_memory_byte_size" not in parameters:
@@ -179,7 +182,10 @@ def _region(item: Any) -> str | None:
             "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
             f"for tensor '{item.name}'"
         )
-    return str(parameters["shared_memory_region"].string_param)
+    offset = parameters["shared_memory_offset"].int64_param if "shared_memory_offset" in parameters else 0
+    byte_size = parameters["shared_memory_byte_size"].int64_param
+    region = parameters["shared_memory_region"].string_param
+    return RegionReference(region, offset & _UINT64_MASK, byte_size & _UINT64_MASK)
 
 
 def _classes(item: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 
 from halimede.errors import Error, Invalid, Unsupported
 from halimede.requests import InferRequest, InferResponse, Parameters
-from halimede.tensors import Buffer, DataType, HostMemory, Shape, Tensor, shape_text
+from halimede.tensors import Buffer, DataType, HostMemory, Memory, RegionReference, Shape, Tensor, shape_text
 from halimede.wire import json
 from halimede.wire.http_facts import encode_model_metadata, encode_server_metadata, encode_statistics
 from halimede.wire.http_head import Head, ResponseForm, read_head
@@ -49,6 +49,7 @@ _INTEGER = re.compile(r"\s*([+-]?)0*([0-9]+)\s*", re.ASCII)
 _HEADER: Final = "Unable to parse Inference-Header-Content-Length"
 
 
+@lru_cache(maxsize=1024)
 def parse_header_length(text: str, content_length: int) -> int:
     """The bytes of JSON that begin a body of `content_length` bytes. Raises Invalid (contract H33)."""
     found = _INTEGER.fullmatch(text)
@@ -66,6 +67,7 @@ def parse_header_length(text: str, content_length: int) -> int:
 
 _REMEMBERED_HEADS: Final = 256
 _SHORT_HEAD: Final = 1024
+"""Bytes of a head that is remembered."""
 _RAW_FORM: Final = ResponseForm(True, {})
 
 
@@ -96,10 +98,14 @@ def decode_infer(
             "Use --http-max-input-size to increase the limit."
         )
     head = None
-    if header_length is not None and at <= _SHORT_HEAD:
-        head = _remembered(bytes(body[:at]))
+    if at <= _SHORT_HEAD:
+        text = bytes(body[:at])
+        if at < end or b'"data"' not in text:  # with data in it, it hardly comes again
+            head = _remembered(text)
     if head is None or head.binary_size != end - at:
         head = read_head(body[:at], model, end - at, max_input_size)
+    elif not head.id:  # with an id it hardly comes again
+        request.form = text
     request.id = head.id
     request.outputs = head.outputs
     if head.fields:
@@ -108,12 +114,16 @@ def decode_infer(
     if head.parameters:
         request.parameters = head.parameters.copy()
     inputs = request.inputs
+    if head.in_regions:
+        request.in_regions = True
+        request.destinations = head.destinations
+    memory: Memory
     for name, datatype, shape, size, data in head.inputs:
         if data is None:
             memory = HostMemory(body[at : at + size])
             at += size
         else:
-            memory = HostMemory(data)
+            memory = data if isinstance(data, RegionReference) else HostMemory(data)
         inputs[name] = Tensor(name, datatype, shape, memory)
     return request, head.form
 
@@ -126,7 +136,7 @@ def _remembered(text: bytes) -> Head | None:
         head = read_head(text, "", None)
     except Error:
         return None
-    return head if all(data is None for *_, data in head.inputs) else None
+    return None if any(isinstance(data, bytes) for *_, data in head.inputs) else head
 
 
 # Responses.
@@ -141,11 +151,14 @@ def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buff
     for tensor in response.outputs:
         memory = tensor.memory
         head = _output_head(tensor.name, tensor.datatype, tensor.shape)
-        if listed.get(tensor.name, binary):
+        wanted = listed.get(tensor.name, binary)
+        if wanted:
             size = memory.byte_size
             outputs.append(b'%b"parameters":{"binary_data_size":%d}}' % (head, size))
             if size:
                 buffers.append(memory.host())
+        elif wanted is None:
+            outputs.append(head[:-1] + b"}")
         else:
             outputs.append(b'%b"data":%b}' % (head, write_data(tensor)))
     head = _response_head(response.model_name, response.model_version)

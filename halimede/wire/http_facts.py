@@ -6,7 +6,16 @@ Pure; any thread.
 from collections.abc import Sequence
 from typing import Any
 
-from halimede.service.port import BatchCounts, Duration, ModelCounts, ModelFacts, ServerFacts, TensorFacts
+from halimede.service.port import (
+    RESPONSE_FIELDS,
+    BatchCounts,
+    Duration,
+    ModelCounts,
+    ModelFacts,
+    ResponseCounts,
+    ServerFacts,
+    TensorFacts,
+)
 from halimede.wire import json
 
 
@@ -49,10 +58,14 @@ def _model_stats(model: ModelCounts) -> dict[str, Any]:
         "inference_count": model.inference_count,
         "execution_count": model.execution_count,
         "inference_stats": {name: _duration(duration) for name, duration in model.inference.items()},
-        "response_stats": {},
+        "response_stats": {str(i): _response_stats(counts) for i, counts in enumerate(model.responses)},
         "batch_stats": [_batch_stats(batch) for batch in model.batches],
         "memory_usage": [],
     }
+
+
+def _response_stats(counts: ResponseCounts) -> dict[str, Any]:
+    return {name: _duration(getattr(counts, name)) for name in RESPONSE_FIELDS}
 
 
 def _batch_stats(batch: BatchCounts) -> dict[str, Any]:

@@ -8,21 +8,22 @@ from typing import Any, Final
 
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.requests import Parameters
-from halimede.tensors import Buffer, DataType, Shape, datatype_named
+from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_named
 from halimede.wire import json
 from halimede.wire.json_data import INT64_MAX, UINT64_MAX, pack_data
 
-Input = tuple[str, DataType, Shape, int, bytes | None]
-"""Name, datatype, shape, and either the bytes that follow the head or the data that stood in it."""
+Input = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
+"""Name, datatype, shape, and either the bytes that follow the head, or the data that stood in it, or where it is."""
 
 
 class ResponseForm:
     """How the client wants its outputs (contract H42): `listed` says of each output that the request names whether it
-    goes binary, `binary` says it of all others. Not changed once made."""
+    goes binary, or with None that it is in shared memory and does not go; `binary` says it of all others. Not changed
+    once made."""
 
     __slots__ = ("binary", "listed")
 
-    def __init__(self, binary: bool, listed: dict[str, bool]) -> None:
+    def __init__(self, binary: bool, listed: dict[str, bool | None]) -> None:
         self.binary = binary
         self.listed = listed
 
@@ -31,7 +32,17 @@ class Head:
     """What a head says. `fields` are attributes of the request other than its defaults, `binary_size` the sum of the
     inputs that follow. Shared between requests that begin alike: not changed once made."""
 
-    __slots__ = ("binary_size", "fields", "form", "id", "inputs", "outputs", "parameters")
+    __slots__ = (
+        "binary_size",
+        "destinations",
+        "fields",
+        "form",
+        "id",
+        "in_regions",
+        "inputs",
+        "outputs",
+        "parameters",
+    )
 
     def __init__(
         self,
@@ -41,6 +52,7 @@ class Head:
         inputs: list[Input],
         binary_size: int,
         form: ResponseForm,
+        destinations: dict[str, RegionReference],
     ) -> None:
         self.id = request_id
         self.fields = fields
@@ -49,10 +61,12 @@ class Head:
         self.binary_size = binary_size
         self.form = form
         self.outputs = tuple(form.listed)
+        self.destinations = destinations or None
+        self.in_regions = bool(destinations) or any(isinstance(data, RegionReference) for *_, data in inputs)
 
 
 _ABSENT: Final = object()
-_NO_PARAMETERS: Final[dict[str, Any]] = {}
+_NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
 
 
 def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> Head:
@@ -60,15 +74,21 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
     input that stands in it takes more than `limit` bytes (H17)."""
     document = _object(json.read(text))
     request_id = _string(document, "id") if "id" in document else ""
-    binary, fields, parameters = _read_parameters(document.get("parameters", _NO_PARAMETERS))
+    binary, fields, parameters = _NO_PARAMETERS
+    if "parameters" in document:
+        binary, fields, parameters = _read_parameters(document["parameters"])
     inputs, binary_size = _read_inputs(document, request_id, model, room, limit)
-    listed: dict[str, bool] = {}
+    listed: dict[str, bool | None] = {}
+    destinations: dict[str, RegionReference] = {}
     if "outputs" in document:
         for item in _array(document, "outputs"):
-            name, wanted = _read_output(_object(item))
+            name, wanted, reference = _read_output(_object(item))
             # Of two equal names the first counts; the protocol's server does not mind (observed, unlike H48).
-            listed.setdefault(name, wanted)
-    return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed))
+            if name not in listed:
+                listed[name] = wanted
+                if reference is not None:
+                    destinations[name] = reference
+    return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
 
 
 # Inputs.
@@ -107,7 +127,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: i
         return name, datatype, shape, _unsigned(settings, source), None
     if source == "data":
         return name, datatype, shape, 0, pack_data(name, datatype, shape, item[source], limit)
-    raise _no_shared_memory("input", name)
+    return name, datatype, shape, 0, _reference(settings)
 
 
 def _source(item: dict[str, Any], settings: dict[str, Any]) -> str:
@@ -135,19 +155,32 @@ def _shape(item: dict[str, Any]) -> Shape:
 # Outputs and parameters.
 
 
-def _read_output(item: dict[str, Any]) -> tuple[str, bool]:
-    """The name of an output, and whether it is wanted binary (contract H42)."""
+def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None]:
+    """The name of an output, and whether it is wanted binary (contract H42), or where it shall be written."""
     name = _string(item, "name")
     settings = _object(item.get("parameters"))
     if "shared_memory_region" in settings:
-        raise _no_shared_memory("output", name)
+        _check_in_region(settings)
+        return name, None, _reference(settings)
     if "classification" in settings and _unsigned(settings, "classification", "set"):
         raise Unsupported(f"output '{name}' sets 'classification', which this server does not serve yet")
-    return name, "binary_data" in settings and _boolean(settings, "binary_data")
+    return name, "binary_data" in settings and _boolean(settings, "binary_data"), None
 
 
-def _no_shared_memory(what: str, name: str) -> Unsupported:
-    return Unsupported(f"{what} '{name}' sets 'shared_memory_region', which this server does not serve yet")
+def _check_in_region(settings: dict[str, Any]) -> None:
+    """What an output in shared memory must not be besides. Raises Invalid (contract H84, H99)."""
+    if "classification" in settings:
+        raise Invalid("Output can't set both 'shared_memory_region' and 'classification'")
+    if "binary_data" in settings and _boolean(settings, "binary_data", "set"):
+        raise Invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
+
+
+def _reference(settings: dict[str, Any]) -> RegionReference:
+    """Where in shared memory a tensor lies (contract H97)."""
+    region = _string(settings, "shared_memory_region")
+    offset = _unsigned(settings, "shared_memory_offset") if "shared_memory_offset" in settings else 0
+    byte_size = _unsigned(settings, "shared_memory_byte_size") if "shared_memory_byte_size" in settings else 0
+    return RegionReference(region, offset, byte_size)
 
 
 def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]:
@@ -197,11 +230,11 @@ def _string(members: dict[str, Any], key: str) -> str:
     raise _missing(key) if value is _ABSENT else _not_a(key, "string")
 
 
-def _boolean(members: dict[str, Any], key: str) -> bool:
+def _boolean(members: dict[str, Any], key: str, verb: str = "parse") -> bool:
     value = members[key]
     if type(value) is bool:
         return value
-    raise _not_a(key, "boolean")
+    raise _not_a(key, "boolean", verb)
 
 
 def _unsigned(members: dict[str, Any], key: str, verb: str = "parse") -> int:

@@ -22,6 +22,9 @@ from halimede.wire import json
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
+_FEW_BYTES: Final = 1 << 10
+"""Of floats that are quicker taken one by one than as an array."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -197,8 +200,11 @@ def write_data(tensor: Tensor) -> bytes:
         raise _unfilled(tensor)
     if not view.nbytes:
         return b"[]"
-    values = view.cast(kind.code).tolist()  # type: ignore[call-overload]  # the code is one of the literals
-    return json.write_doubles(values) if kind.code in "fd" else orjson.dumps(values)
+    if kind.code not in "fd":
+        return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
+    if view.nbytes <= _FEW_BYTES:
+        return json.write_doubles(view.cast(kind.code).tolist())  # type: ignore[call-overload]
+    return json.write_doubles(np.frombuffer(view, datatype.numpy).astype(np.float64))
 
 
 def _write_strings(tensor: Tensor) -> bytes:

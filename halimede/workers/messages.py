@@ -28,6 +28,7 @@ from halimede.workers.child.exchange import (
     ASKED_WITH,
     FINAL,
     IS_ERROR,
+    LIMITED,
     NOTHING,
     REQUEST,
     TEXT_CORRELATION,
@@ -92,6 +93,9 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
     if request.parameters:
         flags |= ASKED_WITH
         texts.append(frames.parameters_record(request.parameters))
+    if request.most_ahead:
+        flags |= LIMITED
+        texts.append(frames.NUMBER.pack(request.most_ahead))
     meta.append(REQUEST.pack(number, request.timeout_us, flags, len(request.inputs), len(texts[0])))
     meta += texts
     for tensor in request.inputs.values():

@@ -1,7 +1,7 @@
 """What a backend needs to be run alone: batches, a receiver of responses, configurations and model folders."""
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -60,6 +60,9 @@ class FakeResponses:
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
         self.failed[i] = error
+
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        raise AssertionError("no backend under test answers more than once")
 
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")

@@ -247,3 +247,18 @@ def test_lines_that_were_lost_at_last_are_counted_at_the_end(console: Console, s
     stuck.released.set()
     lines, _ = console.lines()
     assert words(lines)[-2:] == [f"line {MAX_WAITING}", "1 line lost"]
+
+
+def test_changed_levels_and_format_act_at_once(console: Console) -> None:
+    """Contract L5: from the next line on; the streams stay."""
+    console.install(LogOptions())
+    speak()
+    console.log.configure(LogOptions(verbose=1, info=False, error=False, format="ISO8601"))
+    speak()
+    out, err = console.lines()
+    assert [line.rpartition("] ")[2] for line in out] == ['"info"', '"one"']
+    assert [line.rpartition("] ")[2] for line in err] == ['"warning"', '"error"', '"warning"']
+    assert re.match(r"\d{4}-\d{2}-\d{2}T.*Z W ", err[2])
+    assert logger.isEnabledFor(verbose(1))
+    console.log.configure(LogOptions())
+    assert not logger.isEnabledFor(verbose(1))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.conformance import servers
+from tests.conformance import segments, servers
 from tests.conformance.masks import MASKS
 from tests.conformance.runner import Pair, Result
 
@@ -33,6 +33,7 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
     folder = tmp_path_factory.mktemp("conformance")
     repo = servers.copy_models(folder / "models")
     with (
+        segments.made(),
         servers.Server("ours", servers.our_command(), repo, folder / "ours.log") as ours,
         servers.Server("the real server", servers.real_command(), repo, folder / "real.log") as real,
     ):

@@ -1,12 +1,13 @@
 """What the HTTP front end is given: exchanges without a connection, and other threads that are moved by hand."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.errors import Error
 from halimede.front.http import HttpFront
 from halimede.tensors import Buffer
+from halimede.transport.headers import Headers
 from tests.front.fakes import FakePort
 
 MAX_INPUT_SIZE = 1 << 23
@@ -18,9 +19,9 @@ class FakeExchange:
     def __init__(self, method: str, target: str, body: Buffer = b"", **headers: str) -> None:
         self.method = method.encode()
         self.target = target.encode()
-        self.headers: Mapping[bytes, bytes] = {
-            name.replace("_", "-").encode(): value.encode() for name, value in headers.items()
-        }
+        self.headers = Headers()
+        for name, value in headers.items():
+            self.headers.add(name.replace("_", "-").encode(), value.encode())
         self.body = body
         self.gone = False
         self.on_gone: Callable[[], None] = lambda: None

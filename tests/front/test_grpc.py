@@ -18,7 +18,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.grpc import NOT_YET, GrpcService
+from halimede.front.grpc import GrpcService
 from halimede.requests import InferRequest, InferResponse
 from halimede.service.port import (
     BatchCounts,
@@ -154,17 +154,8 @@ def answered(call: FakeCall, kind: Any) -> Any:
 
 
 def test_rpcs_of_the_service(client: Client) -> None:
-    names = {path.removeprefix(PATH) for path in client.service.rpcs}
-    assert names == {
-        "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
-        "ModelInfer", "ModelStreamInfer", "/grpc.health.v1.Health/Check", *NOT_YET,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_rpc_that_is_not_served_yet_says_so(client: Client, name: str) -> None:
-    call = client.unary(name, b"")
-    assert (call.sent, call.status) == ([], (12, f"{name} is not supported yet"))
+    methods = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+    assert set(client.service.rpcs) == {*(PATH + name for name in methods), "/grpc.health.v1.Health/Check"}
 
 
 def test_server_live_and_ready(client: Client) -> None:
@@ -566,19 +557,6 @@ def test_stream_cancelled_before_the_model_is_known(client: Client) -> None:
     stream.cancelled()
     client.port.answer_held()
     assert client.port.inferences == []
-
-
-def test_stream_that_is_full_slows_its_model(client: Client) -> None:
-    client.port.decoupled.add("d")
-    stream, call = client.stream(room=2)
-    stream.message(request("x", model="d"))
-    assert client.answer(0, 1, final=False) is True
-    assert client.answer(0, 2, final=False) is False
-    resumed: list[bool] = []
-    client.port.inferences[0].reply.on_writable(lambda: resumed.append(True))
-    (resume,) = call.resumes
-    resume()
-    assert resumed == [True]
 
 
 def test_stream_port_that_breaks(client: Client) -> None:

@@ -19,7 +19,8 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.http import JSON, KNOWN_TARGETS, OFFLOAD_BYTES, PLAIN, status_of
+from halimede.front.http import KNOWN_TARGETS
+from halimede.front.http_handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
 from halimede.requests import InferResponse
 from halimede.service.port import (
     ConfigFacts,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from halimede.front.http import JSON, KNOWN_TARGET_BYTES
+from halimede.front.http import KNOWN_TARGET_BYTES
+from halimede.front.http_handling import JSON
 from halimede.requests import InferResponse
 from halimede.tensors import FP32, HostMemory, Tensor
 from tests.front.http_fakes import Rig

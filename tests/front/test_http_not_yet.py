@@ -2,7 +2,7 @@
 
 import pytest
 
-from halimede.front.http import JSON
+from halimede.front.http_handling import JSON
 from tests.front.http_fakes import Rig
 
 
@@ -11,16 +11,6 @@ from tests.front.http_fakes import Rig
     [
         ("POST", "/v2/models/m/generate"),
         ("POST", "/v2/models/m/versions/2/generate_stream"),
-        ("GET", "/v2/trace/setting"),
-        ("POST", "/v2/models/m/trace/setting"),
-        ("GET", "/v2/logging"),
-        ("POST", "/v2/repository/index"),
-        ("POST", "/v2/repository/models/m/load"),
-        ("POST", "/v2/repository/r/models/m/unload"),
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("GET", "/v2/cudasharedmemory/region/r/status"),
-        ("POST", "/v2/systemsharedmemory/region/r/register"),
-        ("POST", "/v2/cudasharedmemory/unregister"),
     ],
 )
 def test_route_that_is_not_served_yet_says_so(method: str, path: str) -> None:
@@ -29,7 +19,7 @@ def test_route_that_is_not_served_yet_says_so(method: str, path: str) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("GET", "/v2/models/m/generate"), ("PUT", "/v2/logging"), ("GET", "/v2/repository/index")],
+    [("GET", "/v2/models/m/generate"), ("PUT", "/v2/logging")],
 )
 def test_route_that_is_not_served_yet_has_its_methods(method: str, path: str) -> None:
     assert Rig().ask(method, path).answer[0] == 405

@@ -508,3 +508,55 @@ def test_batch_of_none_is_refused_whatever_it_carries(shape: tuple[int, ...], by
     """It would spoil the batch that it is put into: its rows count as one, its bytes are those of none."""
     config = config_of(TensorSpec("INPUT0", FP32, (4,)), max_batch_size=8)
     assert refusal(config, asking(Tensor("INPUT0", FP32, shape, HostMemory(bytes(byte_size))))).endswith(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "text"),
+    [
+        (BATCHED, bytes(4), "input byte size mismatch for input 'INPUT0' for model 'm'. Expected 8, got 4"),
+        (BYTES, bytes(2), "incomplete string length indicator"),
+    ],
+)
+def test_form_that_fitted_before_does_not_vouch_for_the_bytes(config: ModelConfig, body: bytes, text: str) -> None:
+    check = RequestCheck(config)
+    datatype = config.inputs[0].datatype.name
+    for given_body in (None, None, body):
+        request = asking(given("INPUT0", datatype, [1, 2] if config.max_batch_size else [2], given_body))
+        request.form = b"the same"
+        if given_body is None:
+            assert check.fit(request).batch_size == (1 if config.max_batch_size else 0)
+        else:
+            with pytest.raises(Invalid, match=text):
+                check.fit(request)
+
+
+def test_fit_says_what_a_form_means_for_the_model() -> None:
+    check = RequestCheck(config_of(spec("INPUT0", "INT32", [-1]), max_batch_size=4))
+    fits = []
+    for shape in ([2, 3], [2, 3], [2, 5]):
+        request = asking(given("INPUT0", "INT32", shape), outputs=["OUTPUT0"])
+        request.form = bytes(shape)
+        fits.append(check.fit(request))
+    assert fits[0] is fits[1]
+    assert [(fit.batch_size, fit.batch_key, fit.outputs) for fit in fits[1:]] == [
+        (2, (3,), ("OUTPUT0",)),
+        (2, (5,), ("OUTPUT0",)),
+    ]
+
+
+def test_fit_of_a_reshaped_input_reshapes_each_request() -> None:
+    check = RequestCheck(config_of(spec("INPUT0", "FP32", [2, 2], [4])))
+    for _ in range(3):
+        request = asking(given("INPUT0", "FP32", [2, 2]))
+        request.form = b"the same"
+        check.fit(request)
+        assert request.inputs["INPUT0"].shape == (4,)
+
+
+def test_fits_are_remembered_within_a_bound() -> None:
+    check = RequestCheck(INT32)
+    for n in range(3 * check.FITS_LIMIT):
+        request = asking(given("INPUT0", "INT32", [n]))
+        request.form = str(n).encode()
+        check.fit(request)
+        assert len(check._fits) <= check.FITS_LIMIT

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from halimede.errors import Error, NotFound, Unavailable
@@ -11,6 +13,10 @@ from tests.models.fakes import loaded
 def version(number: int, name: str = "m") -> ModelVersion:
     config = config_of(spec("INPUT0", "INT32", [1]), outputs=[spec("INPUT0", "INT32", [1])], name=name)
     return ModelVersion(loaded(config, number), ManualLoop(), RecordingObserver(), lambda one: None)
+
+
+def publish(table: ModelTable, *versions: ModelVersion, closed: Callable[[ModelVersion], None] | None = None) -> None:
+    table.publish(versions[0].name, versions, closed or (lambda version: None))
 
 
 def states(table: ModelTable, name: str = "m") -> dict[int, tuple[State, str]]:
@@ -35,8 +41,7 @@ def test_plan_does_only_what_is_missing(actual: list[str], desired: list[str], e
 def test_latest_version_answers_unless_another_is_asked_for() -> None:
     table = ModelTable()
     versions = {number: version(number) for number in (10, 2, 3)}
-    for one in versions.values():
-        table.publish(one)
+    publish(table, *versions.values())
     assert table.find("m", -1) is versions[10]
     assert table.find("m", 2) is versions[2]
     assert [one.number for one in table.ready_versions("m")] == [2, 3, 10]
@@ -58,7 +63,7 @@ def test_latest_version_answers_unless_another_is_asked_for() -> None:
 def test_model_that_cannot_answer_says_why(name: str, number: int, kind: type[Error], text: str) -> None:
     """Contract H14, in the words and kinds of the real server."""
     table = ModelTable()
-    table.publish(version(1, "good"))
+    publish(table, version(1, "good"))
     table.refuse("unready", 1, "Internal: broke")
     table.refuse("broken", None, "Invalid argument: bad configuration")
     with pytest.raises(kind) as raised:
@@ -68,7 +73,7 @@ def test_model_that_cannot_answer_says_why(name: str, number: int, kind: type[Er
 
 def test_latest_version_that_could_not_be_loaded_leaves_the_older_one() -> None:
     table = ModelTable()
-    table.publish(version(1))
+    publish(table, version(1))
     table.refuse("m", 2, "Internal: broke")
     assert table.find("m", -1).number == 1
     assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
@@ -77,8 +82,7 @@ def test_latest_version_that_could_not_be_loaded_leaves_the_older_one() -> None:
 def test_retired_version_answers_nobody_and_is_closed_when_nobody_holds_it() -> None:
     table = ModelTable()
     old, new = version(1), version(2)
-    table.publish(old)
-    table.publish(new)
+    publish(table, old, new)
     closed: list[ModelVersion] = []
     table.retire(new, closed.append)
     assert closed == [new]
@@ -94,7 +98,7 @@ def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
     loop = ManualLoop()
     config = config_of(spec("INPUT0", "INT32", [1]), outputs=[spec("INPUT0", "INT32", [1])])
     one = ModelVersion(loaded(config), loop, RecordingObserver(), lambda inference: None)
-    table.publish(one)
+    publish(table, one)
     begun = one.infer(1, asking(given("INPUT0", "INT32", [1])), reply, 0)
     one.submit(begun)
     closed: list[ModelVersion] = []
@@ -109,6 +113,30 @@ def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
     assert closed == [one]
     assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
     one.close()
+
+
+def test_published_versions_take_the_place_of_all_that_served() -> None:
+    """Contract R11, R12: the same number anew, another gone, a third one new."""
+    table = ModelTable()
+    old, gone = version(1), version(2)
+    publish(table, old, gone)
+    new, more = version(1), version(3)
+    closed: list[ModelVersion] = []
+    publish(table, new, more, closed=closed.append)
+    assert closed == [old, gone]
+    assert [table.find("m", 1), table.find("m", 3), table.find("m", -1)] == [new, more, more]
+    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "unloaded"), 3: (State.READY, "")}
+
+
+def test_version_that_serves_is_not_touched_by_a_load_that_fails() -> None:
+    """Contract R11."""
+    table = ModelTable()
+    publish(table, version(1))
+    table.loading("m", [1, 2])
+    assert states(table) == {1: (State.READY, ""), 2: (State.LOADING, "")}
+    table.refuse("m", 1, "Internal: broke")
+    table.refuse("m", 2, "Internal: broke")
+    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
 
 
 def test_table_lists_models_by_name() -> None:
@@ -137,7 +165,7 @@ def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], 
     for step in steps:
         match step:
             case "publish":
-                table.publish(one)
+                publish(table, one)
             case "loading":
                 table.loading("m")
             case "refuse":

@@ -5,8 +5,8 @@ import pytest
 
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, places
-from halimede.models.repository import FoundModel
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, places, survey
+from halimede.models.repository import FoundModel, fingerprint
 from halimede.tensors import FP32
 from tests.models.configs import config_of
 from tests.models.fakes import FakeBackend, OneBackend, repository
@@ -223,3 +223,30 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
     version.instances.insert(0, Stuck())
     version.close()
     assert "close model" in backend.log
+
+
+def test_survey_opens_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+    folder = repository(tmp_path, {"m": CONFIG + "version_policy { all {} }"}, ("1", "3", "x")) / "m"
+    seen = survey(FoundModel("m", folder), LoadOptions())
+    assert (seen.backend, seen.versions) == ("fake", (1, 3))
+    assert seen.fingerprint == fingerprint(folder)
+
+
+def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
+    """Contract R3, R7: only the latter is what the real server calls a poll failure."""
+    repository(tmp_path, {"none": CONFIG, "bad": "nonsense {"}, ["x"])
+    assert isinstance(survey(FoundModel("none", tmp_path / "none"), LoadOptions()).versions, Invalid)
+    with pytest.raises(Invalid, match="failed to read text proto"):
+        survey(FoundModel("bad", tmp_path / "bad"), LoadOptions())
+    with pytest.raises(Internal, match="failed to read"):
+        survey(FoundModel("gone", tmp_path / "gone"), LoadOptions())
+
+
+def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:
+    """Contract H113."""
+    backend = FakeBackend()
+    folder = repository(tmp_path, {"m": "nonsense {"}) / "m"
+    tensor = '{"name":"x","data_type":"TYPE_FP32","dims":[4]}'
+    text = f'{{"backend":"fake","max_batch_size":3,"input":[{tensor}],"output":[{tensor}]}}'
+    result = load(FoundModel("m", folder, text), OneBackend(backend), LoadOptions())
+    assert opened(result).config.max_batch_size == 3

@@ -1,9 +1,10 @@
+import os
 from pathlib import Path
 
 import pytest
 
 from halimede.errors import Invalid
-from halimede.models.repository import FoundModel, scan, version_names
+from halimede.models.repository import FoundModel, fingerprint, scan, version_names
 from tests.models.fakes import repository
 
 
@@ -50,3 +51,39 @@ def test_version_names_are_the_directories_of_a_model(tmp_path: Path) -> None:
     repository(tmp_path, {"m": ""}, ["2", "10", "configs"])
     (tmp_path / "m" / "labels.txt").touch()
     assert sorted(version_names(tmp_path / "m")) == ["10", "2", "configs"]
+
+
+def test_fingerprint_changes_with_the_content(tmp_path: Path) -> None:
+    """Contract R9, R10."""
+    repository(tmp_path, {"m": ""})
+    folder = tmp_path / "m"
+    seen = [fingerprint(folder)]
+    (folder / "1" / "model.onnx").write_text("a")
+    seen.append(fingerprint(folder))
+    os.utime(folder / "1" / "model.onnx", (1, 1))
+    seen.append(fingerprint(folder))
+    (folder / "2").mkdir()
+    seen.append(fingerprint(folder))
+    (folder / "1" / "model.onnx").rename(folder / "2" / "model.onnx")
+    seen.append(fingerprint(folder))
+    assert len(set(seen)) == 5
+
+
+def test_fingerprint_does_not_change_with_what_python_leaves(tmp_path: Path) -> None:
+    """Contract R10 tells of the real server that it does there."""
+    repository(tmp_path, {"m": ""})
+    before = fingerprint(tmp_path / "m")
+    (tmp_path / "m" / "1" / "__pycache__").mkdir()
+    (tmp_path / "m" / "1" / "__pycache__" / "model.pyc").touch()
+    assert fingerprint(tmp_path / "m") == before
+
+
+def test_fingerprint_follows_links_and_not_in_circles(tmp_path: Path) -> None:
+    repository(tmp_path, {"m": ""})
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "m" / "1" / "data").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "m" / "1" / "round").symlink_to(tmp_path / "m")
+    (tmp_path / "m" / "1" / "lost").symlink_to(tmp_path / "nothing")
+    before = fingerprint(tmp_path / "m")
+    (tmp_path / "elsewhere" / "weights").touch()
+    assert {name for name, _ in set(fingerprint(tmp_path / "m")).difference(before)} == {"1/data/weights"}

@@ -74,5 +74,5 @@ def test_usage_shows_groups_defaults_and_what_is_missing() -> None:
     assert text.startswith("Usage: halimede serve [options]\n  --help\n")
     assert "\nModel Repository:\n  --model-store <string>\n" in text
     assert "\tPort to listen on for HTTP. (default 8000)\n" in text
-    assert "\tEncrypt gRPC. (default false; not supported yet)\n" in text
+    assert "\tServe SageMaker's protocol. (default false; not supported yet)\n" in text
     assert max(len(line) for line in text.splitlines()) <= 81

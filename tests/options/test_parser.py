@@ -26,7 +26,7 @@ def test_flags_of_the_server_reach_their_fields() -> None:
     options = read(
         "--id=abc", "--exit-timeout-secs=5", "--exit-on-error=false", "--strict-readiness=false",
         "--model-config-name=h100", "--model-load-thread-count=2", "--model-load-retry-count=3",
-        "--allow-client-shm=true", "--http-max-input-size=1000", "--model-control-mode=NONE",
+        "--allow-client-shm=true", "--http-max-input-size=1000", "--model-control-mode=NONE", "--inline-execution=off",
     )  # fmt: skip
     assert options == ServerOptions(
         server_id="abc",
@@ -37,8 +37,13 @@ def test_flags_of_the_server_reach_their_fields() -> None:
         model_load_thread_count=2,
         model_load_retry_count=3,
         allow_client_shm=True,
+        inline_execution=False,
         http_max_input_size=1000,
     )
+
+
+def test_response_pool_size_is_an_option_of_grpc() -> None:
+    assert read("--grpc-max-response-pool-size=7").grpc_options.max_response_pool_size == 7
 
 
 def test_flag_value_in_the_next_word_reads_like_one_after_an_equals_sign() -> None:
@@ -120,6 +125,7 @@ def test_escaping_stays_on_for_other_values_of_its_variable() -> None:
 
 def test_scheduler_hooks_come_from_the_environment() -> None:
     hooks = {"TRITONSERVER_DELAY_SCHEDULER": "32", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "7"}
+    assert read(environment={"TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC": "3"}).grpc_response_delay_secs == 3
     options = read(environment=hooks)
     assert (options.delay_scheduler, options.backlog_delay_scheduler) == (32, 7)
     assert read(environment={"TRITONSERVER_DELAY_SCHEDULER": "many"}).delay_scheduler == 0
@@ -314,8 +320,6 @@ def test_whole_numbers_do_not_warn() -> None:
     [
         (["--cache-config=local,size=3"], "--cache-config"),
         (["--model-control-mode=POLL"], "--model-control-mode=poll"),
-        (["--model-control-mode=explicit", "--load-model=x"], "--model-control-mode=explicit"),
-        (["--grpc-use-ssl=true"], "--grpc-use-ssl=true"),
         (["--rate-limit=execution_count"], "--rate-limit=execution_count"),
         (["--trace-config=level=TIMESTAMPS"], "--trace-config"),
         (["--allow-sagemaker=1"], "--allow-sagemaker=true"),
@@ -366,3 +370,61 @@ def test_ports_that_collide_are_refused(line: Sequence[str], text: str) -> None:
 )
 def test_ports_that_cannot_collide_are_accepted(line: Sequence[str]) -> None:
     assert read(*line).warnings == ()
+
+
+def test_models_to_load_are_sorted_without_doubles() -> None:
+    options = read("--model-control-mode=EXPLICIT", "--load-model=b", "--load-model=a", "--load-model=b")
+    assert (options.model_control_mode, options.load_models) == ("explicit", ("a", "b"))
+
+
+def test_star_stands_alone_among_the_models_to_load() -> None:
+    """Contract C15."""
+    assert read("--model-control-mode=explicit", "--load-model=*", "--load-model=*").load_models == ("*",)
+    text = "Wildcard model name '*' must be the ONLY startup model if specified at all."
+    assert refusal("--model-control-mode=explicit", "--load-model=*", "--load-model=a") == text
+
+
+def test_patterns_of_forwarded_headers_reach_their_fields() -> None:
+    options = read("--http-header-forward-pattern=^x-.*", "--grpc-header-forward-pattern=y|z")
+    assert (options.http_forward_pattern, options.grpc_forward_pattern) == ("^x-.*", "y|z")
+
+
+def test_pattern_that_is_none_is_refused() -> None:
+    """The real server forwards nothing then, without a word."""
+    words = refusal("--http-header-forward-pattern=(")
+    assert words.startswith("Bad option: \"--http-header-forward-pattern\".\n'(' is no regular expression: ")
+
+
+def test_restrictions_are_collected_by_category() -> None:
+    options = read(
+        "--http-restricted-api=health,model-repository:k=v=w", "--http-restricted-api=trace:x:y=z",
+        "--grpc-restricted-protocol=inference:k=v",
+    )  # fmt: skip
+    assert options.http_restricted == {"health": ("k", "v=w"), "model-repository": ("k", "v=w"), "trace": ("x:y", "z")}
+    assert options.grpc_restricted == {"inference": ("k", "v")}
+
+
+@pytest.mark.parametrize(("flag", "word"), [("http-restricted-api", "api"), ("grpc-restricted-protocol", "protocol")])
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (["health"], "--{flag} option format is '<config name>:<setting>=<value>'. Got health"),
+        (["health:k"], "--{flag} option format is '<config name>:<setting>=<value>'. Got health:k"),
+        (["health=v"], "--{flag} option format is '<config name>:<setting>=<value>'. Got health=v"),
+        ([":k=v"], "--{flag} option format is '<config name>:<setting>=<value>'. Got :k=v"),
+        (["health:=v"], "--{flag} option format is '<config name>:<setting>=<value>'. Got health:=v"),
+        (["health:k="], "--{flag} option format is '<config name>:<setting>=<value>'. Got health:k="),
+        (["Health:k=v"], "unknown restricted {word} 'Health' "),
+        (["health,:k=v"], "unknown restricted {word} '' "),
+        (["health,health:k=v"], "restricted {word} 'health' can not be specified in multiple config groups"),
+        (
+            ["health:a=b", "trace,health:c=d"],
+            "restricted {word} 'health' can not be specified in multiple config groups",
+        ),
+    ],
+)
+def test_restriction_that_cannot_be_is_refused(flag: str, word: str, values: Sequence[str], text: str) -> None:
+    """Contract C26, C35; the words are those of the real server."""
+    said = refusal(*(f"--{flag}={value}" for value in values))
+    expected = f'Bad option: "--{flag}".\n' + text.format(flag=flag, word=word)
+    assert said.partition("\nUse ")[0] == expected

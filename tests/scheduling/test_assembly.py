@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from halimede.errors import Internal
 from halimede.scheduling.assembly import gather, scatter
 from halimede.scheduling.inference import Inference
-from halimede.tensors import BF16, BOOL, BYTES, FP32, INT64, DataType, Tensor, array_of, tensor_of
+from halimede.tensors import BF16, BOOL, BYTES, FP32, INT64, DataType, HostMemory, Tensor, array_of, tensor_of
 from tests.fakes import inference
 
 Array = npt.NDArray[Any]
@@ -34,6 +34,17 @@ def test_gather_of_one_request_copies_nothing() -> None:
     gathered = gather([asking(tensor_of("x", FP32, given), batch_size=3)])
     assert np.shares_memory(gathered["x"], given)
     assert gathered["x"].tolist() == given.tolist()
+
+
+@pytest.mark.parametrize("off", [0, 1, 2, 4])
+def test_gather_copies_what_lies_across_the_boundaries_of_its_elements(off: int) -> None:
+    room = np.zeros(64, np.uint8)
+    view = room[off : off + 24]
+    view[:] = floats(3).view(np.uint8).reshape(-1)
+    gathered = gather([asking(Tensor("x", FP32, (3, 2), HostMemory(view.data)), batch_size=3)])
+    assert gathered["x"].tolist() == floats(3).tolist()
+    assert gathered["x"].flags.aligned
+    assert np.shares_memory(gathered["x"], room) is (off % 4 == 0)
 
 
 def test_gather_joins_requests_in_the_order_of_the_batch() -> None:

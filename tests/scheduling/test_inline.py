@@ -1,9 +1,13 @@
+import threading
 from collections import deque
 from collections.abc import Callable
 
 import pytest
 
-from halimede.scheduling.inline import ENOUGH, LONG_NS, PENANCE, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget
+from halimede.scheduling.execution import Execution
+from halimede.scheduling.inline import ENOUGH, LONG_NS, PRICE_NS, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget
+from tests.fakes import echo
+from tests.scheduling.rig import Rig
 
 
 def seen(rows: int, runs: int, ns: int = QUICK_NS // 2, on_loop: bool = False) -> Quickness:
@@ -69,16 +73,51 @@ def test_quickness_does_not_punish_a_long_run_on_a_thread() -> None:
     assert quickness.allows(1)
 
 
-def test_quickness_doubles_the_penance_each_time() -> None:
+@pytest.mark.parametrize("long", [LONG_NS, 3 * LONG_NS])
+def test_quickness_wants_a_long_run_paid_by_quick_ones(long: int) -> None:
     quickness = seen(1, 4 * WINDOW)
-    for strike in range(3):
-        quickness.ran(1, LONG_NS, on_loop=True)
-        for _ in range((PENANCE << strike) - 1):
+    for _ in range(3):  # it is as dear the third time as the first: the system's hiccups do not add up
+        quickness.ran(1, long, on_loop=True)
+        for _ in range(long // PRICE_NS - 1):
             quickness.ran(1, 1, False)
         assert not quickness.allows(1)
-        for _ in range(1 + 2 * PENANCE):
-            quickness.ran(1, 1, False)
+        quickness.ran(1, 1, False)
         assert quickness.allows(1)
+
+
+def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
+    quickness = seen(1, 4 * WINDOW)
+    quickness.ran(1, LONG_NS, on_loop=True)
+    quickness.ran(1, 2 * LONG_NS, on_loop=False)
+    for _ in range(2 * LONG_NS // PRICE_NS - 1):
+        quickness.ran(1, 1, False)
+    assert not quickness.allows(1)
+
+
+def test_quickness_takes_a_slow_run_for_no_payment() -> None:
+    quickness = seen(1, 4 * WINDOW)
+    quickness.ran(1, LONG_NS, on_loop=True)
+    for _ in range(LONG_NS // PRICE_NS - 1):
+        quickness.ran(1, 1, False)
+    quickness.ran(1, QUICK_NS, on_loop=False)
+    assert not quickness.allows(1)
+
+
+def test_quickness_counts_the_runs_on_the_loop() -> None:
+    quickness = seen(1, 3, on_loop=True)
+    quickness.ran(1, 1, on_loop=False)
+    assert quickness.inline_runs == 3
+
+
+def test_model_that_stalls_now_and_then_delays_others_once() -> None:
+    """A run takes 10 us, every thousandth 200 ms: it is on the loop at the first of them and at none of the next 99."""
+    quickness, delays = Quickness(True), 0
+    for number in range(1, 100_001):
+        stalls, on_loop = number % 1000 == 0, quickness.allows(1)
+        delays += stalls and on_loop
+        quickness.ran(1, 200_000_000 if stalls else 10_000, on_loop)
+    assert delays == 1
+    assert quickness.inline_runs == 1000 - ENOUGH
 
 
 def test_budget_of_a_turn_is_spent_and_comes_back_with_the_next() -> None:
@@ -93,3 +132,26 @@ def test_budget_of_a_turn_is_spent_and_comes_back_with_the_next() -> None:
     assert budget.left
     budget.spend(TURN_NS)
     assert len(turns) == 1
+
+
+def test_runner_of_a_model_that_stalls_now_and_then_holds_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same through a runner, with a clock that only the model moves."""
+    now, runs, stalls = 1, 0, []
+    for module in ("execution", "runner"):
+        monkeypatch.setattr(f"halimede.scheduling.{module}.monotonic_ns", lambda: now)
+
+    def behave(execution: Execution) -> None:
+        nonlocal now, runs
+        runs += 1
+        now += 200_000_000 if runs % 1000 == 0 else 10_000
+        if runs % 1000 == 0:
+            stalls.append(threading.current_thread() is threading.main_thread())
+        echo(execution)
+
+    rig = Rig([behave], inline_safe=True)
+    for _ in range(3000):
+        rig.finish(rig.submit())
+        rig.loop.turn()
+    assert stalls == [True, False, False]
+    assert rig.runner.inline_executions == 1000 - ENOUGH
+    rig.runner.close()

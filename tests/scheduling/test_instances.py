@@ -1,6 +1,9 @@
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
+from typing import cast
 
 import pytest
 
@@ -32,6 +35,17 @@ def test_instance_thread_survives_work_that_breaks(thread: InstanceThread) -> No
     thread.submit(breaks)
     thread.submit(lambda: done.put("after"))
     assert done.get(timeout=PATIENCE) == "after"
+
+
+def test_thread_lets_go_of_what_it_was_given(thread: InstanceThread) -> None:
+    class Held:
+        """Memory of a client, say."""
+
+    held, gone = Held(), threading.Event()
+    weakref.finalize(held, gone.set)
+    thread.submit(cast("Callable[[], None]", partial(id, held)))
+    del held
+    assert gone.wait(PATIENCE), "held until the next batch comes"
 
 
 def test_instances_take_their_turns() -> None:

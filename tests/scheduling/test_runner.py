@@ -11,6 +11,7 @@ from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
 from halimede.requests import InferResponse, Moment
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
 from halimede.scheduling.runner import Reason
 from tests.fakes import PATIENCE, RecordingReply, echo
@@ -251,6 +252,7 @@ def test_decoupled_model_answers_as_often_as_it_likes(rigs: Callable[..., Rig]) 
     assert [final for _, final in reply.answers] == [False, False, False, True]
     assert reply.answers[-1][0] is None
     assert rig.settled == ["a"]
+    assert rig.observer.responses == [(i, answer) for i, (answer, _) in enumerate(reply.answers)]
 
 
 def test_decoupled_model_answers_after_the_batch_from_another_thread() -> None:
@@ -311,9 +313,10 @@ def test_decoupled_model_that_raises_while_its_answers_are_taken() -> None:
     """The loop empties the outcomes while the thread breaks off: the two must not meet."""
     usual = sys.getswitchinterval()
     breaking = Event()
+    count = WINDOW // cost_of([tensor()])  # no more are sent before the first is taken
 
     def behave(execution: Execution) -> None:
-        for _ in range(3000):
+        for _ in range(count):
             execution.send(0, [tensor()], False)
         breaking.set()
         raise ValueError("broke")
@@ -321,12 +324,12 @@ def test_decoupled_model_that_raises_while_its_answers_are_taken() -> None:
     rig = Rig([behave], decoupled=True)
     sys.setswitchinterval(1e-6)
     try:
-        for _ in range(5):
+        for _ in range(50):
             breaking.clear()
             reply = rig.submit(on_send=lambda *_: None if breaking.wait(PATIENCE) else pytest.fail("never broke"))
             rig.finish(reply)
             assert isinstance(reply.answers[-1][0], Internal)
-            assert len(reply.answers) == 3001
+            assert len(reply.answers) == count + 1
     finally:
         sys.setswitchinterval(usual)
         rig.runner.close()

@@ -70,6 +70,32 @@ async def exiting(engine: Engine) -> None:
 # Inference.
 
 
+async def inline_executions(engine: Engine) -> float:
+    counts = {family.name: family.series for family in await expect(engine, port.Metrics())}
+    [(labels, value)] = counts["halimede_inline_executions_total"]
+    assert labels == {"model": "m", "version": "1"}
+    return float(value)
+
+
+def test_engine_runs_a_quick_model_on_the_loop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
+            while not await inline_executions(engine):  # `run` bounds it
+                await infer(engine, request_of(1))
+
+    run(scenario)
+
+
+def test_engine_runs_no_model_on_the_loop_where_that_is_switched_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, {"m": IDENTITY}, inline_execution=False)) as engine:
+            for _ in range(200):
+                await infer(engine, request_of(1))
+            assert not await inline_executions(engine)
+
+    run(scenario)
+
+
 def test_engine_answers(tmp_path: Path, door: Door) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:

@@ -17,7 +17,7 @@ def measured() -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         one.times = [0, 1_000, 11_000, 12_999, 15_000, 20_000]
         statistics.succeeded(one, 30_000)
     statistics.failed(inference(), 1, Reason.CANCELED)
-    read = families([ModelMeasures("m", 3, statistics, 7, 0.25)])
+    read = families([ModelMeasures("m", 3, statistics, 7, 0.25, 4)])
     return {family.name: {tuple(labels.items()): value for labels, value in family.series} for family in read}
 
 
@@ -34,6 +34,7 @@ def measured() -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         ("nv_inference_compute_output_duration_us", 10),
         ("nv_inference_pending_request_count", 7),
         ("nv_model_load_duration_secs", 0.25),
+        ("halimede_inline_executions_total", 4),
     ],
 )
 def test_metric_of_a_model(name: str, value: float) -> None:

@@ -1,10 +1,13 @@
 import pytest
 
+from halimede.errors import Cancelled, Internal
+from halimede.requests import InferResponse
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.runner import Reason
 from halimede.service import statistics as module
-from halimede.service.port import BatchCounts, Duration
-from halimede.service.statistics import Statistics
+from halimede.service.port import BatchCounts, Duration, ResponseCounts
+from halimede.service.statistics import RESPONSES_KEPT, Statistics
+from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
 
 PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
@@ -81,3 +84,29 @@ def test_statistics_that_were_read_do_not_change_any_more() -> None:
     statistics.executed(1, 1, 1, 1)
     statistics.succeeded(done(1, 1, 2, 3, 4, 5, 6), 7)
     assert (before.execution_count, before.inference["success"]) == (0, Duration())
+
+
+def test_responses_are_told_apart_by_their_number() -> None:
+    """Contract H119, for decoupled models."""
+    statistics = Statistics()
+    outputs = [Tensor("OUTPUT0", INT32, (1,), HostMemory(bytes(4)))]
+    for index, answer, ns in [
+        (0, InferResponse("", "m", 1, outputs), 10),
+        (0, InferResponse("", "m", 1, outputs), 20),
+        (1, InferResponse("", "m", 1, []), 3),
+        (1, None, 4),
+        (2, Internal("broke"), 5),
+        (2, Cancelled("gone"), 6),
+    ]:
+        statistics.responded(index, answer, ns)
+    first, second, third = statistics.read("m", 1).responses
+    assert first == ResponseCounts(compute_infer=Duration(2, 30), compute_output=Duration(2), success=Duration(2, 30))
+    assert second == ResponseCounts(empty_response=Duration(2, 7))
+    assert third == ResponseCounts(fail=Duration(1, 5), cancel=Duration(1, 6))
+
+
+def test_responses_without_end_take_no_more_memory() -> None:
+    statistics = Statistics()
+    for index in range(RESPONSES_KEPT + 5):
+        statistics.responded(index, None, 1)
+    assert len(statistics.read("m", 1).responses) == RESPONSES_KEPT

@@ -51,6 +51,7 @@ def test_request_with_headers_is_handed_on_whole() -> None:
     assert exchange.headers[b"host"] == b"x"
     assert exchange.headers[b"x-odd"].strip() == b"a b"
     assert exchange.headers[b"content-length"] == b"2"
+    assert [name for name, _ in exchange.headers.sent] == [b"Host", b"X-Odd", b"content-LENGTH"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
@@ -98,6 +99,27 @@ def test_keep_alive_connection_takes_the_next_request_after_the_answer() -> None
         assert len(client.answers) == number + 1
     assert not client.transport.ended
     assert all(answer.field("Connection") is None for answer in client.answers)
+
+
+def test_half_a_head_is_not_taken_for_the_whole_one_that_came_before() -> None:
+    """What was received before still lies in the buffer, behind what was received now."""
+    whole = request("POST", "/a", b"first")
+    client = recording().send(whole).send(whole)
+    head, half = whole[:-5], len(whole) // 2
+    client.send(head[:half])
+    assert len(client.exchanges) == 2
+    client.send(head[half:]).send(b"se")
+    assert len(client.exchanges) == 2
+    client.send(b"con")
+    assert [bytes(exchange.body) for exchange in client.exchanges] == [b"first", b"first", b"secon"]
+
+
+def test_heads_that_take_turns_are_told_apart() -> None:
+    one, other = request("POST", "/a", b"12"), request("POST", "/ab", b"345")
+    client = recording()
+    for _ in range(3):
+        client.send(one + other)
+    assert seen(client) == [(b"POST", b"/a", b"12"), (b"POST", b"/ab", b"345")] * 3
 
 
 def test_connection_close_is_answered_and_closed() -> None:

@@ -5,7 +5,8 @@ import ctypes
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.http1 import ALIGNMENT, MAX_CHUNKS, RECEIVE_BYTES, Exchange
+from halimede.transport.buffers import ALIGNMENT
+from halimede.transport.http1 import MAX_CHUNKS, RECEIVE_BYTES, Exchange
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -1,11 +1,21 @@
-"""Listening sockets: free ports, taken ports, reuse, IPv6."""
+"""Listening sockets: free ports, taken ports, reuse, IPv6, Unix sockets."""
 
+import asyncio
 import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import grpc.aio
 import pytest
+import uvloop
 
 from halimede.errors import Unavailable
-from halimede.transport.sockets import listening_socket
+from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.sockets import Listening, listening_socket, place, serve_at, unix_path
+from tests.transport.grpc_fakes import Echo, run, unary
+
+LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
 
 
 def test_port_zero_lets_the_system_choose() -> None:
@@ -77,3 +87,109 @@ def _has_ipv6() -> bool:
 def test_ipv6_address_is_bound() -> None:
     with listening_socket("::1", 0) as sock:
         assert sock.family is socket.AF_INET6
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="the system has no IPv6")
+def test_ipv6_address_is_served() -> None:
+    async def test() -> None:
+        server = GrpcServer(Echo().rpcs())
+        port = await server.start("::1", 0)
+        async with grpc.aio.insecure_channel(f"[::1]:{port}") as channel:
+            assert await unary(channel, "/t/Echo", b"x") == b"<x>"
+        await server.stop(0)
+
+    run(test)
+
+
+# Unix sockets
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path: that of a Unix socket has at most 107 bytes."""
+    with TemporaryDirectory(prefix="h") as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("spelling", ["unix:{}", "unix://{}"])
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_unix_socket_is_served(
+    folder: Path, spelling: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    path = folder / "s"
+    address = spelling.format(path)
+
+    async def test() -> None:
+        server = GrpcServer(Echo().rpcs())
+        assert await server.start(address, 8001) == 0
+        assert path.is_socket()
+        async with grpc.aio.insecure_channel(address) as channel:
+            assert await unary(channel, "/t/Echo", b"x") == b"<x>"
+            await server.stop(0)
+        assert not path.exists()
+
+    run(test, loop_factory)
+
+
+def test_unix_socket_that_was_left_behind_is_replaced(folder: Path) -> None:
+    path = folder / "s"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+        left.listen()
+    assert path.is_socket()
+    with listening_socket(f"unix:{path}", 0), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+
+def test_unix_socket_that_lives_is_taken(folder: Path) -> None:
+    path = folder / "s"
+    with listening_socket(f"unix:{path}", 0), socket.socket(socket.AF_UNIX) as client:
+        with pytest.raises(Unavailable, match=rf"^Socket 'unix:{path}' already in use $"):
+            listening_socket(f"unix:{path}", 0)
+        client.connect(str(path))
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_unix_socket_in_place_of_something_else(folder: Path, kind: str) -> None:
+    """What is no socket is never removed."""
+    path = folder / "s"
+    if kind == "file":
+        path.write_text("kept")
+    else:
+        path.mkdir()
+    with pytest.raises(Unavailable, match=r"already in use $"):
+        listening_socket(f"unix:{path}", 0)
+    assert path.is_dir() or path.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["missing/s", "x" * 200, ""])
+def test_unix_socket_that_cannot_be(folder: Path, name: str) -> None:
+    with pytest.raises(Unavailable, match=r"^(cannot listen at|Socket) 'unix:"):
+        listening_socket(f"unix:{folder / name}", 0)
+
+
+def test_unix_socket_closes_only_its_own(folder: Path) -> None:
+    """The path is gone with the server, also where it had gone before."""
+    path = folder / "s"
+
+    async def test() -> None:
+        for removed in (False, True):
+            listening: Listening = await serve_at(f"unix:{path}", 0, asyncio.Protocol)
+            assert (listening.port, listening.path, path.is_socket()) == (0, path, True)
+            if removed:
+                path.unlink()
+            listening.close()
+            assert not path.exists()
+
+    run(test)
+
+
+def test_unix_address_is_a_path() -> None:
+    spellings = ["unix:/a/b", "unix:///a/b", "unix:a/b", "unix:./a b"]
+    assert [unix_path(address) for address in spellings] == [Path("/a/b"), Path("/a/b"), Path("a/b"), Path("a b")]
+
+
+def test_place_is_written_as_clients_write_it() -> None:
+    assert place("127.0.0.1", 80) == "127.0.0.1:80"
+    assert place("::1", 80) == "[::1]:80"
+    assert place("unix:/a", 80) == "unix:/a"

@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from halimede.errors import Error, Internal, Invalid, NotFound, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import BYTES, DATATYPES, FP32, INT32, HostMemory, Tensor, array_of
 from halimede.wire.grpc import (
     InferDecoder,
     InferEncoder,
     InferMessage,
+    raw_offset,
     stream_empty_final,
     stream_failure,
     stream_refusal,
@@ -144,10 +145,10 @@ def test_request_seen_again_without_its_data() -> None:
 
 def test_request_heads_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.TEMPLATES_LIMIT):
+    for n in range(3 * decoder.HEADS_LIMIT):
         _, request = parsed(message(tensor(shape=(n,)), raws=(PAIR,)), decoder)
         assert request.inputs["INPUT0"].shape == (n,)
-        assert len(decoder._templates) <= decoder.TEMPLATES_LIMIT
+        assert len(decoder._heads) <= decoder.HEADS_LIMIT
 
 
 def test_request_fields_in_any_order_and_unknown_ones() -> None:
@@ -206,6 +207,74 @@ def test_message_damaged_is_parsed_or_refused(extra: bytes, at: int, byte: int) 
         incoming = InferDecoder().parse(bytes(data))
         assert (incoming.id, incoming.model_name) == (expected.id, expected.model_name)
         assert [bytes(raw) for raw in incoming.raws] == list(expected.raw_input_contents)
+
+
+def summary(data: bytes, decoder: InferDecoder) -> object:
+    """All that a request says, or the words of its refusal."""
+    try:
+        _, request = parsed(data, decoder)
+    except Error as error:
+        return type(error), error.message
+    tensors = [(t.name, t.datatype, t.shape, bytes(t.memory.host())) for t in request.inputs.values()]
+    return request.model_name, request.version, request.id, request.parameters, request.outputs, tensors
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> bytes:
+    """Messages that are much alike, often of one length with their parts in different places."""
+    names = draw(st.lists(st.sampled_from(["A", "B", "CC"]), min_size=1, max_size=2, unique=True))
+    raws = draw(st.lists(st.binary(min_size=4, max_size=6), max_size=3))
+    version, name = draw(st.sampled_from(["", "1"])), draw(st.text("ab\x1aé", max_size=3))
+    data = message(*map(tensor, names), raws=tuple(raws), id=name, version=version)
+    return data + draw(st.sampled_from([b"", b"", b"\x1a\x01y", b"\x3a\x02zz"]))
+
+
+@given(st.lists(messages(), min_size=2, max_size=8), st.data())
+def test_messages_are_read_alike_whatever_came_before(sent: list[bytes], data: st.DataObject) -> None:
+    """What is remembered of one message must not show in another: each comes three times, and once damaged."""
+    decoder = InferDecoder()
+    for whole in sent * 3:
+        damaged = bytearray(whole)
+        damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.sampled_from([0, 1, 2, 5, 0x1A, 0x3A, 0xFF]))
+        for one in (whole, bytes(damaged)):
+            assert summary(one, decoder) == summary(one, InferDecoder())
+
+
+def test_layouts_are_remembered_within_a_bound() -> None:
+    decoder = InferDecoder()
+    for n in range(3 * decoder.HEADS_LIMIT):
+        for _ in range(3):
+            _, request = parsed(message(tensor(), raws=(bytes(n),)), decoder)
+            assert request.inputs["INPUT0"].memory.byte_size == n
+        assert sum(len(layout.heads) for layout in decoder._layouts.values()) <= decoder.HEADS_LIMIT
+
+
+def test_requests_have_equal_forms_when_they_say_the_same_of_their_tensors() -> None:
+    decoder = InferDecoder()
+    alike = [message(tensor(), raws=(PAIR,), id=str(n)) for n in range(3)]
+    other = message(tensor(shape=(1, 2)), raws=(PAIR,))
+    first, second, third, fourth = (parsed(data, decoder)[1].form for data in [*alike, alike[0]])
+    assert first is None
+    assert second is not None
+    assert second == third == fourth
+    parsed(other, decoder)
+    assert parsed(other, decoder)[1].form not in (None, second)
+
+
+@pytest.mark.parametrize("size", [8, 200, 100_000])
+def test_raw_offset_is_where_the_first_raw_contents_begin(size: int) -> None:
+    first, second = b"\xaa" * size, b"\xbb" * size
+    data = message(tensor("A"), tensor("B"), raws=(first, second), outputs=("OUT",), id="x")
+    at = raw_offset(data[:100])
+    assert data[at : at + size] == first
+    assert data[at - 1] != first[0]
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\x0a", b"\x0a\x01m", message(tensor()), b"\x0a\x7f", b"\x08\x05\x3a\x01a", b"\x0a" + b"\xff" * 90]
+)
+def test_raw_offset_where_none_is_seen(start: bytes) -> None:
+    assert raw_offset(start) == 0
 
 
 def wrong_type(key: str, kinds: str) -> str:
@@ -371,55 +440,6 @@ def test_input_of_an_unknown_datatype_is_left_to_the_core() -> None:
 def test_parameters_are_checked_before_tensors() -> None:
     error = refusal(message(tensor(), tensor(), parameters={"timeout": ("bool_param", True)}))
     assert error.message == "invalid value type for 'timeout' parameter, expected int64_param."
-
-
-@pytest.mark.rows("G23")
-@pytest.mark.parametrize(
-    ("parameters", "text"),
-    [
-        (
-            {"shared_memory_offset": ("int64_param", 8)},
-            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'INPUT0'",
-        ),
-        (
-            {"shared_memory_byte_size": ("string_param", "8")},
-            "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter "
-            "for tensor 'INPUT0'",
-        ),
-        (
-            {"shared_memory_region": ("string_param", "r")},
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter "
-            "for tensor 'INPUT0'",
-        ),
-        (
-            {"shared_memory_region": ("int64_param", 1)},
-            "invalid value type for 'shared_memory_region' parameter for tensor 'INPUT0', expected string_param.",
-        ),
-        (
-            {"shared_memory_region": ("string_param", "r"), "shared_memory_byte_size": ("string_param", "r")},
-            "invalid value type for 'shared_memory_byte_size' parameter for tensor 'INPUT0', expected int64_param.",
-        ),
-    ],
-)
-def test_shared_memory_parameters_wrong(parameters: dict[str, Value], text: str) -> None:
-    error = refusal(message(tensor(parameters=parameters)))
-    assert (type(error), error.message) == (Invalid, text)
-
-
-def test_shared_memory_region_unknown() -> None:
-    for data in (
-        message(tensor(parameters=SHM)),
-        message(tensor(), raws=(PAIR,), outputs=("OUT",), output_parameters=SHM),
-    ):
-        error = refusal(data)
-        assert (type(error), error.message) == (NotFound, "Unable to find shared memory region: 'r'")
-
-
-def test_shared_memory_and_contents() -> None:
-    error = refusal(message(tensor(parameters=SHM, contents={"int_contents": [1]})))
-    assert error.message == (
-        "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'm'"
-    )
 
 
 @pytest.mark.parametrize(

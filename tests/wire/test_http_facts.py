@@ -1,6 +1,14 @@
 """Metadata and statistics, byte by byte as the real server writes them."""
 
-from halimede.service.port import BatchCounts, Duration, ModelCounts, ModelFacts, ServerFacts, TensorFacts
+from halimede.service.port import (
+    BatchCounts,
+    Duration,
+    ModelCounts,
+    ModelFacts,
+    ResponseCounts,
+    ServerFacts,
+    TensorFacts,
+)
 from halimede.tensors import FP32, INT32
 from halimede.wire.http_facts import encode_model_metadata, encode_server_metadata, encode_statistics
 
@@ -40,6 +48,20 @@ def test_statistics() -> None:
         b'"response_stats":{},"batch_stats":[{"batch_size":20,"compute_input":{"count":3,"ns":0},'
         b'"compute_infer":{"count":3,"ns":65897},"compute_output":{"count":3,"ns":1}}],"memory_usage":[]}]}'
     )
+
+
+def test_statistics_of_responses() -> None:
+    responses = (ResponseCounts(success=Duration(2, 9)), ResponseCounts(cancel=Duration(1, 3)))
+    counts = ModelCounts("m", 1, 0, 0, 0, {}, (), responses)
+    none = b'{"count":0,"ns":0}'
+    phases = b'"compute_infer":%b,"compute_output":%b,' % (none, none)
+    assert b'"response_stats":{"0":{%b"success":{"count":2,"ns":9},"fail":%b,"empty_response":%b,"cancel":%b},' % (
+        phases,
+        none,
+        none,
+        none,
+    ) in encode_statistics([counts])
+    assert b'"1":{%b"success":%b,' % (phases, none) in encode_statistics([counts])
 
 
 def test_statistics_of_no_model() -> None:

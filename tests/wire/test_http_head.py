@@ -175,14 +175,7 @@ def test_request_with_other_bytes_than_it_says(document: object, room: int, word
     assert refused(document, room).message == words
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        one(data=..., parameters={"shared_memory_region": "r", "shared_memory_byte_size": 4}),
-        wanting(shared_memory_region="r"),
-        wanting(classification=1),
-    ],
-)
+@pytest.mark.parametrize("document", [wanting(classification=1)])
 def test_request_for_what_is_not_served(document: object) -> None:
     assert type(refused(document)) is Unsupported
 

@@ -4,6 +4,7 @@ import math
 import re
 from decimal import Decimal
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import example, given
@@ -168,6 +169,13 @@ def test_double_notation(value: float) -> None:
     decimal = value == 0 or 1e-6 <= abs(value) < 1e21
     assert ("e" in text) != decimal
     assert ("." in text) == (decimal or Decimal(repr(value)).as_tuple().digits[1:] != ())
+
+
+@given(st.lists(st.floats() | st.sampled_from([value for value, _ in DOUBLES])))
+def test_doubles_in_an_array_are_written_as_alone(values: list[float]) -> None:
+    text = b"[%b]" % b",".join(json.write(value).encode() for value in values)
+    assert json.write_doubles(values) == text
+    assert json.write_doubles(np.array(values, np.float64)) == text
 
 
 # Strings.

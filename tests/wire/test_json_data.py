@@ -31,6 +31,10 @@ TOO_MANY = "Unable to parse 'data': Shape does not match true shape of 'data' fi
 TOO_FEW = "Failed to parse 'data' field: shape does not match true shape"
 
 
+MANY = 5000
+"""Floats: more than are taken one by one."""
+
+
 def tensor(name: str, shape: Shape, raw: bytes) -> Tensor:
     return Tensor("OUTPUT0", DATATYPES[name], shape, HostMemory(raw))
 
@@ -272,3 +276,16 @@ def test_output_that_does_not_fill_its_shape(datatype: str, shape: Shape, raw: b
         write_data(tensor(datatype, shape, raw))
     assert type(caught.value) is Internal
     assert caught.value.message == "output tensor shape does not match size of output for 'OUTPUT0'"
+
+
+@pytest.mark.parametrize(("datatype", "code"), [("FP32", "f"), ("FP64", "d")])
+@pytest.mark.parametrize("begin", [0, 1], ids=["aligned", "unaligned"])
+def test_many_floats_are_written_as_few_are(datatype: str, code: str, begin: int) -> None:
+    special = [0.1, -0.0, math.nan, math.inf, -math.inf, 1e-6, 1.5e-7, 3e16, 1e20, 1e21, 16777217.0]
+    values = (special * (MANY // len(special) + 1))[:MANY]
+    raw = bytes(begin) + struct.pack(f"<{MANY}{code}", *values)
+    view = memoryview(raw)[begin:]
+    many = Tensor("OUTPUT0", DATATYPES[datatype], (MANY,), HostMemory(view))
+    size = view.nbytes // MANY
+    few = [write_data(tensor(datatype, (1,), bytes(view[at : at + size])))[1:-1] for at in range(0, view.nbytes, size)]
+    assert write_data(many) == b"[" + b",".join(few) + b"]"

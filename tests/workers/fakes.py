@@ -55,6 +55,9 @@ class FakeResponses:
         self._over = threading.Event()
         self._free = threading.Event()
 
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        raise AssertionError("a model of one response waits for no reader")
+
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
@@ -119,15 +122,24 @@ class FakeResponses:
 class FakeStream:
     """Keeps what the requests of a decoupled model are answered with, in order, as `(what, final)`: the elements of
     OUTPUT0, an error's text, or None for "no more"; `wait` for the last answers, `wait_free` for the end of the batch.
+    While a request is `clogged`, who waits for its client to read is kept in `waiting`.
     """
 
     def __init__(self, size: int = 1) -> None:
         self.said: list[list[tuple[Any, bool]]] = [[] for _ in range(size)]
         self.parameters: list[Parameters] = []
         self.times: tuple[int, int] | None = None
+        self.clogged: set[int] = set()
+        self.waiting: list[Callable[[], None]] = []
         self._changed = threading.Condition()
         self._open = set(range(size))
         self._free = False
+
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        if i in self.clogged:
+            self.waiting.append(resume)
+        else:
+            resume()
 
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
@@ -175,6 +187,11 @@ class FakeStream:
         with self._changed:
             assert self._changed.wait_for(lambda: self._free, PATIENCE), "the batch was never finished"
         return self
+
+    def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Until what was said so far is such that something holds."""
+        with self._changed:
+            assert self._changed.wait_for(holds, PATIENCE), f"it stayed at {[len(said) for said in self.said]} answers"
 
     def wait(self) -> "FakeStream":
         """Until every request has its last answer and the batch is over."""

@@ -24,6 +24,13 @@ class Recorder(Channel):
         self.sent: list[frames.Frame] = []
         self.while_sending: list[Callable[[], object]] = []
         self.answers: list[int] = []
+        self.crediting: set[int] = set()
+
+    def take_credit(self, batch: int, credited: Callable[[int, int], None]) -> None:
+        self.crediting.add(batch)
+
+    def forget_credit(self, batch: int) -> None:
+        self.crediting.remove(batch)
 
     def send(self, buffers: list[Any]) -> None:
         while self.while_sending:
@@ -89,6 +96,15 @@ def test_text_correlation_id_stays_a_text() -> None:
     _, (read,), _ = passed_on(FakeRequest(correlation_id="seq", sequence_start=True))
     assert read.correlation_id() == "seq"
     assert read.flags() == 1
+
+
+def test_number_of_answers_that_may_be_ahead_is_of_each_request() -> None:
+    exchange, requests, _ = passed_on(
+        FakeRequest(), FakeRequest(most_ahead=3, parameters={"a": 1}), FakeRequest(id="c"), decoupled=True
+    )
+    assert exchange.most_ahead == {1: 3}
+    assert [request.request_id() for request in requests] == ["", "", "c"]
+    assert requests[1].parameters() == '{"a":1}'
 
 
 def test_tensor_of_a_request_is_sent_from_its_own_memory() -> None:
@@ -232,3 +248,20 @@ def test_model_that_polls_does_not_ask_each_time() -> None:
     channel.answers = [0] * 5000
     assert not any(read.is_cancelled() for _ in range(5000))
     assert len(channel.answers) > 2500
+
+
+def test_batch_takes_credit_until_its_last_answer() -> None:
+    exchange, _, channel = passed_on(FakeRequest(), FakeRequest(), FakeRequest(), decoupled=True)
+    assert channel.crediting == {7}
+    exchange.answer(0, None, True)
+    exchange.handed_over(2000)
+    exchange.given_up(1)
+    assert channel.crediting == {7}
+    exchange.answer(2, None, True)
+    assert channel.crediting == set()
+
+
+def test_batch_that_failed_takes_no_more_credit() -> None:
+    exchange, _, channel = passed_on(FakeRequest(), FakeRequest(), decoupled=True)
+    exchange.failed("broke")
+    assert channel.crediting == set()

@@ -34,8 +34,9 @@ class Channel:
         self._reading = False
         self._ended = False
         self._numbers = count(1)
-        self._asked: set[int] = set()
+        self._waiters = 0
         self._replies: dict[int, frames.Frame] = {}
+        self._credited: dict[int, Callable[[int, int], None]] = {}
 
     def receive(self) -> frames.Frame | None:
         """The next frame that is no reply, None at the end of the stream. Raises FrameError. Main thread only."""
@@ -49,14 +50,31 @@ class Channel:
         """The server's answer to a question about a request; any thread, blocks. Raises OSError where the server is
         gone, and FrameError."""
         number = next(self._numbers)
-        self._asked.add(number)
         self.send(frames.frame(frames.QUESTION, [frames.NUMBER.pack(number)], None, batch, index, what))
-        while number not in self._replies:
-            if not self._read_unless(lambda: number in self._replies):
-                raise BrokenPipeError("the server is gone")
-        self._asked.discard(number)
+        self.wait_until(lambda: number in self._replies)
         answer: int = self._replies.pop(number).count
         return answer
+
+    def take_credit(self, batch: int, credited: Callable[[int, int], None]) -> None:
+        """Now `credited` is told how much of the answers to a request (its index) was taken, by whoever reads."""
+        self._credited[batch] = credited
+
+    def forget_credit(self, batch: int) -> None:
+        """The batch is over. May be called by a finaliser."""
+        self._credited.pop(batch, None)
+
+    def wait_until(self, there: Callable[[], bool]) -> None:
+        """Reads, or lets others read, until something is there; any thread. Raises OSError where the server is gone,
+        and FrameError."""
+        with self._turn:
+            self._waiters += 1
+        try:
+            while not there():
+                if not self._read_unless(there):
+                    raise BrokenPipeError("the server is gone")
+        finally:
+            with self._turn:
+                self._waiters -= 1
 
     def _read_unless(self, there: Callable[[], bool]) -> bool:
         """Reads once, or lets another thread read that already does; not at all where what is wanted is there
@@ -77,7 +95,7 @@ class Channel:
         finally:
             with self._turn:
                 self._reading = False
-                if self._asked:
+                if self._waiters:
                     self._turn.notify_all()
         return not self._ended
 
@@ -86,9 +104,16 @@ class Channel:
         for frame in self._assembler.received(size):
             if frame.kind == frames.REPLY:
                 self._replies[frame.batch] = frame
+            elif frame.kind == frames.CREDIT:
+                self._credit(frame)
             else:
                 self._whole.append(frame)
         return size > 0
+
+    def _credit(self, frame: frames.Frame) -> None:
+        credited = self._credited.get(frame.batch)
+        if credited is not None:  # else the batch is over
+            credited(frame.count, *frame.unpack(frames.NUMBER))
 
     def send(self, buffers: list[Any]) -> None:
         """Blocks until the kernel has taken everything. Raises OSError."""

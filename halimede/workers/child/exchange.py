@@ -1,7 +1,8 @@
 """One batch in the worker: its requests read from a frame, and its answers written back.
 
 The frame of answers that says FINISHED frees the instance. It goes when `execute` returned. Answers may come from any
-thread, also after that; a request that nobody will answer any more is told as such.
+thread, also after that; a request that nobody will answer any more is told as such. A sender that is too far ahead of
+its reader waits.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from .values import InferenceResponse, Tensor, TritonModelException
 
 REQUEST = struct.Struct("<QQBHI")
 """Correlation id, timeout (us), flags, count of inputs, length of the request id."""
-SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH = 3, 4, 8
+SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED = 3, 4, 8, 16
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
-parameters."""
+parameters; it says how many answers may be ahead of its reader."""
 
 ANSWER = struct.Struct("<IBBHI")
 """Index in the batch, flags, error code, count of outputs, length of the error text."""
@@ -35,16 +36,18 @@ loop a few microseconds."""
 
 def read_requests(message: frames.Frame, exchange: Exchange) -> list[InferenceRequest]:
     """The requests of a frame, in its order. Raises what `frames.MALFORMED` lists."""
-    return [_read_request(message, InferenceRequest.received(exchange, i)) for i in range(message.count)]
+    return [_read_request(message, InferenceRequest.received(exchange, i), exchange) for i in range(message.count)]
 
 
-def _read_request(message: frames.Frame, request: InferenceRequest) -> InferenceRequest:
+def _read_request(message: frames.Frame, request: InferenceRequest, exchange: Exchange) -> InferenceRequest:
     correlation, request._timeout, flags, inputs, length = message.unpack(REQUEST)
     request._id = message.raw(length).decode()
     request._flags = flags & SEQUENCE_FLAGS
     request._correlation_id = message.text() if flags & TEXT_CORRELATION else correlation
     request._outputs = message.names()
     request._parameters = message.parameters() if flags & ASKED_WITH else None
+    if flags & LIMITED:
+        (exchange.most_ahead[request._index],) = message.unpack(frames.NUMBER)
     request._inputs = [Tensor.received(*message.tensor()) for _ in range(inputs)]
     return request
 
@@ -99,6 +102,12 @@ class Exchange:
         self._begin = 0
         self._cancelled: set[int] = set()
         self._ask_after: dict[int, float] = {}
+        self.most_ahead: dict[int, int] = {}
+        """By request, where it is fewer answers than fit the window."""
+        if decoupled:
+            self._sent = [0] * size
+            self._taken = [0] * size
+            channel.take_credit(batch, self._credited)
 
     def opened(self, requests: list[InferenceRequest], now: int) -> None:
         """The inputs are ready. `now` is monotonic nanoseconds, as all moments here."""
@@ -106,17 +115,35 @@ class Exchange:
         self._begin = now
 
     def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
-        """What a sender sends. Raises TritonModelException where the request has its last answer already."""
+        """What a sender sends; blocks while the client does not read what was sent before. Raises TritonModelException
+        where the request has its last answer already."""
+        if not final and self._sent[index] - self._taken[index] >= frames.WINDOW:
+            self._channel.wait_until(lambda: self._has_room(index))
         meta: list[bytes] = []
         tensors: list[Any] = []
         write_answer(index, response, FINAL if final else 0, self._outputs[index], meta, tensors)
         with self._lock:
             if index not in self._owed:
                 raise TritonModelException("Unable to send response. Response sender has been closed.")
+            buffers = self._frame(meta, tensors, 1, self._flags(), time.monotonic_ns())
             if final:
-                self._owed.discard(index)
-            self._send(meta, tensors, 1, time.monotonic_ns())
+                self._settled(index)
+            else:
+                self._sent[index] += frames.cost(sum(map(len, buffers)), self.most_ahead.get(index, 0))
+            self._channel.send(buffers)
         self._give_up()
+
+    def _has_room(self, index: int) -> bool:
+        """Also where there is nothing to wait for any more."""
+        return self._sent[index] - self._taken[index] < frames.WINDOW or index not in self._owed
+
+    def _credited(self, index: int, taken: int) -> None:
+        self._taken[index] = taken
+
+    def _settled(self, index: int) -> None:
+        self._owed.discard(index)
+        if self.decoupled and not self._owed:
+            self._channel.forget_credit(self._batch)
 
     def given_up(self, index: int) -> None:
         """Nobody will answer this request any more. Called by a finaliser, which may have interrupted this very thread
@@ -139,7 +166,7 @@ class Exchange:
         if index not in self._owed or not (self.decoupled or self._returned):
             return
         meta: list[bytes] = []
-        self._owed.discard(index)
+        self._settled(index)
         write_answer(index, None, FINAL, (), meta, [])
         self._channel.send_from_finaliser(self._frame(meta, [], 1, self._flags(), time.monotonic_ns()))
 
@@ -154,7 +181,7 @@ class Exchange:
             for index, response in enumerate(responses):
                 if index in self._owed and (response is not None or index not in promised):
                     write_answer(index, response, FINAL, self._outputs[index], meta, tensors)
-                    self._owed.discard(index)
+                    self._settled(index)
                     count += 1
             self._send(meta, tensors, count, now)
         self._give_up()
@@ -171,7 +198,8 @@ class Exchange:
         with self._lock:
             flags = 0 if self._finished else frames.FINISHED
             self._returned = self._finished = True
-            self._owed.clear()
+            for index in tuple(self._owed):
+                self._settled(index)
             meta = [text.encode("utf-8", "replace")]
             moments = (self._begin, time.monotonic_ns())
             self._channel.send(frames.frame(frames.FAILED, meta, None, self._batch, 0, flags, moments))

@@ -20,12 +20,13 @@ HEADER = struct.Struct("<4sHHIIQQqq")
 """Magic, kind, flags, count, bytes of meta, bytes of the whole frame, batch number, two moments (monotonic ns)."""
 _MAGIC = b"HLM1"
 
-START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY = range(1, 11)
+START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY, CREDIT = range(1, 12)
 """Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing.
 
 A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count), and its number
-(meta); the REPLY has that number (batch) and the answer (count). The others follow no order among themselves but their
-own: START, READY, then batches."""
+(meta); the REPLY has that number (batch) and the answer (count). CREDIT says how much of what was answered to a request
+(batch, count) its reader has taken, in all (meta). The others follow no order among themselves but their own: START,
+READY, then batches."""
 
 FINISHED = 1
 """Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow."""
@@ -34,9 +35,17 @@ IS_CANCELLED = 1
 """Flags of a QUESTION: whether the client of the request has gone."""
 
 NUMBER = struct.Struct("<Q")
-"""The number of a QUESTION."""
+"""The number of a QUESTION, the amount of a CREDIT."""
 
-_KINDS = frozenset(range(START, REPLY + 1))
+WINDOW = 1 << 21
+"""How far the answers to one request may be ahead of its reader. Only those count that are not the last."""
+CREDIT_STEP = 1 << 20
+"""What a CREDIT is worth at least. Together with what a socket holds it is less than the window, so that a worker whose
+readers keep up finds its credit there when it looks, and does not wait."""
+OVERHEAD = 4 << 10
+"""What an answer counts besides the bytes of its frame: many small ones fill memory too."""
+
+_KINDS = frozenset(range(START, CREDIT + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _TENSOR = struct.Struct("<HBBHQ")
@@ -45,6 +54,13 @@ _JOINED = 32 << 10
 _SMALL = 4 << 10
 _ARENA = 16 << 10
 _SCRATCH = 64 << 10
+
+
+def cost(size: int, most_ahead: int) -> int:
+    """What an answer whose frame has this size takes of the window: at least so much that `most_ahead` answers fill it,
+    where that is not 0."""
+    size += OVERHEAD
+    return max(size, -(-WINDOW // most_ahead)) if most_ahead else size
 
 
 class FrameError(Exception):

@@ -1,0 +1,186 @@
+"""What a gRPC inference costs between the transport and the model: CPU time per call, in process, without a socket.
+
+`.venv/bin/python bench/micro_grpc.py [ROUNDS]` serves `models/floor` (the model costs nothing) from a real engine,
+hands raw requests to the service as a transport would, and prints microseconds: the best of many short rounds, since
+whatever else the machine does only ever adds.
+"""
+
+import asyncio
+import gc
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import process_time_ns
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from halimede.front.grpc import GrpcService
+from halimede.options import ServerOptions
+from halimede.platform.loops import new_event_loop
+from halimede.requests import Answer, InferResponse, Resume
+from halimede.service.engine import Engine
+from halimede.tensors import Buffer, join_bytes
+from halimede.transport.grpc_calls import Bidirectional, Message, Metadata, Unary
+from halimede.wire.grpc import version_of
+
+MODELS = Path(__file__).parent / "models"
+RPC = "/inference.GRPCInferenceService/"
+CALLS = 16
+"""In a round: little enough that the turn's budget of inline work is never spent."""
+STRINGS = (
+    'backend: "identity" max_batch_size: 64 dynamic_batching { } instance_group [ { kind: KIND_CPU } ]\n'
+    'input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
+    'output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
+)
+
+
+class NullCall:
+    """A call whose client never minds, and of which only the number of messages is kept."""
+
+    metadata: Metadata = ()
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, message: Message) -> bool:
+        self.sent += 1
+        return True
+
+    def on_writable(self, resume: Callable[[], None]) -> None:
+        raise AssertionError("it is always writable")
+
+    def finish(self, code: int = 0, text: str = "") -> None:
+        assert not code, text
+
+
+class LastReply:
+    """A reply slot that keeps the last response, and counts them."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        assert isinstance(answer, InferResponse), answer
+        self.response = answer
+        self.sent += 1
+        return True
+
+    def on_writable(self, resume: Resume) -> None:
+        raise AssertionError("it is always writable")
+
+
+def message(model: str, datatype: str, shape: tuple[int, ...], raw: bytes, **fields: str) -> bytes:
+    request = pb.ModelInferRequest(model_name=model, raw_input_contents=[raw], **fields)
+    request.inputs.add(name="INPUT0", datatype=datatype, shape=shape)
+    request.outputs.add(name="OUTPUT0")
+    return bytes(request.SerializeToString())
+
+
+def floats(*shape: int, **fields: str) -> bytes:
+    return message("floor", "FP32", shape, np.zeros(shape, np.float32).tobytes(), **fields)
+
+
+def rows() -> dict[str, Buffer]:
+    """The messages, as a transport hands them over: small ones as bytes, large ones as a view of its buffer."""
+    words = join_bytes([f"a string of the batch {i:02}" for i in range(16)])
+    return {
+        "16 floats": floats(1, 16),
+        "16 floats, id": floats(1, 16, id="7"),
+        "batch of 8": floats(8, 16),
+        "588 KiB": memoryview(bytearray(floats(1, 3 * 224 * 224))),
+        "16 MiB": memoryview(bytearray(floats(1, 1 << 22))),
+        "16 BYTES": message("strings", "BYTES", (1, 16), words),
+    }
+
+
+class Bench:
+    """A service over an engine, both on the running loop."""
+
+    def __init__(self, engine: Engine, rounds: int) -> None:
+        self._engine = engine
+        self._service = GrpcService(engine)
+        self._rounds = rounds
+
+    async def best(self, call: Callable[[], object], answers: NullCall | LastReply | None = None) -> float:
+        """Microseconds of a call. Each round is in a turn of the loop of its own.
+
+        Where `answers` are to be expected, only rounds count in which all of them came at once: a model that the system
+        has just interrupted runs on its thread for a while."""
+        best = sys.maxsize
+        for _ in range(self._rounds):
+            expected = answers.sent + CALLS if answers else 0
+            start = process_time_ns()
+            for _ in range(CALLS):
+                call()
+            took = process_time_ns() - start
+            if not answers or answers.sent == expected:
+                best = min(best, took)
+            else:
+                await self._catch_up(call, answers)
+            await asyncio.sleep(0)
+        return best / CALLS / 1000
+
+    async def row(self, data: Buffer) -> list[float]:
+        """The whole call; of it decoding, the engine with the runner and the model, encoding; a message of a stream."""
+        service, engine, call, reply = self._service, self._engine, NullCall(), LastReply()
+        decoder, encoder = service.decoder, service.encoder
+        unary, streaming = service.rpcs[RPC + "ModelInfer"], service.rpcs[RPC + "ModelStreamInfer"]
+        assert isinstance(unary, Unary)
+        assert isinstance(streaming, Bidirectional)
+        stream = streaming.open(call)
+
+        def decode() -> Any:
+            incoming = decoder.parse(data)
+            return decoder.request(incoming, version_of(incoming.model_version))
+
+        await self._catch_up(lambda: unary.handler(data, call), call)
+        whole = await self.best(lambda: unary.handler(data, call), call)
+        decoding = await self.best(decode)
+        # A request is used up by its inference, so what is made for it is taken off again.
+        inferring = await self.best(lambda: engine.infer(decode(), reply), reply) - decoding
+        encoding = await self.best(lambda: encoder.response(reply.response))
+        streamed = await self.best(lambda: stream.message(data), call)
+        return [whole, decoding, inferring, encoding, whole - decoding - inferring - encoding, streamed]
+
+    async def _catch_up(self, call: Callable[[], object], answers: NullCall | LastReply) -> None:
+        """Until the model was seen to be quick often enough to run on the loop, and nothing is under way."""
+        at_once = False
+        async with asyncio.timeout(60):
+            while not at_once:
+                before = answers.sent
+                call()
+                at_once = answers.sent > before
+                await asyncio.sleep(0)
+
+
+@contextmanager
+def repository() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(MODELS / "floor", Path(folder, "floor"))
+        Path(folder, "strings", "1").mkdir(parents=True)
+        Path(folder, "strings", "config.pbtxt").write_text(STRINGS)
+        yield folder
+
+
+async def main(rounds: int) -> None:
+    with repository() as folder:
+        engine = Engine(ServerOptions(model_repositories=(folder,)), asyncio.get_running_loop())
+        assert await engine.start()
+        gc.collect()
+        gc.freeze()  # as the server does
+        bench = Bench(engine, rounds)
+        print("| us of CPU a call | whole | decode | engine, model | encode | front | on a stream |")
+        print("|---|---|---|---|---|---|---|")
+        for name, data in rows().items():
+            print(f"| {name} | {' | '.join(f'{figure:.2f}' for figure in await bench.row(data))} |", flush=True)
+        await engine.stop(5)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000))

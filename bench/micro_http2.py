@@ -1,0 +1,127 @@
+"""CPU time of the gRPC transport alone, per call: bytes of a client in, bytes for it out, a service that does nothing.
+
+    python bench/micro_http2.py
+
+The client's header blocks are like those of gRPC's C++ client: indexed fields alone from the second call on. `calls at
+once` is how many calls one read brings, as happens under load.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import hpack
+
+from halimede.tensors import Buffer
+from halimede.transport.grpc_calls import Call, Unary
+from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    Setting,
+    frame,
+    settings_frame,
+)
+
+HEAD = [
+    (":scheme", "http"),
+    (":method", "POST"),
+    (":authority", "127.0.0.1:8001"),
+    (":path", "/inference.GRPCInferenceService/ModelInfer"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+    ("user-agent", "grpc-c++/1.54.0 grpc-c/31.0.0 (linux; chttp2)"),
+    ("grpc-accept-encoding", "identity, deflate, gzip"),
+]
+
+
+class Loop:
+    """Runs what is due at once when asked."""
+
+    def __init__(self) -> None:
+        self.due: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    def time(self) -> float:
+        return time.monotonic()
+
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object:
+        self.due.append((callback, args))
+        return None
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Any:
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+
+class Transport:
+    """Counts what is written."""
+
+    written = 0
+
+    def write(self, data: Buffer) -> None:
+        self.written += len(data)
+
+    def writelines(self, data: list[Buffer]) -> None:
+        self.written += sum(map(len, data))
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+
+def echo(message: Buffer, call: Call) -> None:
+    call.send((message,))
+    call.finish()
+
+
+def feed(connection: Any, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        room = connection.get_buffer(-1)
+        step = min(len(room), len(data) - at)
+        room[:step] = data[at : at + step]
+        connection.buffer_updated(step)
+        at += step
+
+
+def per_call(at_once: int, message: bytes, extra: Callable[[int], list[tuple[str, str]]], calls: int) -> float:
+    """Microseconds of CPU per call, the best of five runs."""
+    best = float("inf")
+    for _ in range(5):
+        loop, transport = Loop(), Transport()
+        server = GrpcServer({HEAD[3][1]: Unary(echo)}, loop=loop)
+        connection: Any = server.connect()
+        connection.connection_made(transport)
+        settings = {Setting.INITIAL_WINDOW_SIZE: 2**31 - 1}
+        feed(connection, PREFACE + settings_frame(settings) + frame(8, 0, 0, (2**31 - 1 - 65535).to_bytes(4)))
+        encoder = hpack.Encoder()
+        body = b"\0" + len(message).to_bytes(4) + message
+        reads = []
+        for first in range(0, calls, at_once):
+            pieces = []
+            for n in range(first, first + at_once):
+                pieces.append(frame(HEADERS, END_HEADERS, 2 * n + 1, encoder.encode(HEAD + extra(n))))
+                pieces.append(frame(DATA, END_STREAM, 2 * n + 1, body))
+            reads.append(b"".join(pieces))
+        began = time.process_time()
+        for read in reads:
+            feed(connection, read)
+            connection.out.window = 2**31 - 1
+        best = min(best, (time.process_time() - began) / calls * 1e6)
+        assert transport.written > calls * len(body), "not every call was answered"
+    return best
+
+
+def main() -> None:
+    print(f"{'calls at once':>14}{'message':>10}{'us per call':>13}")
+    for at_once, size in ((1, 160), (8, 160), (32, 160), (1, 602112)):
+        count = 64 if size > 100000 else 6400
+        print(f"{at_once:14}{size:10}{per_call(at_once, bytes(size), lambda n: [], count):13.1f}")
+
+
+if __name__ == "__main__":
+    main()

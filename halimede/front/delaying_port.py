@@ -1,0 +1,41 @@
+"""An engine's port whose answers take their time: for those who test how their client waits (contract G40).
+
+Event-loop thread only.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+from halimede.errors import Error
+from halimede.requests import InferRequest, Reply
+from halimede.service.port import EnginePort, ModelTransaction, Query
+
+A = TypeVar("A")
+
+
+class CallLater(Protocol):
+    """Calls back after so many seconds."""
+
+    def __call__(self, seconds: float, callback: Callable[[], object], /) -> object: ...
+
+
+class DelayingPort:
+    """Holds each answer to a question for `seconds`; inferences pass, and what is asked on their way."""
+
+    def __init__(self, port: EnginePort, seconds: float, call_later: CallLater) -> None:
+        self._port = port
+        self._seconds = seconds
+        self._call_later = call_later
+
+    def infer(self, request: InferRequest, reply: Reply) -> int:
+        return self._port.infer(request, reply)
+
+    def cancel(self, key: int) -> None:
+        self._port.cancel(key)
+
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        def answered(answer: A | Error) -> None:
+            self._call_later(self._seconds, partial(done, answer))
+
+        self._port.ask(query, done if type(query) is ModelTransaction else answered)

@@ -1,0 +1,147 @@
+"""What every HTTP handler works with: an exchange, the rows of the route table, and how an error is answered.
+
+Knows the engine's port and no path. Event-loop thread only, but for the work that is given to `Offload`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from halimede.errors import (
+    AlreadyExists,
+    Cancelled,
+    Error,
+    Internal,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+from halimede.front.access import Category
+from halimede.service.port import EnginePort, Query
+from halimede.tensors import Buffer
+from halimede.transport.headers import Headers
+from halimede.wire import http as wire
+from halimede.wire.json import encode, quote
+
+JSON = b"Content-Type: application/json\r\n"
+PLAIN = b""
+OFFLOAD_BYTES = 1 << 20
+"""JSON larger than this is not read or written on the event loop."""
+
+GET = frozenset({b"GET"})
+POST = frozenset({b"POST"})
+
+_STATUS: dict[type[Error], int] = {
+    Internal: 500,
+    NotFound: 404,
+    Unavailable: 503,
+    Unsupported: 501,
+    Unknown: 400,
+    Invalid: 400,
+    AlreadyExists: 400,
+    Cancelled: 400,
+}
+"""Kind to status (contract H6). A subclass has the status of the kind that it refines."""
+
+A = TypeVar("A")
+
+
+def status_of(error: Error) -> int:
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind]
+    return 500
+
+
+class Exchange(Protocol):
+    """What a front end needs of one HTTP request and its answer."""
+
+    method: bytes
+    target: bytes
+    headers: Headers
+    body: Buffer
+    gone: bool
+    on_gone: Callable[[], None]
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
+
+
+class Offload(Protocol):
+    """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
+
+    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
+
+
+Handler = Callable[[Exchange, str, str], None]
+"""Takes an exchange and the two names within its path, empty where the path has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One row of the route table (contract H1). `pattern` matches a whole path and has two groups; `fields` belong to
+    an answer that has no body of its own, and to errors of the row (contract H5, H15)."""
+
+    pattern: str
+    methods: frozenset[bytes]
+    category: Category
+    handle: Handler
+    fields: bytes = JSON
+
+
+def refuse(exchange: Exchange, error: Error, fields: bytes = JSON) -> None:
+    exchange.respond(status_of(error), fields, (wire.encode_error(error),))
+
+
+def ask(
+    port: EnginePort, exchange: Exchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
+) -> None:
+    """Asks the engine; `answer` writes what comes back, an error is written here."""
+
+    def done(result: A | Error) -> None:
+        if isinstance(result, Error):
+            refuse(exchange, result, error_fields)
+        else:
+            answer(result)
+
+    port.ask(query, done)
+
+
+class Gate:
+    """The handler of a restricted row: the key comes before everything else, also the method (contract H24)."""
+
+    def __init__(self, route: Route, key: tuple[str, str]) -> None:
+        name, value = key
+        self._route = route
+        self._name, self._value = name.lower().encode(), value.encode()
+        self._refusal = b'{"error":%b}' % encode(quote(f"This API is restricted, expecting header '{name}'"))
+
+    def __call__(self, exchange: Exchange, first: str, second: str) -> None:
+        if self._given(exchange.headers) != self._value:
+            exchange.respond(403, PLAIN, (self._refusal,))
+        elif exchange.method not in self._route.methods:
+            refuse_method(exchange, self._route.fields)
+        else:
+            self._route.handle(exchange, first, second)
+
+    def _given(self, headers: Headers) -> bytes | None:
+        """The first of equal headers counts here, as in the real server."""
+        return next((value for name, value in headers.sent if name.lower() == self._name), None)
+
+
+class _Every(frozenset[bytes]):
+    """Holds everything."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def guarded(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
+    """The row as it is, or behind a gate that takes every method where its category is restricted."""
+    key = keys.get(route.category.value)
+    return route if key is None else replace(route, methods=_Every(), handle=Gate(route, key))
+
+
+def refuse_method(exchange: Exchange, fields: bytes) -> None:
+    exchange.respond(405, fields, (b'{"error":"Method Not Allowed"}',))

@@ -1,0 +1,55 @@
+"""The files of a load that came with the request: a model's directory of its own, for as long as versions use it.
+
+Written and removed on load threads; the counting is the event loop's.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+
+from halimede.errors import Internal, Invalid
+
+
+class Upload:
+    """`folder` is the model's directory; `used` once a version was opened from it."""
+
+    def __init__(self, model: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """Writes the files. Raises Invalid for a path that leads out of the directory (contract H114), Internal."""
+        places = [_place(path) for path, _ in files]
+        self._root = Path(mkdtemp(prefix="halimede-model-"))
+        self.folder = self._root / model
+        self.used = False
+        self._users = 0
+        try:
+            for place, (_, content) in zip(places, files, strict=True):
+                file = self.folder / place
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        except OSError as error:
+            self.remove()
+            raise Internal(f"failed to write the files of model '{model}': {error.strerror}") from error
+
+    def hold(self, users: int) -> None:
+        """So many versions were opened from the files."""
+        self.used = users > 0
+        self._users = users
+
+    def let_go(self) -> bool:
+        """One of them is closed now; whether it was the last, after which `remove` may be called."""
+        self._users -= 1
+        return not self._users
+
+    def remove(self) -> None:
+        """May block."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def _place(path: str) -> str:
+    normal = os.path.normpath(path)
+    if not path or path.startswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
+        raise Invalid(
+            f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
+        )
+    return normal

@@ -1,0 +1,116 @@
+"""Shared-memory segments of other processes, mapped: a POSIX segment is a file in one folder of memory.
+
+Knows nothing of regions, requests or error texts: what the system refuses is an OSError. Opening and mapping do not
+block, since the folder is memory; any thread.
+"""
+
+import errno
+import mmap
+import os
+import stat
+from pathlib import Path
+
+FOLDER = Path("/dev/shm")
+"""Where Linux keeps POSIX segments. A system without it has none that can be opened here."""
+
+_NAME_BYTES = 255
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system
+_HOLDING_BYTES = 4 << 20  # copied in memory no other Python thread runs meanwhile: 0.4 ms
+
+
+def segment_name(key: str) -> str | None:
+    """The name in the folder that a key of `shm_open` stands for: without its leading slashes. None for a key that
+    stands for none, or could name something else: a path, a semaphore, bytes that a file name cannot have."""
+    name = key.lstrip("/")
+    if not name or name in (".", "..") or "/" in name or "\0" in name or name.startswith("sem."):
+        return None
+    try:
+        return name if len(os.fsencode(name)) <= _NAME_BYTES else None
+    except UnicodeEncodeError:
+        return None
+
+
+class Segment:
+    """An open segment, not mapped yet. Close it, or hand it to `Mapping`, which does."""
+
+    __slots__ = ("byte_size", "fd")
+
+    def __init__(self, key: str, folder: Path = FOLDER) -> None:
+        """Raises OSError where there is no such segment, this process may not write to it, or it is none."""
+        name = segment_name(key)
+        if name is None:
+            raise _invalid()
+        # As shm_open does: a link is not followed, and a pipe not waited for.
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        self.fd = os.open(folder / name, flags)
+        status = os.fstat(self.fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise _invalid()
+        self.byte_size = status.st_size
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Mapping:
+    """A part of a segment in this process's memory: there until the last view of it is gone, and no longer.
+
+    The segment belongs to somebody else, who may shrink it or take its pages away at any time; touching what is not
+    there would end this process. So `read` and `write` look first; only who shrinks it while a view is in use is not
+    caught.
+    """
+
+    __slots__ = ("_fd", "_offset", "_readable", "_writable", "byte_size")
+
+    def __init__(self, segment: Segment, offset: int, byte_size: int) -> None:
+        """Takes the segment over, also when it fails. Raises OSError where the system refuses: an offset within a page,
+        no bytes at all, no address space."""
+        self._fd = segment.fd
+        self._offset = offset
+        self.byte_size = byte_size
+        if not byte_size:  # to mmap it would be all of the segment
+            raise _invalid()
+        try:
+            self._writable = memoryview(mmap.mmap(self._fd, byte_size, offset=offset))
+        except ValueError as error:  # the segment has become shorter since its size was read
+            raise _invalid() from error
+        self._readable = self._writable.toreadonly()
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """A read-only view of those bytes of the mapping. Raises OSError where the segment has become too short."""
+        if os.lseek(self._fd, 0, os.SEEK_END) < self._offset + stop:
+            raise _shrunk()
+        return self._readable[start:stop]
+
+    def write(self, start: int, source: memoryview) -> None:
+        """Copies `source` there. Raises OSError where the segment has become too short, or has no memory left."""
+        stop = start + source.nbytes
+        status = os.fstat(self._fd)
+        if status.st_size < self._offset + stop:
+            raise _shrunk()
+        if source.nbytes <= _HOLDING_BYTES and status.st_blocks * _BLOCK_BYTES >= status.st_size:
+            self._writable[start:stop] = source
+        else:
+            self._fill(start, source)
+
+    def _fill(self, start: int, source: memoryview) -> None:
+        """Copies by the system, without holding up other threads, into a segment that need not have all its pages yet.
+        Where none are left, the system tells a call so; touching the mapping would end the process. Takes two to three
+        times as long, so only here."""
+        at = self._offset + start
+        while source:
+            written = os.pwrite(self._fd, source, at)
+            at += written
+            source = source[written:]
+
+
+def _invalid() -> OSError:
+    return OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+def _shrunk() -> OSError:
+    return OSError(errno.EFAULT, "the segment has become shorter")

@@ -1,0 +1,372 @@
+"""Models come and go: all of them at the start, one by one on request; and the index of what there is.
+
+Decides on the event loop, where it alone changes the model table; directories are read, models opened and closed on
+threads. Knows no protocol and no inference: what a model is once it serves, it is told (`open_version`).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.models.backend_pool import BackendPool
+from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Survey, load, survey
+from halimede.models.repository import Catalog, Fingerprint, FoundModel, scan
+from halimede.models.upload import Upload
+from halimede.models.version import ModelVersion
+from halimede.options import ServerOptions
+from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+DUPLICATE = "model appears in two or more repositories"
+ALL_MODELS = "*"
+_CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth", ".pkl", ".sh"})
+_CODE_BACKENDS = frozenset({"python"})
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the versions in service were loaded from, to see whether a load would change anything."""
+
+    folder: Path
+    config: str | None
+    fingerprint: Fingerprint
+
+
+class RepositoryControl:
+    """`open_version` makes of an opened version one that serves. `operations` answer those questions of the port that
+    take a while."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        models: ModelTable,
+        backends: BackendPool,
+        gpus: tuple[int, ...],
+        open_version: Callable[[LoadedVersion], ModelVersion],
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._models = models
+        self._backends = backends
+        self._open_version = open_version
+        self._threads = ThreadPoolExecutor(options.model_load_thread_count, "load")
+        self._load_options = LoadOptions(
+            auto_complete=options.auto_complete_config,
+            config_name=options.model_config_name,
+            retries=options.model_load_retry_count,
+            settings=options.backend_settings,
+            gpus=gpus,
+        )
+        self._origins: dict[str, Origin] = {}
+        self._uploads: dict[LoadedVersion, Upload] = {}
+        self._turns: dict[str, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Future[None]] = set()
+        self._ending = False
+        self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
+            RepositoryIndex: self._index,
+            LoadModel: self._load_on_request,
+            UnloadModel: self._unload_on_request,
+        }
+
+    def begin(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        """Carries out one of `operations`; `done` is told what came of it, also when nobody asks any more."""
+        task = self._loop.create_task(self._carry_out(query, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        answer: A | Error
+        try:
+            answer = await self.operations[type(query)](query)
+        except Error as error:
+            answer = error
+        except Exception as error:
+            log.exception("%s broke", type(query).__name__)
+            answer = Internal(f"{type(error).__name__}: {error}")
+        done(answer)
+
+    # The start and the end.
+
+    async def start(self) -> bool:
+        """Loads the models that the options ask for; False when one of them failed. Raises Error when a repository
+        cannot be read."""
+        catalog = await self._scan()
+        names = self._wanted(catalog)
+        for name in (name for name in catalog.duplicates if name in names):
+            log.error("failed to poll model '%s': not unique across all model repositories", name)
+            self._models.refuse(name, None, DUPLICATE)
+        missing = names.difference(catalog.models, catalog.duplicates)
+        for name in sorted(missing):
+            log.error("failed to load '%s': failed to poll from model repository", name)
+        todo = plan(self._models.names(), names.intersection(catalog.models))
+        for name in todo.load:
+            self._models.loading(name)
+        loaded = await asyncio.gather(*(self._load_at_start(catalog.models[name]) for name in todo.load))
+        return all(loaded) and not missing and not names.intersection(catalog.duplicates)
+
+    def _wanted(self, catalog: Catalog) -> set[str]:
+        """The names to load at the start (contract R8, R10, C15)."""
+        if self._options.model_control_mode == "explicit" and ALL_MODELS not in self._options.load_models:
+            return set(self._options.load_models)
+        return {*catalog.models, *catalog.duplicates}
+
+    async def _load_at_start(self, found: FoundModel) -> bool:
+        try:
+            seen = await self._thread(survey, found, self._load_options)
+            if isinstance(seen.versions, Error):
+                raise seen.versions
+        except Error as error:
+            log.error("failed to load '%s': %s", found.name, error)
+            self._models.refuse(found.name, None, f"{error.word}: {error}")
+            return False
+        except Exception:
+            log.exception("loading model '%s' broke", found.name)
+            self._models.refuse(found.name, None, "Internal: the model could not be loaded")
+            return False
+        try:
+            await self._load(found, seen, seen.versions)
+        except Error:
+            return False  # told and kept for each version
+        except Exception:
+            log.exception("publishing model '%s' broke", found.name)
+            return False
+        return True
+
+    async def give_up(self) -> None:
+        """Makes loads under way end soon: no further model is opened, workers that still load are killed."""
+        self._ending = True
+        await self._loop.run_in_executor(None, self._backends.close)
+
+    async def stop(self, timeout: float) -> bool:
+        """Closes every version, and the backends after them, which kill what does not close in time; whether all
+        did."""
+        self._ending = True
+        for name in plan(self._models.names(), ()).unload:
+            for version in self._models.ready_versions(name):
+                self._models.retire(version, self._close)
+        pending: set[asyncio.Future[None]] = set()
+        if self._closing:
+            _, pending = await asyncio.wait(set(self._closing), timeout=timeout)
+        if pending:
+            log.error("%d models did not close within %g s", len(pending), timeout)
+        await self._loop.run_in_executor(None, self._backends.close)
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
+            pending |= {*late, *self._closing}
+        return not pending
+
+    def abandon(self) -> None:
+        """The threads take nothing more; what they do now, they finish."""
+        self._threads.shutdown(wait=False)
+
+    # Questions.
+
+    async def _index(self, query: RepositoryIndex) -> list[IndexEntry]:
+        """Contract H110, H111: what the repositories hold now, and what is known of it. A name that is there twice, and
+        so cannot be loaded, is told in any case, as by the real server."""
+        catalog = await self._scan()
+        entries: list[IndexEntry] = []
+        for name in sorted({*catalog.models, *catalog.duplicates, *self._models.names()}):
+            entries += self._entries(name, name in catalog.duplicates)
+        wanted = (State.READY.value, DUPLICATE)
+        return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
+
+    def _entries(self, name: str, duplicate: bool) -> list[IndexEntry]:
+        record = self._models.get(name)
+        if record is not None and record.versions:
+            return [
+                IndexEntry(name, number, version.state.value, version.reason)
+                for number, version in sorted(record.versions.items())
+            ]
+        reason = DUPLICATE if duplicate else record.reason if record is not None else ""
+        return [IndexEntry(name, None, State.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
+
+    async def _load_on_request(self, query: LoadModel) -> None:
+        """Contract H112 to H118, R10, R11."""
+        self._allow_control()
+        name = query.model
+        _check_name(name)
+        async with self._turn(name):
+            try:
+                upload = await self._thread(_receive, query) if query.files else None
+            except Error as error:
+                raise _not_polled(name, error) from error
+            try:
+                await self._reload(query, upload)
+            finally:
+                if upload is not None and not upload.used:
+                    await self._thread(upload.remove)
+
+    async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
+        name = query.model
+        try:
+            found = await self._find(query, upload)
+            seen = await self._thread(survey, found, self._load_options)
+        except Error as error:
+            raise _not_polled(name, error) from error
+        if upload is not None:
+            self._allow_files(query, seen)
+        origin = Origin(found.folder, found.config, seen.fingerprint)
+        if found.config is None and self._models.ready_versions(name) and self._origins.get(name) == origin:
+            return
+        try:
+            if isinstance(seen.versions, Error):
+                raise seen.versions
+            await self._load(found, seen, seen.versions, upload)
+        except Error as error:
+            raise Invalid(f"load failed for model '{name}': {error}\n") from error
+
+    async def _find(self, query: LoadModel, upload: Upload | None) -> FoundModel:
+        if upload is not None:
+            return FoundModel(query.model, upload.folder, query.config)
+        found = (await self._scan()).models.get(query.model)
+        if found is None:
+            raise Invalid("not in exactly one model repository")
+        return FoundModel(found.name, found.folder, query.config)
+
+    async def _unload_on_request(self, query: UnloadModel) -> None:
+        """Contract H116, R14: answered as soon as the model takes nothing more. There is nothing yet that depends on
+        another model, so `dependents` changes nothing."""
+        self._allow_control()
+        async with self._turn(query.model):
+            self._origins.pop(query.model, None)
+            for version in self._models.ready_versions(query.model):
+                self._models.retire(version, self._close)
+
+    def _allow_control(self) -> None:
+        if self._ending:
+            raise Unavailable("Server exiting")
+        if self._options.model_control_mode != "explicit":
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    def _allow_files(self, query: LoadModel, seen: Survey) -> None:
+        """Files that would run as code need the operator's consent."""
+        code = [path for path, _ in query.files if _CODE.intersection(Path(path.lower()).suffixes)]
+        if (code or seen.backend in _CODE_BACKENDS) and not self._options.allow_code_upload:
+            what = f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'"
+            raise Unsupported(
+                f"load of model '{query.model}' brings code ({what}). Start the server with '--allow-code-upload=true' "
+                "to allow that."
+            )
+
+    # One load.
+
+    async def _load(
+        self, found: FoundModel, seen: Survey, numbers: Sequence[int], upload: Upload | None = None
+    ) -> None:
+        """All versions come into service together, or none does. Raises Error with the reasons."""
+        name = found.name
+        self._models.loading(name, numbers)
+        result = await self._thread(load, found, self._backends, self._load_options)
+        opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
+        if upload is not None:
+            upload.hold(len(opened))
+            self._uploads.update(dict.fromkeys(opened, upload))
+        try:
+            failure = self._failure(result, numbers)
+            if failure is not None:
+                raise failure
+            versions = [self._open_version(version) for version in opened]
+        except Exception as error:
+            self._drop(name, opened, "unloaded" if isinstance(error, Error) else "Internal: it could not be published")
+            raise
+        self._models.publish(name, versions, self._close)
+        self._origins[name] = Origin(found.folder, found.config, seen.fingerprint)
+        for version in versions:
+            log.info("successfully loaded '%s' version %d", name, version.number)
+
+    def _failure(self, result: LoadResult, numbers: Sequence[int]) -> Error | None:
+        """Why the load failed, if it did; the reason of each version is kept for the index."""
+        if self._ending:
+            return Unavailable("Server exiting")
+        outcomes = {number: result.error or result.versions.get(number) for number in numbers}
+        failures = {number: error for number, error in outcomes.items() if isinstance(error, Error)}
+        for number, error in failures.items():
+            log.error("failed to load '%s' version %d: %s: %s", result.name, number, error.word, error)
+            self._models.refuse(result.name, number, f"{error.word}: {error}")
+        texts = [
+            f"version {number} is at UNAVAILABLE state: {error.word}: {error};" for number, error in failures.items()
+        ]
+        return Invalid("".join(texts)) if texts else None
+
+    def _drop(self, name: str, opened: Sequence[LoadedVersion], reason: str) -> None:
+        """Closes what was opened; the versions that served before serve on (contract R11)."""
+        for version in opened:
+            self._models.refuse(name, version.number, reason)
+            self._release(version)
+
+    # Threads, turns, ends.
+
+    async def _scan(self) -> Catalog:
+        return await self._thread(scan, self._options.model_repositories)
+
+    async def _thread(self, work: Callable[..., A], *arguments: Any) -> A:
+        return await self._loop.run_in_executor(self._threads, partial(work, *arguments))
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """One after the other for one model, in the order asked; different models at once (contract R17)."""
+        before, mine = self._turns.get(name), self._loop.create_future()
+        self._turns[name] = mine
+        try:
+            if before is not None:
+                await asyncio.wait([before])
+            yield
+        finally:
+            mine.set_result(None)
+            if self._turns[name] is mine:
+                del self._turns[name]
+
+    def _close(self, version: ModelVersion) -> None:
+        """Nobody holds the version any more."""
+        version.close()
+        log.info("successfully unloaded '%s' version %d", version.name, version.number)
+        self._release(version.loaded)
+
+    def _release(self, loaded: LoadedVersion) -> None:
+        """Closes an opened version on a thread, and removes the files that came for it with the last that uses them."""
+        upload = self._uploads.pop(loaded, None)
+        if upload is None or not upload.let_go():
+            future = self._loop.run_in_executor(None, loaded.close)
+        else:
+            future = self._loop.run_in_executor(None, _close_and_remove, loaded, upload)
+        self._closing.add(future)
+        future.add_done_callback(self._closing.discard)
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise Invalid("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+        raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
+
+
+def _receive(query: LoadModel) -> Upload:
+    """The files of a load in a directory of their own (contract H114)."""
+    if query.config is None:
+        raise Invalid("Load parameter 'config' must be specified for model file override")
+    return Upload(query.model, query.files)
+
+
+def _not_polled(name: str, error: Error) -> Internal:
+    """What a client reads of a model that does not get as far as a version; the log has the reason (contract H118)."""
+    log.error("failed to load '%s': %s", name, error)
+    return Internal(f"failed to load '{name}', failed to poll from model repository")
+
+
+def _close_and_remove(loaded: LoadedVersion, upload: Upload) -> None:
+    loaded.close()
+    upload.remove()

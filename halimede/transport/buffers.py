@@ -1,0 +1,69 @@
+"""Buffers to receive large messages in, aligned for the tensors within, and used again once nobody looks at them.
+
+A fresh buffer of some hundred kilobytes costs as much as the bytes that go into it: the system has to find its pages
+and to clear them. Knows nothing of messages. `Buffers` belongs to one event-loop thread, its views to anybody.
+"""
+
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_Room = npt.NDArray[np.uint8]
+
+ALIGNMENT = 64
+LEAST_BYTES = 1 << 16
+"""What is smaller is not worth keeping."""
+KEPT_BYTES = 1 << 26
+KEPT_BUFFERS = 16
+WASTE = 4
+"""A buffer that is kept may be larger than asked for by one part in so many."""
+
+
+def aligned(size: int, offset: int) -> memoryview:
+    """A buffer of `size` bytes in which the byte at `offset` lies on a 64-byte boundary. Not zeroed: the memory is only
+    touched as data arrives. Raises MemoryError."""
+    room = np.empty(size + ALIGNMENT, np.uint8)
+    start = -(room.ctypes.data + offset) % ALIGNMENT
+    return room[start : start + size].data
+
+
+class Buffers:
+    """Lends buffers, and keeps a few of those that came back.
+
+    A buffer comes back when the last view of it is gone, wherever that was and on whatever thread: nobody has to say
+    so.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[_Room] = []
+        self._lent: dict[int, tuple[weakref.ref[Any], _Room]] = {}
+
+    def aligned(self, size: int, offset: int) -> memoryview:
+        """As the function `aligned`, but a small buffer lies anywhere, and what is in a large one is left from its last
+        use. Loop thread only."""
+        if size < LEAST_BYTES:
+            return memoryview(bytearray(size))
+        room = self._take(size + ALIGNMENT)
+        address = room.ctypes.data
+        start = -(address + offset) % ALIGNMENT
+        part = room[start : start + size]
+        self._lent[address] = weakref.ref(part, partial(self._came_back, address)), room
+        return part.data
+
+    def _take(self, size: int) -> _Room:
+        """The buffer that came back last of those that fit, or a fresh one."""
+        kept = self._kept
+        for i in range(len(kept) - 1, -1, -1):
+            if size <= kept[i].nbytes <= size + size // WASTE:
+                return kept.pop(i)
+        return np.empty(size, np.uint8)
+
+    def _came_back(self, address: int, gone: object) -> None:
+        """On any thread; only adds at the end, so `_take` may look through the list meanwhile."""
+        _, room = self._lent.pop(address)
+        kept = self._kept
+        if len(kept) < KEPT_BUFFERS and sum([other.nbytes for other in kept]) + room.nbytes <= KEPT_BYTES:
+            kept.append(room)

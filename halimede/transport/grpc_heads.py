@@ -1,0 +1,139 @@
+"""The heads of gRPC calls: what a request's head says, whether its call is begun, and the fields of the answers.
+
+Pure. Source: the gRPC-over-HTTP/2 protocol description.
+"""
+
+import binascii
+from base64 import b64decode
+from dataclasses import dataclass
+
+from halimede.transport.grpc_calls import Bidirectional, Metadata, Rpcs, Unary
+from halimede.transport.grpc_messages import (
+    ENCODINGS,
+    IDENTITY,
+    INTERNAL,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    MessageFault,
+    answer_encoding,
+    percent_encoded,
+    timeout_seconds,
+)
+from halimede.transport.http2.connection import MAX_HEADER_LIST
+from halimede.transport.http2.headers import Fields, RequestHead
+
+OK_STATUS: Fields = ((b"grpc-status", b"0"),)
+_ACCEPTED = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
+ANSWER_HEAD: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"), _ACCEPTED)
+ENCODED_HEADS = {name: (*ANSWER_HEAD, (b"grpc-encoding", name.encode())) for name in ENCODINGS}
+ENCODED_HEADS[IDENTITY] = ANSWER_HEAD
+
+
+def status_field(code: int) -> tuple[bytes, bytes]:
+    return b"grpc-status", b"%d" % code
+
+
+def text_fields(text: str) -> tuple[tuple[bytes, bytes], ...]:
+    return ((b"grpc-message", percent_encoded(text)),) if text else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call is not begun: an HTTP status, or with 200 a gRPC status and its text."""
+
+    status: int
+    code: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallHead:
+    """What the head of a call says: compiled once for all calls with the same."""
+
+    rpc: Unary | Bidirectional | None
+    metadata: Metadata
+    timeout: float | None
+    encoding: str
+    answers: str
+    content_length: int | None
+    malformed: bool
+    refusal: Refusal | None
+
+
+class HeadCompiler:
+    """Heads of requests to what the RPCs of a service make of them. `level` is that of compressed answers (G36)."""
+
+    def __init__(self, rpcs: Rpcs, level: str) -> None:
+        self._rpcs = rpcs
+        self._level = level
+
+    def compile(self, head: RequestHead) -> CallHead:
+        fields = dict(head.fields)
+        rpc = self._rpcs.get(_path(head))
+        timeout = fields.get(b"grpc-timeout")
+        accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
+        level = self._level if rpc is not None and rpc.compressed else "none"
+        try:
+            metadata, refusal = _metadata(head.fields), self._refusal(head, fields)
+        except MessageFault as fault:
+            metadata, refusal = (), Refusal(200, fault.code, fault.text)
+        return CallHead(
+            rpc,
+            metadata,
+            None if timeout is None else timeout_seconds(timeout),
+            _encoding(fields),
+            answer_encoding(level, accepted),
+            head.content_length,
+            head.malformed,
+            refusal,
+        )
+
+    def _refusal(self, head: RequestHead, fields: dict[bytes, bytes]) -> Refusal | None:
+        """Why a call with this head is not begun. Raises MessageFault where that is a gRPC status."""
+        if head.method != b"POST":
+            return Refusal(405)
+        kind = fields.get(b"content-type", b"")
+        if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b"-", b";"):
+            return Refusal(415)
+        if head.byte_size > MAX_HEADER_LIST:
+            raise MessageFault(RESOURCE_EXHAUSTED, "received metadata size exceeds limit")
+        if _path(head) not in self._rpcs:
+            raise MessageFault(UNIMPLEMENTED, "")
+        timeout = fields.get(b"grpc-timeout")
+        if timeout is not None and timeout_seconds(timeout) is None:
+            raise MessageFault(INTERNAL, "invalid value of 'grpc-timeout'")
+        if _encoding(fields) not in ENCODINGS:
+            raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)}' is not supported")
+        return None
+
+
+def _path(head: RequestHead) -> str:
+    return head.path.decode("utf-8", "replace")
+
+
+def _encoding(fields: dict[bytes, bytes]) -> str:
+    return fields.get(b"grpc-encoding", b"identity").decode("latin-1")
+
+
+_NOT_METADATA = frozenset((b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
+
+
+def _metadata(fields: Fields) -> Metadata:
+    """What the client says beside the protocol's own. Raises MessageFault for binary values that are none."""
+    found: list[tuple[str, str | bytes]] = []
+    for name, value in fields:
+        key = name.decode("latin-1")
+        if name in _NOT_METADATA:
+            continue
+        if key.endswith("-bin"):
+            found += ((key, _binary(key, part)) for part in value.split(b","))
+        else:
+            found.append((key, value.decode("utf-8", "replace")))
+    return tuple(found)
+
+
+def _binary(key: str, value: bytes) -> bytes:
+    try:
+        return b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise MessageFault(INTERNAL, f"Error parsing '{key}' metadata: illegal base64 encoding") from None

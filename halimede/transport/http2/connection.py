@@ -1,0 +1,498 @@
+"""One HTTP/2 connection of a server: frames in, streams kept, answers out. Knows no gRPC and no inference.
+
+Source: RFC 9113; a rule's section stands beside it. Event-loop thread only.
+"""
+
+import asyncio
+import logging
+from typing import Generic, TypeVar
+
+from halimede.transport.http2.frames import (
+    ACK,
+    DEFAULT_WINDOW,
+    GOAWAY,
+    MAX_WINDOW,
+    PING,
+    PRIORITY,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_ID,
+    WINDOW_UPDATE,
+    Code,
+    ConnectionFault,
+    Setting,
+    StreamFault,
+    frame,
+    goaway,
+    read_settings,
+    rst_stream,
+    settings_frame,
+    window_update,
+)
+from halimede.transport.http2.headers import HeaderDecoder, are_trailers
+from halimede.transport.http2.keeper import Keeper
+from halimede.transport.http2.limits import Floods, LatestIds
+from halimede.transport.http2.listener import Listener
+from halimede.transport.http2.outbox import Outbox, Sender
+from halimede.transport.http2.reader import MAX_FRAME, FrameReader, Taker
+from halimede.transport.http2.stream import RECEIVE_WINDOW, Stream
+
+log = logging.getLogger(__name__)
+
+MAX_CALLS = 1024
+MAX_HEADER_LIST = 1 << 14
+MAX_SETTINGS = 32
+"""In one frame: a change of the initial window is work for every open stream."""
+CONNECTION_WINDOW = 1 << 26
+WRITE_BUFFER = 1 << 20
+BACKLOG = 1 << 16
+"""Bytes that a client which does not read may make the server write; then it is not read from either."""
+
+_OUR_SETTINGS = settings_frame(
+    {
+        Setting.MAX_CONCURRENT_STREAMS: MAX_CALLS,
+        Setting.INITIAL_WINDOW_SIZE: RECEIVE_WINDOW,
+        Setting.MAX_FRAME_SIZE: MAX_FRAME,
+        Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
+    }
+) + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+
+_SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+_DRAIN_PING = b"drained?"
+_KEEP_PING = b"hello?.."
+
+H = TypeVar("H")
+
+
+class Connection(FrameReader, Generic[H]):
+    """The protocol object of one client: made for a new connection of the listener's port."""
+
+    out: Outbox
+
+    def __init__(self, listener: Listener[H]) -> None:
+        super().__init__(listener.scratch)
+        self._listener = listener
+        self._user = listener.user
+        self._now = listener.loop.time
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
+        self._decoder = HeaderDecoder(listener.user.compile)
+        self._streams: dict[int, Stream] = {}
+        self._last_id = 0
+        self._resets = LatestIds()
+        self._window = CONNECTION_WINDOW
+        self._unconsumed = 0
+        self._floods = Floods()
+        self._reading = True
+        self._ended_by_head = 0
+        self._goaway_sent: int | None = None
+        self._closing = False
+        self._frames = {
+            SETTINGS: self._on_settings,
+            WINDOW_UPDATE: self._on_window_update,
+            RST_STREAM: self._on_rst_stream,
+            PING: self._on_ping,
+            PRIORITY: self._on_priority,
+        }
+
+    # From the loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        listener = self._listener
+        self.out = Outbox(self._transport, listener.loop.call_soon, self._finished, self._abandoned, self._refill)
+        listener.connections.add(self)
+        self._keeper = Keeper(listener.loop, listener.keepalive, self)
+        if listener.alpn and not _agreed_to_h2(transport):
+            self._transport.close()
+            return
+        self._transport.write(_OUR_SETTINGS)
+        if listener.draining:
+            self.drain()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        out = self.out
+        out.hold()
+        self._keeper.heard = True
+        try:
+            if not self._closing:
+                self.read(nbytes)
+        except ConnectionFault as fault:
+            self._fail(fault)
+        except Exception:
+            log.exception("an HTTP/2 connection broke")
+            self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
+        out.flush()
+        if out.backlog > BACKLOG and self._reading and not self._closing:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        """The client has closed its side: there can be no more calls, and its answers have no taker."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closing = True
+        self.out.closed = True
+        self._keeper.close()
+        self.stop_reading()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._lose(stream)
+        self._listener.left(self)
+
+    def pause_writing(self) -> None:
+        self.out.clogged = True
+
+    def resume_writing(self) -> None:
+        self.out.clogged = False
+        self.out.backlog = 0
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+        self.out.flush()
+
+    # DATA.
+
+    def on_data(self, stream_id: int, data: memoryview, ends: bool) -> None:
+        stream, length = self._streams.get(stream_id), len(data)
+        self._count_data(stream, stream_id, length)
+        if stream is not None and self._may_receive(stream, length, ends):
+            stream.received(data)
+            if ends and not stream.over:
+                stream.remote_ended = True
+                stream.ended()
+
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Stream | None:
+        stream = self._streams.get(stream_id)
+        self._count_data(stream, stream_id, length)
+        if not left and not ends:
+            self._flood(self._floods.empty_frames.take(self._now()), "empty DATA frames")
+        if stream is None or not self._may_receive(stream, left, ends):
+            return None
+        if left < length:
+            stream.consume(length - left)  # the padding
+        return stream
+
+    def on_data_end(self, taker: Taker, ends: bool) -> None:
+        assert isinstance(taker, Stream)
+        if ends:
+            taker.remote_ended = True
+            taker.ended()
+
+    def _may_receive(self, stream: Stream, length: int, ends: bool) -> bool:
+        """Whether the body may go on so; resets the stream if not."""
+        if stream.remote_ended:
+            self._reset_because(stream, Code.STREAM_CLOSED)
+            return False
+        if stream.end_is_early(length, ends):
+            self._reset_because(stream, Code.PROTOCOL_ERROR)
+            return False
+        return True
+
+    def _count_data(self, stream: Stream | None, stream_id: int, length: int) -> None:
+        """Section 6.9: the whole payload counts, padding included, on closed streams as well."""
+        if stream is None:
+            self._check_closed(stream_id, "DATA")
+        if length > self._window or (stream is not None and length > stream.receive_window):
+            raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
+        self._window -= length
+        self._unconsumed += length
+        if stream is not None:
+            stream.receive_window -= length
+        if self._unconsumed >= CONNECTION_WINDOW // 2:
+            self._refill()
+
+    def _refill(self) -> None:
+        """Lets the client send more, unless it leaves too much unread."""
+        if not self.out.choked and self._unconsumed:
+            self.out.grant(0, self._unconsumed)
+            self._window += self._unconsumed
+            self._unconsumed = 0
+
+    # Header blocks.
+
+    def on_continued(self, stream_id: int) -> None:
+        self._check_headers_id(stream_id)
+
+    def _check_headers_id(self, stream_id: int) -> None:
+        """Section 5.1.1."""
+        if not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on a stream that no client opens")
+
+    def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None or stream_id <= self._last_id:
+            self._on_trailers(stream, stream_id, block, ends)
+            return
+        self._check_headers_id(stream_id)
+        head = self._decoder.decode(block)
+        self._last_id = stream_id
+        if self._goaway_sent is not None and stream_id > self._goaway_sent:
+            self._resets.add(stream_id)
+            return
+        if len(self._streams) >= MAX_CALLS:
+            self._refuse(stream_id, Code.REFUSED_STREAM)
+            return
+        self._ended_by_head = stream_id if ends else 0
+        try:
+            stream = self._user.open(self.out, stream_id, head)
+        except StreamFault as fault:
+            self._refuse(stream_id, fault.code)
+            return
+        if stream.over:
+            return  # answered by its head alone
+        self._streams[stream_id] = stream
+        if ends:
+            if stream.end_is_early(0, True):
+                self._reset_because(stream, Code.PROTOCOL_ERROR)
+                return
+            stream.remote_ended = True
+            stream.ended()
+
+    def _on_trailers(self, stream: Stream | None, stream_id: int, block: bytes, ends: bool) -> None:
+        """A second header block, whose fields nobody reads; it must be decoded all the same for the table's sake."""
+        self._check_headers_id(stream_id)
+        well_formed = are_trailers(self._decoder.fields(block))
+        if stream is None:
+            self._check_closed(stream_id, "HEADERS")
+        elif stream.remote_ended:
+            self._reset_because(stream, Code.STREAM_CLOSED)
+        elif not ends or not well_formed or stream.end_is_early(0, True):
+            self._reset_because(stream, Code.PROTOCOL_ERROR)
+        else:
+            stream.remote_ended = True
+            stream.ended()
+
+    # The other frames.
+
+    def on_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        self._frames[kind](flags, stream_id, payload)
+
+    def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Section 6.5."""
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        if len(payload) % 6 or (flags & ACK and payload):
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        self._flood(self._floods.settings.take(self._now()), "SETTINGS")
+        if flags & ACK:
+            return
+        self._keeper.greeted()
+        settings = read_settings(bytes(payload))
+        if len(settings) > MAX_SETTINGS:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
+        for number, value in settings:
+            self.out.apply(number, value, self._streams.values())
+        self.out.put_control(_SETTINGS_ACK)
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Section 6.9."""
+        if len(payload) != 4:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+        self._flood(self._floods.allow_window_update(self.out.data_frames), "WINDOW_UPDATE")
+        increment = int.from_bytes(payload) & MAX_WINDOW
+        out = self.out
+        if not stream_id:
+            if not increment:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
+            out.window += increment
+            if out.window > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
+            return  # what waits for it goes out with the flush
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            if stream_id > self._last_id or not stream_id & 1:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE on an idle stream")
+            return
+        if not increment:
+            self._reset_because(stream, Code.PROTOCOL_ERROR)
+            return
+        stream.window += increment
+        if stream.window > MAX_WINDOW:
+            self._reset_because(stream, Code.FLOW_CONTROL_ERROR)
+        else:
+            out.wake(stream)
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Section 6.4."""
+        if len(payload) != 4:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
+        if stream_id > self._last_id or not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        stream = self._streams.pop(stream_id, None)
+        if stream is not None:
+            self._lose(stream)
+            self._flood(self._floods.cancels.take(self._now()), "cancelled calls")
+            self._close_if_done()
+
+    def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Section 6.7, and gRPC's rule of how often."""
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
+        if flags & ACK:
+            if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID:
+                self._stop_taking()
+            elif payload != _KEEP_PING:
+                self._flood(self._floods.empty_frames.take(self._now()), "answers to no ping")
+            return
+        if not self._keeper.allows_ping(len(self._streams)):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
+        self.out.put_control(frame(PING, ACK, 0, bytes(payload)))
+
+    def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Section 6.3: checked, and not acted on."""
+        if not stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on no stream")
+        self._flood(self._floods.empty_frames.take(self._now()), "PRIORITY")
+        if len(payload) != 5:
+            self._reset_or_refuse(stream_id, Code.FRAME_SIZE_ERROR)
+        elif int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+            self._reset_or_refuse(stream_id, Code.PROTOCOL_ERROR)
+
+    def on_other(self, kind: int, length: int, stream_id: int) -> None:
+        """GOAWAY, and what this server does not know or does not take."""
+        if kind == PUSH_PROMISE:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+        if kind != GOAWAY:
+            self._flood(self._floods.empty_frames.take(self._now()), "unknown frames")
+            return
+        if stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "GOAWAY on a stream")
+        if length < 8:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
+        # The client opens no more streams; those that it has are answered.
+        self._goaway_sent = self._last_id if self._goaway_sent is None else min(self._goaway_sent, self._last_id)
+        self._listener.loop.call_soon(self._close_if_done)
+
+    def _flood(self, allowed: bool, what: str) -> None:
+        if not allowed:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"too many: {what}")
+
+    # Streams.
+
+    def _check_closed(self, stream_id: int, what: str) -> None:
+        """A frame for a stream that is not open: fine if it was reset and the client may not know yet (5.1)."""
+        if stream_id > self._last_id or not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, f"{what} on an idle stream")
+        if stream_id not in self._resets:
+            raise ConnectionFault(Code.STREAM_CLOSED, f"{what} on a closed stream")
+
+    def _refuse(self, stream_id: int, code: Code) -> None:
+        """Resets a stream that was not opened."""
+        self._resets.add(stream_id)
+        self.out.put_control(rst_stream(stream_id, code))
+        self._flood(self._floods.resets.take(self._now()), "refused calls")
+
+    def _reset_or_refuse(self, stream_id: int, code: Code) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._reset_because(stream, code)
+        elif stream_id <= self._last_id:
+            self._refuse(stream_id, code)
+        else:
+            raise ConnectionFault(code, "on an idle stream")
+
+    def _reset_because(self, stream: Stream, code: Code) -> None:
+        """The client broke a rule of the stream: it is reset, and its receiver told."""
+        stream.reset(code)
+        stream.gone()
+        self._flood(self._floods.resets.take(self._now()), "broken calls")
+
+    def _finished(self, stream: Sender) -> None:
+        """The answer has ended. A client that still sends is told to stop (8.1)."""
+        self._streams.pop(stream.id, None)
+        stream.over = True
+        if not stream.remote_ended and stream.id != self._ended_by_head:
+            self._resets.add(stream.id)
+            self.out.put_control(rst_stream(stream.id, Code.NO_ERROR))
+        if self._goaway_sent is not None:
+            self._close_if_done()
+
+    def _abandoned(self, stream: Sender) -> None:
+        """The stream was reset from this side."""
+        self._streams.pop(stream.id, None)
+        self._resets.add(stream.id)
+        stream.over = True
+        self.out.forget(stream)
+        if self._goaway_sent is not None:
+            self._close_if_done()
+
+    def _lose(self, stream: Stream) -> None:
+        """The stream was ended by the client."""
+        stream.over = True
+        self.out.forget(stream)
+        try:
+            stream.gone()
+        except Exception:
+            log.exception("cancelling a call broke")
+
+    # Ending.
+
+    @property
+    def calls(self) -> int:
+        """How many streams are open."""
+        return len(self._streams)
+
+    def ping(self) -> None:
+        """Asks whether the client is still there."""
+        self.out.put_control(frame(PING, 0, 0, _KEEP_PING))
+
+    def drain(self) -> None:
+        """Asks the client to open no more streams, in two steps so that none is lost on its way (6.8)."""
+        if self._goaway_sent is None:
+            self._goaway_sent = STREAM_ID
+            self.out.put_control(goaway(STREAM_ID, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
+            self._keeper.drain_begun()
+
+    def _stop_taking(self) -> None:
+        self._goaway_sent = self._last_id
+        self.out.put_control(goaway(self._last_id, Code.NO_ERROR))
+        self._close_if_done()
+
+    def drain_timed_out(self) -> None:
+        """The client has not answered the ping: it is taken to know."""
+        if self._goaway_sent == STREAM_ID:
+            self._stop_taking()
+
+    def _close_if_done(self) -> None:
+        if self._goaway_sent is not None and self._goaway_sent != STREAM_ID and not self._streams:
+            self._close()
+
+    def _close(self) -> None:
+        """Closes after what was put is written."""
+        if not self._closing:
+            self._closing = True
+            self.stop_reading()
+            self.out.flush()
+            self._transport.close()
+            self._keeper.closing()
+
+    def _fail(self, fault: ConnectionFault) -> None:
+        """Section 5.4.1."""
+        log.debug("HTTP/2: %s: %s", fault.code.name, fault.text)
+        self.out.put_control(goaway(self._last_id, fault.code, fault.text))
+        self.stop_reading()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._lose(stream)
+        self._close()
+
+    def abort_calls(self) -> None:
+        """Ends every call that is still open, and the connection."""
+        for stream in list(self._streams.values()):
+            stream.reset(Code.CANCEL)
+            stream.gone()
+        self._close()
+
+    def abort(self) -> None:
+        """Drops the connection without a word."""
+        self._transport.abort()
+
+
+def _agreed_to_h2(transport: asyncio.BaseTransport) -> bool:
+    tls = transport.get_extra_info("ssl_object")
+    return tls is None or tls.selected_alpn_protocol() == "h2"

@@ -1,0 +1,114 @@
+"""HTTP/2 frames: their numbers, how one is written, and the two kinds of fault that they can have.
+
+Source: RFC 9113, sections 4, 6 and 7. Pure; knows no connection.
+"""
+
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_BYTES = 9
+HEAD = Struct(">LBL")
+"""The head of a frame: length << 8 | kind, flags, stream id."""
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+ACK = END_STREAM = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+WITH_PRIORITY = 0x20
+
+STREAM_ID = 2**31 - 1
+"""The bits of a stream id, and the largest one; the bit above is reserved and ignored."""
+MAX_WINDOW = 2**31 - 1
+DEFAULT_WINDOW = 2**16 - 1
+LEAST_MAX_FRAME, MOST_MAX_FRAME = 2**14, 2**24 - 1
+
+
+class Setting(IntEnum):
+    """Settings by their numbers (6.5.2)."""
+
+    HEADER_TABLE_SIZE = 1
+    ENABLE_PUSH = 2
+    MAX_CONCURRENT_STREAMS = 3
+    INITIAL_WINDOW_SIZE = 4
+    MAX_FRAME_SIZE = 5
+    MAX_HEADER_LIST_SIZE = 6
+
+
+class Code(IntEnum):
+    """Error codes (section 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The connection cannot go on: GOAWAY with the code, `text` as its debug data, then close."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class StreamFault(Exception):
+    """One stream cannot go on: RST_STREAM with the code."""
+
+    def __init__(self, stream_id: int, code: Code) -> None:
+        super().__init__(code.name)
+        self.stream_id = stream_id
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """One whole frame."""
+    return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+
+
+def header_frames(flags: int, stream_id: int, block: bytes, most: int) -> bytes:
+    """HEADERS with a header block, continued where it is longer than a frame of the peer may be (6.10)."""
+    if len(block) <= most:
+        return HEAD.pack(len(block) << 8 | HEADERS, flags | END_HEADERS, stream_id) + block
+    parts = [frame(HEADERS, flags, stream_id, block[:most])]
+    parts += (frame(CONTINUATION, 0, stream_id, block[at : at + most]) for at in range(most, len(block), most))
+    last = len(block) % most or most
+    parts[-1] = frame(CONTINUATION, END_HEADERS, stream_id, block[-last:])
+    return b"".join(parts)
+
+
+def settings_frame(settings: dict[Setting, int]) -> bytes:
+    """A SETTINGS frame."""
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(number, value) for number, value in settings.items()))
+
+
+def read_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Number and value of each setting of a payload whose length is a multiple of 6."""
+    return list(_SETTING.iter_unpack(payload))
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4))
+
+
+def rst_stream(stream_id: int, code: Code) -> bytes:
+    return frame(RST_STREAM, 0, stream_id, code.to_bytes(4))
+
+
+def goaway(last_stream_id: int, code: Code, text: str = "") -> bytes:
+    return frame(GOAWAY, 0, 0, last_stream_id.to_bytes(4) + code.to_bytes(4) + text.encode())
+
+
+_SETTING = Struct(">HL")

@@ -1,0 +1,293 @@
+"""Header blocks in and out (HPACK, RFC 7541) and what a request's head must be (RFC 9113, section 8.3).
+
+Decoding is done by the `hpack` library, behind a memory of the blocks that consist of indexed fields alone: clients
+send the same few again and again. Encoding needs a handful of fields only, which go into the peer's table once. No
+connection, no gRPC. One decoder and one encoder for each connection, in the order of its frames.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import hpack
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+
+from halimede.transport.http2.frames import Code, ConnectionFault
+
+Field = tuple[bytes, bytes]
+Fields = tuple[Field, ...]
+
+MAX_LIST_BYTES = 1 << 16
+"""Of a decoded header list; beyond it the connection ends, since the table is no longer known."""
+FEW_FIELDS = 15
+"""So many fields, none larger than the table or a one-byte length allows, are within that limit whatever they are."""
+KNOWN_BLOCKS = 256
+KNOWN_HEAD_BYTES = 1 << 12
+"""Of a decoded list that is remembered: a few bytes of indexes may stand for long fields, in any number of orders."""
+_ENTRY_OVERHEAD = 32
+
+_PLAIN_LITERAL = (0x00, 0x10)
+"""A field with a new name that does not enter the table; 0x10 that never shall, on any connection."""
+_TOP_BITS_INDEXED = 0x80
+_TOP_BITS_INSERTING = 0x40
+_TOP_BITS_RESIZING = 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What the head of a request says. `fields` are those that are not pseudo-headers, in order, names in lower case;
+    `malformed` when it breaks the rules of section 8.3, whatever the rest says. `byte_size` counts as section 6.5.2
+    has it."""
+
+    method: bytes
+    path: bytes
+    fields: Fields
+    content_length: int | None
+    byte_size: int
+    malformed: bool
+
+
+H = TypeVar("H")
+
+
+class HeaderDecoder(Generic[H]):
+    """Header blocks of one connection, each turned by `compile` into what its receiver wants to know of it.
+
+    What is remembered of indexed fields holds until the dynamic table changes.
+    """
+
+    __slots__ = ("_compile", "_decoder", "_known", "_runs")
+
+    def __init__(self, compile: Callable[[RequestHead], H]) -> None:
+        self._compile = compile
+        self._decoder = hpack.Decoder(MAX_LIST_BYTES)
+        self._known: dict[bytes, H] = {}
+        self._runs: dict[bytes, list[Field]] = {}
+
+    def decode(self, block: bytes) -> H:
+        """Raises ConnectionFault: COMPRESSION_ERROR, or ENHANCE_YOUR_CALM for a list that is far too long."""
+        known = self._known.get(block)
+        return self._decode(block) if known is None else known
+
+    def _decode(self, block: bytes) -> H:
+        head = request_head(self.fields(block))
+        compiled = self._compile(head)
+        if len(self._known) < KNOWN_BLOCKS and head.byte_size <= KNOWN_HEAD_BYTES and indexed_run(block) == len(block):
+            self._known[block] = compiled
+        return compiled
+
+    def fields(self, block: bytes) -> Sequence[Field]:
+        """The fields of a block. Raises as `decode` does."""
+        end = indexed_run(block)
+        if end < len(block):
+            extra = plain_literals(block, end)
+            if extra is not None:
+                fields = self._run(block[:end]) + extra
+                if len(fields) > FEW_FIELDS and sum(map(entry_size, fields)) > MAX_LIST_BYTES:
+                    raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large")
+                return fields
+            # It may change the table.
+            self._known.clear()
+            self._runs.clear()
+        return self._library(block)
+
+    def _run(self, block: bytes) -> list[Field]:
+        """The fields of an indexed run that is a part of a block."""
+        fields = self._runs.get(block)
+        if fields is None:
+            fields = self._library(block)
+            if len(self._runs) < KNOWN_BLOCKS and sum(map(entry_size, fields)) <= KNOWN_HEAD_BYTES:
+                self._runs[block] = fields
+        return fields
+
+    def _library(self, block: bytes) -> list[Field]:
+        try:
+            return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large") from None
+        except (HPACKError, IndexError, ValueError) as error:
+            # Its text may repeat all that the client sent.
+            raise ConnectionFault(Code.COMPRESSION_ERROR, f"header block: {type(error).__name__}") from None
+
+
+def indexed_run(block: bytes) -> int:
+    """Where the indexed fields end that a block begins with. Decoding them leaves the table as it is."""
+    at, end = 0, len(block)
+    while at < end:
+        byte = block[at]
+        if byte < _TOP_BITS_INDEXED:
+            return at
+        at += 1
+        if byte == 0xFF:  # an index of more than one byte
+            while at < end and block[at] & 0x80:
+                at += 1
+            at += 1
+    return end
+
+
+def plain_literals(block: bytes, at: int) -> list[Field] | None:
+    """The fields from `at` on if all of them are spelled out and none enters the table: what clients make of metadata
+    that is new with every call, such as a trace's. None for anything that takes more reading (6.2.2, 6.2.3)."""
+    fields: list[Field] = []
+    end = len(block)
+    while at < end:
+        if block[at] not in _PLAIN_LITERAL:
+            return None
+        parts = []
+        at += 1
+        for _ in range(2):
+            # Huffman coding, or a length of more than one byte, is for the library.
+            size = block[at] if at < end else 0x7F
+            at += 1
+            if size >= 0x7F or at + size > end:
+                return None
+            parts.append(block[at : at + size])
+            at += size
+        fields.append((parts[0], parts[1]))
+    return fields
+
+
+def entry_size(field: Field) -> int:
+    """As section 6.5.2 counts."""
+    return len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+
+
+_CONNECTION_FIELDS = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")  # 8.2.2
+)
+_PSEUDO = (b":method", b":scheme", b":path", b":authority")
+
+
+def request_head(fields: Sequence[Field]) -> RequestHead:
+    """The head of a request from all of its fields, checked."""
+    pseudo: dict[bytes, bytes] = {}
+    ordinary: list[Field] = []
+    well_formed = True
+    size = 0
+    for field in fields:
+        name, value = field
+        size += entry_size(field)
+        if name[:1] == b":":
+            well_formed = well_formed and not ordinary and name in _PSEUDO and name not in pseudo
+            pseudo[name] = value
+        else:
+            well_formed = well_formed and _is_well_formed(name, value)
+            ordinary.append(field)
+    method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
+    if not method or not path or not pseudo.get(b":scheme"):
+        well_formed = False
+    lengths = {value for name, value in ordinary if name == b"content-length"}
+    length = lengths.pop() if lengths else None
+    if lengths or (length is not None and not length.isdigit()):
+        length, well_formed = None, False
+    expected = None if length is None else int(length[:20])
+    return RequestHead(method, path, tuple(ordinary), expected, size, not well_formed)
+
+
+def are_trailers(fields: Sequence[Field]) -> bool:
+    """Whether fields may stand after a body (8.1): no pseudo-header among them."""
+    return all(_is_well_formed(name, value) for name, value in fields)
+
+
+_NAME = re.compile(rb"[!-9;-@\[-~]+")
+"""Visible characters without capitals and colons."""
+_VALUE = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])")
+
+
+def _is_well_formed(name: bytes, value: bytes) -> bool:
+    """Sections 8.2.1 and 8.2.2."""
+    if name in _CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
+        return False
+    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(value) is not None
+
+
+_STATIC = {field: index for index, field in enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1) if field[1]}
+_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1)))}
+_FIRST_DYNAMIC = len(hpack.table.HeaderTable.STATIC_TABLE) + 1
+
+
+class HeaderEncoder:
+    """Header blocks for the peer. Fields that repeat are put into its table, up to `ENTRIES`, and indexed from then on.
+
+    Blocks must be sent in the order in which they were made.
+    """
+
+    ENTRIES = 24
+    TABLE_BYTES = 4096
+    """The size that every peer begins with; the entries stay far below it, so none is ever evicted."""
+
+    __slots__ = ("_announce", "_blocks", "_entries", "_room")
+
+    def __init__(self) -> None:
+        self._entries: dict[Field, int] = {}
+        self._blocks: dict[Fields, bytes] = {}
+        self._room = self.TABLE_BYTES
+        self._announce = b""
+
+    def limit_table(self, size: int) -> None:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE. Below the default the table is given up."""
+        if size < self.TABLE_BYTES and self._room >= 0:
+            self._entries.clear()
+            self._blocks.clear()
+            self._room = -1
+            self._announce = bytes((_TOP_BITS_RESIZING,))  # to zero
+
+    def encode(self, fields: Fields, *once: Field) -> bytes:
+        """A block of `fields`, which are worth an entry of the table, and those that are not."""
+        block = self._blocks.get(fields)
+        if block is None:
+            block = self._encode(fields)
+        return block + b"".join(_literal(0, name, value) for name, value in once) if once else block
+
+    def _encode(self, fields: Fields) -> bytes:
+        """Indexes count from the newest entry: an insertion in the middle of a block moves those after it."""
+        pieces, inserted = [self._announce], bool(self._announce)
+        self._announce = b""
+        for field in fields:
+            if (index := _STATIC.get(field)) is not None:
+                pieces.append(_integer(index, 7, _TOP_BITS_INDEXED))
+            elif (position := self._entries.get(field)) is not None:
+                pieces.append(_integer(_FIRST_DYNAMIC + len(self._entries) - 1 - position, 7, _TOP_BITS_INDEXED))
+            elif self._insert(field):
+                pieces.append(_literal(_TOP_BITS_INSERTING, *field))
+                inserted = True
+            else:
+                pieces.append(_literal(0, *field))
+        block = b"".join(pieces)
+        if not inserted:
+            self._blocks[fields] = block
+        return block
+
+    def _insert(self, field: Field) -> bool:
+        size = len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+        if len(self._entries) >= self.ENTRIES or size > self._room:
+            return False
+        self._room -= size
+        self._entries[field] = len(self._entries)
+        self._blocks.clear()
+        return True
+
+
+def _literal(kind: int, name: bytes, value: bytes) -> bytes:
+    prefix = 6 if kind else 4
+    index = _STATIC_NAMES.get(name)
+    head = bytes((kind,)) + _string(name) if index is None else _integer(index, prefix, kind)
+    return head + _string(value)
+
+
+def _string(value: bytes) -> bytes:
+    return _integer(len(value), 7, 0) + value
+
+
+def _integer(value: int, prefix: int, top_bits: int) -> bytes:
+    """Section 5.1."""
+    most = (1 << prefix) - 1
+    if value < most:
+        return bytes((top_bits | value,))
+    out = [top_bits | most]
+    value -= most
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))

@@ -1,0 +1,121 @@
+"""The timers of one connection: its greeting, keep-alive pings, its age, and the end of a drain.
+
+Timers only set flags or call the connection; what a byte received costs here is one flag. Event-loop thread only.
+"""
+
+from collections.abc import Callable
+from random import uniform
+from typing import Protocol
+
+from halimede.transport.http2.limits import Keepalive, PingPolice
+from halimede.transport.http2.outbox import Outbox
+
+GREETING_SECONDS = 20.0
+DRAIN_PING_SECONDS = 5.0
+CLOSING_SECONDS = 5.0
+"""For a client to take the last bytes of a connection that is closed."""
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Loop(Protocol):
+    """What connections need of the event loop."""
+
+    def time(self) -> float: ...
+    def call_soon(self, callback: Callable[..., object], *args: object) -> object: ...
+    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Handle: ...
+
+
+class Connection(Protocol):
+    """What the timers do to a connection."""
+
+    out: Outbox
+
+    @property
+    def calls(self) -> int: ...
+    def ping(self) -> None: ...
+    def drain(self) -> None: ...
+    def drain_timed_out(self) -> None: ...
+    def abort_calls(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Keeper:
+    """`heard` is set whenever something is received."""
+
+    __slots__ = ("_age", "_connection", "_keepalive", "_last", "_loop", "_next", "_pings_left", "_police", "heard")
+
+    def __init__(self, loop: Loop, keepalive: Keepalive, connection: Connection) -> None:
+        self._loop = loop
+        self._keepalive = keepalive
+        self._connection = connection
+        self._police = PingPolice(keepalive)
+        self._pings_left = keepalive.max_pings_without_data
+        self.heard = False
+        self._next = loop.call_later(GREETING_SECONDS, connection.abort)
+        self._last: Handle | None = None
+        self._age: Handle | None = None
+        if keepalive.max_age is not None:
+            self._age = loop.call_later(keepalive.max_age * uniform(0.9, 1.1), self._too_old)
+
+    def close(self) -> None:
+        """The connection is lost."""
+        for handle in (self._next, self._last, self._age):
+            if handle is not None:
+                handle.cancel()
+
+    def greeted(self) -> None:
+        """The client's first SETTINGS have come."""
+        self._next.cancel()
+        self._watch()
+
+    def allows_ping(self, calls: int) -> bool:
+        """Notes a ping of the client; False when it was one too many."""
+        self._note_sent()
+        return self._police.allows(self._loop.time(), calls)
+
+    def drain_begun(self) -> None:
+        self._last = self._loop.call_later(DRAIN_PING_SECONDS, self._connection.drain_timed_out)
+
+    def closing(self) -> None:
+        """The connection is closed, once its client has taken the last bytes."""
+        self.close()
+        self._last = self._loop.call_later(CLOSING_SECONDS, self._connection.abort)
+
+    def _note_sent(self) -> None:
+        """Sending headers or data gives both sides their pings back."""
+        out = self._connection.out
+        if out.sent_data:
+            out.sent_data = False
+            self._police.sent_data()
+            self._pings_left = self._keepalive.max_pings_without_data
+
+    def _watch(self) -> None:
+        self.heard = False
+        self._next = self._loop.call_later(self._keepalive.time, self._silent)
+
+    def _silent(self) -> None:
+        """`time` has passed since the last look: asks the client if nothing came meanwhile."""
+        self._note_sent()
+        keepalive = self._keepalive
+        wanted = not self.heard and (self._connection.calls or keepalive.permit_without_calls)
+        if not wanted or (keepalive.max_pings_without_data and not self._pings_left):
+            self._watch()
+            return
+        self._pings_left -= 1
+        self._connection.ping()
+        self._next = self._loop.call_later(keepalive.timeout, self._unanswered)
+
+    def _unanswered(self) -> None:
+        if self.heard:
+            self._watch()
+        else:
+            self._connection.abort()
+
+    def _too_old(self) -> None:
+        self._connection.drain()
+        grace = self._keepalive.max_age_grace
+        if grace is not None:
+            self._age = self._loop.call_later(grace, self._connection.abort_calls)

@@ -1,0 +1,68 @@
+"""What the connections of one port share, and how all of them end. Event-loop thread only."""
+
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from halimede.transport.http2.headers import RequestHead
+from halimede.transport.http2.keeper import Loop
+from halimede.transport.http2.limits import Keepalive
+from halimede.transport.http2.outbox import Outbox
+from halimede.transport.http2.reader import Scratch
+from halimede.transport.http2.stream import Stream
+
+H = TypeVar("H")
+
+
+class User(Protocol[H]):
+    """Who makes something of the streams."""
+
+    def compile(self, head: RequestHead) -> H:
+        """What it wants to know of the head of a request; remembered for heads that repeat."""
+        ...
+
+    def open(self, out: Outbox, stream_id: int, head: H) -> Stream:
+        """A request has begun. Raises StreamFault for a malformed one."""
+        ...
+
+
+class Member(Protocol):
+    """A connection as the listener sees it."""
+
+    def drain(self) -> None: ...
+    def abort_calls(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Listener(Generic[H]):
+    """`alpn`: a client must have agreed to `h2` (TLS). `on_empty` is called when the last connection has gone."""
+
+    def __init__(self, user: User[H], loop: Loop, keepalive: Keepalive, alpn: bool = False) -> None:
+        self.user = user
+        self.loop = loop
+        self.keepalive = keepalive
+        self.alpn = alpn
+        self.scratch = Scratch()
+        self.connections: set[Member] = set()
+        self.draining = False
+        self.on_empty: Callable[[], None] = lambda: None
+
+    def drain(self) -> None:
+        """Every client is asked to go: no new calls, and the connection closes after its last one."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.drain()
+
+    def abort_calls(self) -> None:
+        """Ends the calls that are still open, and the connections."""
+        for connection in list(self.connections):
+            connection.abort_calls()
+
+    def abort(self) -> None:
+        """Drops what is still there."""
+        for connection in list(self.connections):
+            connection.abort()
+
+    def left(self, connection: Member) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.on_empty()

@@ -1,0 +1,263 @@
+"""What one connection has to send: frames in order, and DATA within the windows of the peer.
+
+Streams whose data must wait take turns, one frame each. What is put is written together at the end of the turn of the
+loop. Event-loop thread only.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from halimede.tensors import Buffer
+from halimede.transport.http2.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    HEAD,
+    LEAST_MAX_FRAME,
+    MAX_WINDOW,
+    MOST_MAX_FRAME,
+    Code,
+    ConnectionFault,
+    Setting,
+    rst_stream,
+    window_update,
+)
+from halimede.transport.http2.headers import HeaderEncoder
+
+JOIN_BYTES = 1 << 16
+"""Up to this size one joined buffer is written faster than a list."""
+BURST_BYTES = 1 << 20
+"""Written at once before the transport is asked whether it still takes more."""
+CHOKED = 1 << 26
+"""Bytes that wait for the windows of one client, of all its streams, from which on no new call of it is begun."""
+
+
+class Sender(Protocol):
+    """A stream as the outbox sees it; see `Stream`."""
+
+    id: int
+    window: int
+    queued: int
+    waiting: bool
+    over: bool
+    remote_ended: bool
+
+    @property
+    def trailers(self) -> object | None: ...
+
+    def take(self, limit: int) -> list[Buffer]: ...
+    def relieved(self) -> None: ...
+    def put_trailers(self) -> None: ...
+
+
+class Outbox:
+    """`finished` is called with a stream whose trailers were put, `abandoned` with one that was reset from this side,
+    `unchoked` when it is no longer choked, `call_soon` runs a callback at the end of the loop's turn."""
+
+    __slots__ = (
+        "_call_soon",
+        "_deferred",
+        "_flush_due",
+        "_frames",
+        "_size",
+        "_transport",
+        "_turns",
+        "abandoned",
+        "backlog",
+        "clogged",
+        "closed",
+        "data_frames",
+        "encoder",
+        "finished",
+        "initial_window",
+        "max_frame",
+        "pending",
+        "sent_data",
+        "unchoked",
+        "window",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        call_soon: Callable[[Callable[[], None]], object],
+        finished: Callable[[Sender], None],
+        abandoned: Callable[[Sender], None],
+        unchoked: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._call_soon = call_soon
+        self.finished = finished
+        self.abandoned = abandoned
+        self.unchoked = unchoked
+        self.encoder = HeaderEncoder()
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
+        self.max_frame = LEAST_MAX_FRAME
+        self.clogged = False
+        self.backlog = 0
+        """Bytes written while it was clogged: answers that the client asks for without reading any."""
+        self.closed = False
+        """The connection is lost: nothing is written any more."""
+        self.pending = 0
+        self.data_frames = 0
+        self.sent_data = False
+        """Whether headers or data were put since somebody last cleared it (ping strikes)."""
+        self._frames: list[Buffer] = []
+        self._size = 0
+        self._turns: deque[Sender] = deque()
+        self._flush_due = False
+        self._deferred: deque[Callable[[], None]] = deque()
+
+    # Putting frames.
+
+    def put(self, frames: bytes) -> None:
+        """Whole frames that no window counts."""
+        self._frames.append(frames)
+        self._size += len(frames)
+        self.sent_data = True
+        if not self._flush_due:
+            self._schedule()
+
+    def put_control(self, frames: bytes) -> None:
+        """The same for frames that are neither headers nor data."""
+        self._frames.append(frames)
+        self._size += len(frames)
+        if not self._flush_due:
+            self._schedule()
+
+    def takes(self, size: int) -> bool:
+        """Whether data of this size can go out in one frame now, as far as the connection is concerned."""
+        if self._turns or self.clogged or self._size >= BURST_BYTES:
+            return False
+        return size <= self.max_frame and size <= self.window
+
+    def put_data(self, head: bytes, buffers: Sequence[Buffer], size: int) -> None:
+        """A DATA frame (and frames before it in `head`) that the windows have room for."""
+        self._frames.append(head)
+        self._frames += buffers
+        self.window -= size
+        self._size += size + len(head)
+        self.data_frames += 1
+        self.sent_data = True
+        if not self._flush_due:
+            self._schedule()
+
+    def grant(self, stream_id: int, count: int) -> None:
+        """Lets the peer send more on a stream, or (0) on the connection."""
+        self.put_control(window_update(stream_id, count))
+
+    def reset(self, stream: Sender, code: Code) -> None:
+        self.put_control(rst_stream(stream.id, code))
+        self.abandoned(stream)
+
+    # Streams that wait.
+
+    @property
+    def choked(self) -> bool:
+        return self.pending >= CHOKED
+
+    def apply(self, number: int, value: int, streams: Iterable[Sender]) -> None:
+        """One setting of the peer (6.5.2). Raises ConnectionFault."""
+        if number == Setting.INITIAL_WINDOW_SIZE:
+            if value > MAX_WINDOW:
+                raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "initial window too large")
+            difference, self.initial_window = value - self.initial_window, value
+            for stream in streams:
+                stream.window += difference  # it may become negative (6.9.2)
+                if stream.window > MAX_WINDOW:
+                    raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is too large")
+                self.wake(stream)
+        elif number == Setting.MAX_FRAME_SIZE:
+            if not LEAST_MAX_FRAME <= value <= MOST_MAX_FRAME:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
+            self.max_frame = value
+        elif number == Setting.HEADER_TABLE_SIZE:
+            self.encoder.limit_table(value)
+        elif number == Setting.ENABLE_PUSH and value > 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
+
+    def when_unchoked(self, begin: Callable[[], None]) -> None:
+        """Calls `begin` once, when the client has taken enough of what waits for it."""
+        self._deferred.append(begin)
+
+    def _unchoke(self) -> None:
+        self.unchoked()
+        while self._deferred and not self.choked:
+            self._deferred.popleft()()
+
+    def enqueue(self, stream: Sender, size: int) -> None:
+        """`size` more bytes wait on the stream."""
+        self.pending += size
+        self.wake(stream)
+
+    def wake(self, stream: Sender) -> None:
+        """The stream may have become able to send."""
+        if stream.queued and not stream.waiting and stream.window > 0:
+            stream.waiting = True
+            self._turns.append(stream)
+            if not self._flush_due:
+                self._schedule()
+
+    def forget(self, stream: Sender) -> None:
+        """The stream is over: what it had queued is not sent any more. It leaves the turns when its own comes."""
+        self._sent(stream.queued)
+        stream.queued = 0
+
+    def _pump(self) -> None:
+        """Puts the data that may go out now, a frame of each stream in turn."""
+        turns = self._turns
+        while turns and not self.clogged and self._size < BURST_BYTES and self.window > 0:
+            stream = turns.popleft()
+            size = min(self.max_frame, self.window, stream.window, stream.queued)
+            if stream.over or size <= 0:
+                stream.waiting = False
+                continue
+            stream.window -= size
+            self.put_data(HEAD.pack(size << 8 | DATA, 0, stream.id), stream.take(size), size)
+            self._sent(size)
+            if stream.queued:
+                turns.append(stream)
+            else:
+                stream.waiting = False
+                if stream.trailers is not None:
+                    stream.put_trailers()
+                    continue
+            stream.relieved()
+
+    def _sent(self, count: int) -> None:
+        was_choked = self.choked
+        self.pending -= count
+        if was_choked and not self.choked:
+            self._call_soon(self._unchoke)
+
+    # Writing.
+
+    def hold(self) -> None:
+        """From now on frames are gathered until `flush`."""
+        self._flush_due = True
+
+    def _schedule(self) -> None:
+        self._flush_due = True
+        self._call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes what was put, and of the data that waits as much as the windows and the transport take."""
+        self._flush_due = True
+        if self._turns:
+            self._pump()
+        while self._frames:
+            frames, size = self._frames, self._size
+            self._frames, self._size = [], 0
+            if self.closed:
+                break
+            if self.clogged:
+                self.backlog += size
+            if size <= JOIN_BYTES:
+                self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+            else:
+                self._transport.writelines(frames)
+            if self._turns:
+                self._pump()
+        self._flush_due = False

@@ -1,0 +1,312 @@
+"""Bytes to frames: the receiving half of one HTTP/2 connection. Knows the form of frames, and no streams.
+
+Frames are parsed where the loop received them. Of DATA each part is handed on as it comes, and the rest of a large one
+is received straight into its taker's own buffer; other frames and header blocks are handed on whole. Source: RFC 9113,
+sections 3.4, 4 and 6. Event-loop thread only.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+from halimede.transport.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEAD_BYTES,
+    HEADERS,
+    LEAST_MAX_FRAME,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITY,
+    RST_STREAM,
+    SETTINGS,
+    STREAM_ID,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    Code,
+    ConnectionFault,
+)
+
+SCRATCH_BYTES = 1 << 18
+MAX_FRAME = 1 << 20
+"""The largest frame taken, which only DATA may fill."""
+MAX_BLOCK = 1 << 16
+"""Bytes of a header block, and the largest frame that must be in the scratch buffer as a whole."""
+MAX_CONTINUATIONS = 64
+
+_WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, WINDOW_UPDATE, RST_STREAM, PING, PRIORITY))
+"""The kinds that are handed on whole; DATA and those that are skipped may come in parts."""
+
+
+class Scratch:
+    """The buffer that all connections of a loop receive in, one after the other."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(SCRATCH_BYTES)
+        self.view = memoryview(self.bytes)
+
+
+class Taker(Protocol):
+    """Who takes the parts of a DATA frame; see `Stream`."""
+
+    def received(self, data: memoryview) -> None: ...
+    def room(self) -> memoryview | None: ...
+    def filled(self, count: int) -> None: ...
+
+    @property
+    def over(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class _Block:
+    """A header block that comes in several frames."""
+
+    stream_id: int
+    ends: bool
+    data: bytes
+    frames: int = 0
+
+
+class FrameReader(asyncio.BufferedProtocol):
+    """Derived classes take the frames. What they raise ends the connection."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._kept = b""
+        self._preface_left = len(PREFACE)
+        self._greeted = False
+        self._block: _Block | None = None
+        self._skip = 0
+        self._stopped = False
+        # Of the DATA frame under way: who takes it (None when nobody does), what is still to come, and where to.
+        self._taker: Taker | None = None
+        self._data_left = 0
+        self._padding_left = 0
+        self._data_ends = False
+        self._direct: memoryview | None = None
+
+    # For derived classes.
+
+    def on_data(self, stream_id: int, data: memoryview, ends: bool) -> None:
+        """A DATA frame that is there as a whole; `data` is not empty and holds until this returns."""
+        raise NotImplementedError
+
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Taker | None:
+        """A DATA frame of `length` bytes, padding included, of which `left` bytes of data are to come."""
+        raise NotImplementedError
+
+    def on_data_end(self, taker: Taker, ends: bool) -> None:
+        """All data of the frame was taken."""
+        raise NotImplementedError
+
+    def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
+        """A whole header block."""
+        raise NotImplementedError
+
+    def on_continued(self, stream_id: int) -> None:
+        """A header block has begun that does not end in its first frame."""
+        raise NotImplementedError
+
+    def on_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        """A frame of one of the other kinds that are handed on whole."""
+        raise NotImplementedError
+
+    def on_other(self, kind: int, length: int, stream_id: int) -> None:
+        """A frame whose payload is skipped."""
+        raise NotImplementedError
+
+    # Receiving.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._direct is not None:
+            return self._direct
+        kept = self._kept
+        if not kept:
+            return self._scratch.view
+        # The loop calls `buffer_updated` next: no other connection uses the scratch buffer in between.
+        self._scratch.bytes[: len(kept)] = kept
+        return self._scratch.view[len(kept) :]
+
+    def read(self, nbytes: int) -> None:
+        """Takes what the loop has put into the buffer. Raises ConnectionFault."""
+        if self._direct is not None:
+            self._fill(nbytes)
+            return
+        end = len(self._kept) + nbytes
+        self._kept = b""
+        at = self._on_preface(end) if self._preface_left else 0
+        at = self._parse(at, end)
+        if at < end:
+            self._kept = bytes(self._scratch.view[at:end])
+
+    def stop_reading(self) -> None:
+        """The connection is over: nothing that comes is looked at any more."""
+        self._stopped = True
+        self._direct = None
+        self._taker = None
+
+    def _on_preface(self, end: int) -> int:
+        """Section 3.4. What has come of the preface must be right, byte by byte."""
+        done = len(PREFACE) - self._preface_left
+        came = bytes(self._scratch.view[: min(end, self._preface_left)])
+        if not PREFACE.startswith(came, done):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "bad connection preface")
+        self._preface_left -= len(came)
+        return len(came)
+
+    def _parse(self, at: int, end: int) -> int:
+        """Takes what is whole of the scratch buffer between the two; where the rest begins, to be kept."""
+        received, scratch, unpack = self._scratch.bytes, self._scratch.view, HEAD.unpack_from
+        while not self._stopped:
+            if self._data_left or self._padding_left:
+                at = self._on_part(at, end)
+            if self._skip:
+                step = min(self._skip, end - at)
+                self._skip -= step
+                at += step
+            start = at + HEAD_BYTES
+            if start > end:
+                return at
+            word, flags, stream_id = unpack(received, at)
+            length, kind = word >> 8, word & 0xFF
+            stream_id &= STREAM_ID
+            if length > MAX_FRAME:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
+            if not self._greeted or self._block is not None:
+                self._check_order(kind, flags, stream_id)
+            stop = start + length
+            if kind == DATA:
+                if stop <= end and length and not flags & PADDED:
+                    self.on_data(stream_id, scratch[start:stop], bool(flags & END_STREAM))
+                    at = stop
+                    continue
+                if flags & PADDED and length and start == end:
+                    return at  # its padding is not known yet
+                at = self._begin_data(start, length, flags, stream_id)
+            elif kind in _WHOLE:
+                if length > MAX_BLOCK:
+                    raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
+                if stop > end:
+                    return at
+                self._take(kind, flags, stream_id, scratch[start:stop])
+                at = stop
+            else:
+                self.on_other(kind, length, stream_id)
+                self._skip = length
+                at = start
+        return end
+
+    def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
+        """Sections 3.4 and 6.10."""
+        if not self._greeted:
+            if kind != SETTINGS or flags & ACK:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._greeted = True
+        block = self._block
+        if block is not None and (kind != CONTINUATION or stream_id != block.stream_id):
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted")
+
+    def _take(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        if kind == HEADERS:
+            if flags & (PADDED | WITH_PRIORITY):
+                payload = _without_extras(flags, stream_id, payload)
+            if flags & END_HEADERS:
+                self.on_block(stream_id, bytes(payload), bool(flags & END_STREAM))
+            else:
+                self.on_continued(stream_id)
+                self._block = _Block(stream_id, bool(flags & END_STREAM), bytes(payload))
+        elif kind == CONTINUATION:
+            self._on_continuation(flags, stream_id, payload)
+        else:
+            self.on_frame(kind, flags, stream_id, payload)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        block = self._block
+        if block is None:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
+        block.data += payload
+        block.frames += 1
+        if len(block.data) > MAX_BLOCK or block.frames > MAX_CONTINUATIONS:
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
+        if flags & END_HEADERS:
+            self._block = None
+            self.on_block(stream_id, block.data, block.ends)
+
+    # DATA in parts.
+
+    def _begin_data(self, at: int, length: int, flags: int, stream_id: int) -> int:
+        """A DATA frame that is padded, empty or not all there; where its data begin."""
+        left, padding = length, 0
+        if flags & PADDED:
+            if not length:
+                raise ConnectionFault(Code.FRAME_SIZE_ERROR, "DATA without the length of its padding")
+            padding = self._scratch.bytes[at]
+            at += 1
+            left = length - 1 - padding
+            if left < 0:
+                raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
+        self._data_ends = bool(flags & END_STREAM)
+        self._taker = self.on_data_begin(stream_id, length, left, self._data_ends)
+        self._data_left, self._padding_left = left, padding
+        if not left:
+            self._end_data()
+        return at
+
+    def _on_part(self, at: int, end: int) -> int:
+        """What has come of the DATA frame under way."""
+        if self._data_left and at < end:
+            step = min(self._data_left, end - at)
+            self._data_left -= step
+            taker = self._taker
+            if taker is not None and not taker.over:
+                taker.received(self._scratch.view[at : at + step])
+                if self._data_left >= LEAST_MAX_FRAME and (room := taker.room()) is not None:
+                    self._direct = room[: self._data_left]
+            at += step
+            if not self._data_left:
+                self._end_data()
+        if not self._data_left:
+            step = min(self._padding_left, end - at)
+            self._padding_left -= step
+            at += step
+        return at
+
+    def _fill(self, nbytes: int) -> None:
+        """A part of a large message was received where it belongs."""
+        taker, direct = self._taker, self._direct
+        assert taker is not None
+        assert direct is not None
+        self._data_left -= nbytes
+        self._direct = direct[nbytes:] if nbytes < len(direct) else None
+        if not taker.over:
+            taker.filled(nbytes)
+        if not self._data_left:
+            self._end_data()
+
+    def _end_data(self) -> None:
+        taker, self._taker = self._taker, None
+        if taker is not None and not taker.over:
+            self.on_data_end(taker, self._data_ends)
+
+
+def _without_extras(flags: int, stream_id: int, payload: memoryview) -> memoryview:
+    """The header block without padding and priority (6.2)."""
+    padding = 0
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without the length of their padding")
+        padding, payload = payload[0], payload[1:]
+    if flags & WITH_PRIORITY:
+        if len(payload) < 5:
+            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without their priority")
+        if int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that depends on itself")
+        payload = payload[5:]
+    if padding > len(payload):
+        raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
+    return payload[: len(payload) - padding]

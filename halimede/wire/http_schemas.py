@@ -1,0 +1,184 @@
+"""The bodies of the HTTP API as JSON schemas (draft 2020-12, as OpenAPI 3.1 wants): data only, by name.
+
+A test holds what the codecs write against these.
+"""
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+
+def ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(required: str = "", **properties: Schema) -> Schema:
+    """`required` are the names of those of the properties that are always there."""
+    return {"type": "object", **({"required": required.split()} if required else {}), "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _enum(*values: str) -> Schema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+def _durations(*names: str) -> Schema:
+    return _object(" ".join(names), **{name: ref("Duration") for name in names})
+
+
+_TEXT: Final[Schema] = {"type": "string"}
+_WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
+_NUMBER: Final[Schema] = {"type": "integer"}
+_FLAG: Final[Schema] = {"type": "boolean"}
+_ANY_ORDER: Final[Schema] = {"description": "The elements in row-major order, nested or flat."}
+_DATATYPE: Final = _enum(
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "BF16", "FP32", "FP64", "BYTES"),
+)
+_PARAMETERS: Final = _map({"type": ["string", "integer", "boolean", "number"]})
+_DURATIONS: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_SETTING: Final[Schema] = {"type": ["string", "null"]}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Error": _object("error", error=_TEXT),
+    "InferenceRequest": _object(
+        "inputs",
+        id=_TEXT,
+        parameters=_PARAMETERS,
+        inputs=_list(ref("InputTensor")),
+        outputs=_list(_object("name", name=_TEXT, parameters=_PARAMETERS)),
+    ),
+    "InputTensor": _object(
+        "name shape datatype",
+        name=_TEXT,
+        shape=_list(_WHOLE),
+        datatype=_DATATYPE,
+        parameters=_PARAMETERS,
+        data=_ANY_ORDER,
+    ),
+    "InferenceResponse": _object(
+        "model_name model_version outputs",
+        id=_TEXT,
+        model_name=_TEXT,
+        model_version=_TEXT,
+        parameters=_PARAMETERS,
+        outputs=_list(ref("OutputTensor")),
+    ),
+    "OutputTensor": _object(
+        "name datatype shape",
+        name=_TEXT,
+        datatype=_DATATYPE,
+        shape=_list(_WHOLE),
+        parameters=_PARAMETERS,
+        data=_ANY_ORDER,
+    ),
+    "ServerMetadata": _object("name version extensions", name=_TEXT, version=_TEXT, extensions=_list(_TEXT)),
+    "ModelMetadata": _object(
+        "name versions platform inputs outputs",
+        name=_TEXT,
+        versions=_list(_TEXT),
+        platform=_TEXT,
+        inputs=_list(ref("TensorMetadata")),
+        outputs=_list(ref("TensorMetadata")),
+    ),
+    "TensorMetadata": _object("name datatype shape", name=_TEXT, datatype=_DATATYPE, shape=_list(_NUMBER)),
+    "ModelConfiguration": {
+        "type": "object",
+        "description": "The model configuration with the names of its protobuf fields.",
+        "required": ["name", "backend", "max_batch_size", "input", "output"],
+    },
+    "Duration": _object("count ns", count=_WHOLE, ns=_WHOLE),
+    "Statistics": _object("model_stats", model_stats=_list(ref("ModelStatistics"))),
+    "ModelStatistics": _object(
+        "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
+        "memory_usage",
+        name=_TEXT,
+        version=_TEXT,
+        last_inference=_WHOLE,
+        inference_count=_WHOLE,
+        execution_count=_WHOLE,
+        inference_stats=_durations(*_DURATIONS, "cache_hit", "cache_miss"),
+        response_stats=_map(
+            _durations("compute_infer", "compute_output", "success", "fail", "empty_response", "cancel")
+        ),
+        batch_stats=_list(
+            _object(
+                "batch_size compute_input compute_infer compute_output",
+                batch_size=_WHOLE,
+                compute_input=ref("Duration"),
+                compute_infer=ref("Duration"),
+                compute_output=ref("Duration"),
+            )
+        ),
+        memory_usage=_list(_object("type id byte_size", type=_TEXT, id=_WHOLE, byte_size=_WHOLE)),
+    ),
+    "RepositoryIndexRequest": _object(ready=_FLAG),
+    "RepositoryIndex": _list(
+        _object(
+            "name",
+            name=_TEXT,
+            version=_TEXT,
+            state=_enum("UNKNOWN", "LOADING", "READY", "UNLOADING", "UNAVAILABLE"),
+            reason=_TEXT,
+        )
+    ),
+    "LoadRequest": _object(
+        parameters={
+            "type": "object",
+            "description": "`config` is a model configuration as JSON; `file:<path>` is a file in base64.",
+            "properties": {"config": _TEXT},
+            "patternProperties": {"^file:": {"type": "string", "contentEncoding": "base64"}},
+            "additionalProperties": False,
+        }
+    ),
+    "UnloadRequest": _object(parameters=_object(unload_dependents=_FLAG)),
+    "TraceSettings": _object(
+        "trace_level trace_rate trace_count log_frequency trace_file trace_mode",
+        trace_level=_list(_enum("OFF", "TIMESTAMPS", "TENSORS")),
+        trace_rate=_TEXT,
+        trace_count=_TEXT,
+        log_frequency=_TEXT,
+        trace_file=_TEXT,
+        trace_mode=_TEXT,
+    ),
+    "TraceSettingsChange": _object(
+        trace_level={"type": ["array", "null"], "items": _TEXT},
+        trace_rate=_SETTING,
+        trace_count=_SETTING,
+        log_frequency=_SETTING,
+    ),
+    "LogSettings": _object(
+        "log_file log_info log_warning log_error log_verbose_level log_format",
+        log_file=_TEXT,
+        log_info=_FLAG,
+        log_warning=_FLAG,
+        log_error=_FLAG,
+        log_verbose_level=_WHOLE,
+        log_format=_enum("default", "ISO8601"),
+    ),
+    "LogSettingsChange": _object(
+        log_info=_FLAG,
+        log_warning=_FLAG,
+        log_error=_FLAG,
+        log_verbose_level=_WHOLE,
+        log_format=_enum("default", "ISO8601"),
+    ),
+    "SystemRegistration": _object("key byte_size", key=_TEXT, offset=_WHOLE, byte_size=_WHOLE),
+    "SystemRegions": _list(
+        _object("name key offset byte_size", name=_TEXT, key=_TEXT, offset=_WHOLE, byte_size=_WHOLE)
+    ),
+    "CudaRegistration": _object(
+        "raw_handle device_id byte_size",
+        raw_handle=_object("b64", b64={"type": "string", "contentEncoding": "base64"}),
+        device_id=_WHOLE,
+        byte_size=_WHOLE,
+    ),
+    "CudaRegions": _list(_object("name device_id byte_size", name=_TEXT, device_id=_NUMBER, byte_size=_WHOLE)),
+}

@@ -1,0 +1,59 @@
+"""Configurations that come as JSON with a load (contract H113)."""
+
+from pathlib import Path
+
+import pytest
+
+from halimede import config
+from halimede.errors import Invalid
+from tests.config.models import folder_of
+
+
+def test_override_counts_instead_of_the_file(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "m", 'backend: "fake" max_batch_size: 9')
+    draft = config.read_override('{"backend":"identity","maxBatchSize":2,"version_policy":{"all":{}}}', folder)
+    assert (draft.name, draft.backend, draft.max_batch_size) == ("m", "identity", 2)
+    assert 'backend: "identity"\n' in draft.text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"input":[{"name":"I","data_type":"type_fp32","dims":["4"]}]}',
+        '{"input":[{"name":"I","dataType":"Type_Fp32","dims":[4]}],"parameters":{"k":{"stringValue":"type_x"}}}',
+        '{"input":[{"name":"I","data_type":11,"dims":[4],"format":"format_none"}]}',
+    ],
+)
+def test_override_takes_enums_in_any_case(tmp_path: Path, text: str) -> None:
+    draft = config.read_override(
+        text.replace('{"input"', '{"backend":"identity","input"'), folder_of(tmp_path, "m", None)
+    )
+    assert '"data_type":"TYPE_FP32"' in draft.json()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "Expecting value"),
+        ("{", "Expecting property name"),
+        ("[]", ""),
+        ('"x"', ""),
+        ('{"x":1}', 'no field named "x"'),
+        ('{"input":{}}', ""),
+        ('{"input":[7]}', ""),
+        ('{"parameters":[]}', ""),
+        ('{"max_batch_size":"many"}', ""),
+        ('{"input":[{"data_type":"type_none"}]}', "TYPE_NONE"),
+        ("[" * 100_000, ""),
+    ],
+)
+def test_override_that_is_no_configuration_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        config.read_override(text, folder_of(tmp_path, "m", None))
+    assert str(raised.value).startswith("Invalid config override: ")
+    assert problem in str(raised.value)
+
+
+def test_override_must_name_its_directory(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="unexpected directory name 'm' for model 'n'"):
+        config.read_override('{"name":"n","backend":"identity"}', folder_of(tmp_path, "m", None))

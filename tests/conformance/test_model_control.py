@@ -1,0 +1,249 @@
+"""Models that come and go on request (explicit mode), beside the real server: H110 to H118, R10 to R14.
+
+One story on one repository, which both servers read: the steps follow each other, and each is asked of both.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import servers
+from tests.conformance.case import Because, Case, Instead, encoded, get, grpc, http, infer, one, post, refuses
+from tests.conformance.runner import Pair, Result, compare
+
+_FLAGS = ("--model-control-mode=explicit", "--load-model=int32")
+_TENSORS = "".join(
+    f'{put} {{ name: "{put.upper()}0" data_type: TYPE_INT32 dims: [ -1 ] }}\n' for put in ("input", "output")
+)
+_FAILS = """class TritonPythonModel:
+    def initialize(self, args):
+        raise RuntimeError("no " + args["model_version"])
+
+    def execute(self, requests):
+        return []
+"""
+_WORKS = """class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
+
+
+def _config(backend: str = "identity", policy: str = "all {}") -> str:
+    return f'backend: "{backend}"\n{_TENSORS}instance_group {{ kind: KIND_CPU }}\nversion_policy {{ {policy} }}\n'
+
+
+_JSON_CONFIG = json.dumps(
+    {
+        "backend": "identity",
+        "max_batch_size": 3,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
+        "output": [{"name": "OUTPUT0", "data_type": "type_int32", "dims": [-1]}],
+        "instance_group": [{"kind": "KIND_CPU"}],
+    }
+)
+
+Change = Callable[[Path], None]
+"""What is done to the repository before a step."""
+
+
+def _write(model: str, config: str, **files: str) -> Change:
+    """A model anew: `v1="..."` is a model.py of version 1, empty for none."""
+
+    def change(repository: Path) -> None:
+        # The real server looks at the latest time only: that must be later than before.
+        later = max(entry.stat().st_mtime for entry in repository.rglob("*")) + 10
+        shutil.rmtree(repository / model, ignore_errors=True)
+        (repository / model).mkdir()
+        (repository / model / "config.pbtxt").write_text(config)
+        for name, text in files.items():
+            version = repository / model / name[1:]
+            version.mkdir()
+            if text:
+                (version / "model.py").write_text(text)
+        os.utime(repository / model / "config.pbtxt", (later, later))
+
+    return change
+
+
+def _remove(model: str) -> Change:
+    return lambda repository: shutil.rmtree(repository / model)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOf:
+    case: Case
+    change: Change = lambda repository: None
+
+
+def _load(
+    model: str, name: str = "", rows: str = "", change: Change = lambda r: None, body: object = "", **more: object
+) -> StepOf:
+    request = post(f"/v2/repository/models/{model}/load", encoded(body))
+    return StepOf(http(f"load {name or model}", f"H112 {rows}", request, **more), change)  # type: ignore[arg-type]  # fields of HttpCase
+
+
+def _unload(model: str, name: str = "", body: object = "") -> StepOf:
+    return StepOf(http(f"unload {name or model}", "H116", post(f"/v2/repository/models/{model}/unload", encoded(body))))
+
+
+def _then(name: str, path: str, rows: str = "H110", until: str | None = None, body: bytes | None = None) -> StepOf:
+    request = get(path) if body is None else post(path, body)
+    return StepOf(http(f"{name}, then {path}", rows, request, until=until))
+
+
+def _index(name: str, until: str | None = None) -> StepOf:
+    return _then(name, "/v2/repository/index", until=until, body=b"")
+
+
+def _rpc(rpc: str, message: str, text: str = "") -> StepOf:
+    instead = Instead(Because.NEWER, "2.51 looks for such a directory", f"status INVALID_ARGUMENT: {text}")
+    return StepOf(grpc(f"{rpc} {message}", "G8 G9 H118", rpc, message, instead=instead if text else None))
+
+
+_EMPTY = "Model name cannot be empty. Please enter a valid name to deploy."
+_TRAVERSAL = "invalid model name '{}', model name must not contain path traversal characters"
+_UNLOADED = '"version":"{}","state":"UNAVAILABLE","reason":"unloaded"'
+
+STORY: tuple[StepOf, ...] = (
+    _index("start"),
+    _then("start", "/v2/repository/index", body=b'{"ready":true}'),
+    _then("start", "/v2/health/ready", "H8"),
+    _load("bytes"),
+    _load("bytes", "bytes again", "R10"),
+    _index("load"),
+    _then("load", "/v2/models/bytes", "H11"),
+    _unload("bytes"),
+    _index("unload", _UNLOADED.format(1)),
+    _then("unload", "/v2/models/bytes", "H14 R14"),
+    _then("unload", "/v2/models/bytes/versions/1", "H14 R14"),
+    _then("unload", "/v2/models/bytes/ready", "H10"),
+    _then("unload", "/v2/models/bytes/stats", "H120"),
+    _then("unload", "/v2/health/ready", "H8"),
+    _unload("bytes", "bytes again"),
+    _unload("nope"),
+    *(_unload("nope", f"nope, {body}", body) for body in ("{}", "[]", '{"parameters":{"unload_dependents":true}}')),
+    _load("bytes", "bytes after its unload"),
+    _then("load after unload", "/v2/models/bytes", "H11"),
+    _load("nope", rows="H118"),
+    _load("%2e%2e", rows="H118"),
+    _load("a%2Fb", rows="H118"),
+    _load(
+        "..",
+        rows="H118",
+        instead=Instead(Because.NEWER, "2.51 looks for such a directory", refuses(400, _TRAVERSAL.format(".."))),
+    ),
+    _rpc("RepositoryModelLoad", "", _EMPTY),
+    *(
+        _rpc("RepositoryModelLoad", f'model_name: "{n}"', _TRAVERSAL.format(n))
+        for n in ("..", "a/b", "../models/int32")
+    ),
+    _rpc("RepositoryModelLoad", 'model_name: "nope"'),
+    _rpc("RepositoryModelLoad", 'model_name: "int32"'),
+    _rpc("RepositoryModelUnload", 'model_name: "nope"'),
+    _load("unready", rows="H118 R19"),
+    _index("load that failed"),
+    _then("load that failed", "/v2/health/ready", "H8"),
+    _unload("unready"),
+    _index("unload of what failed"),
+    # Several versions: all of them, or none.
+    _load("two", "two versions, one fails", "R11 R19", _write("two", _config("python"), v1=_WORKS, v2=_FAILS)),
+    _index("two versions, one fails", _UNLOADED.format(1)),
+    _then("two versions, one fails", "/v2/models/two", "R11"),
+    _load("none", "no version", "R3", _write("none", _config())),
+    # The directory goes: of a model without versions the index of the real server has no line, ours has its name.
+    StepOf(http("unload no version", "H116", post("/v2/repository/models/none/unload", b"")), _remove("none")),
+    _load("noback", "unknown backend", "R19", _write("noback", _config("nope"), v1="")),
+    _load("some", "three versions", "R11", _write("some", _config(), v1="", v2="", v10="")),
+    _then("three versions", "/v2/models/some", "H11"),
+    _load(
+        "some",
+        "a policy of fewer versions",
+        "R12",
+        _write("some", _config(policy="latest { num_versions: 1 }"), v1="", v2="", v10=""),
+    ),
+    _then("a policy of fewer versions", "/v2/models/some", "R12"),
+    _index("a policy of fewer versions", _UNLOADED.format(2)),
+    _load("some", "a new version that fails", "R11", _write("some", _config("python"), v10=_WORKS, v11=_FAILS)),
+    _then("a new version that fails", "/v2/models/some", "R11"),
+    StepOf(http("the old one still answers", "R11", infer("some", one("INT32", [1], [7])))),
+    _load("some", "a configuration that cannot be read", "H118 R7", _write("some", "nonsense {", v10="")),
+    _then("a configuration that cannot be read", "/v2/models/some", "R11"),
+    _load("some", "after its directory is gone", "H118", _remove("some")),
+    _then("after its directory is gone", "/v2/models/some", "R11"),
+    # Configurations that come with the load.
+    _load("int32", "a configuration that is none", "H113", body={"parameters": {"config": "{"}}),
+    _load("int32", "an unknown field", "H113", body={"parameters": {"config": '{"x":1}'}}),
+    _load("int32", "another name", "H113", body={"parameters": {"config": '{"name":"other"}'}}),
+    _load("int32", "files without a configuration", "H114", body={"parameters": {"file:1/m": "YWJj"}}),
+    _load("int32", "a file that leads out", "H114", body={"parameters": {"config": "{}", "file:../m": "YWJj"}}),
+    _then("overrides that failed", "/v2/models/int32/config", "H113"),
+    _load("int32", "a configuration", "H113", body={"parameters": {"config": _JSON_CONFIG}}),
+    _then("a configuration", "/v2/models/int32/config", "H113"),
+    StepOf(http("what the configuration allows", "H113", infer("int32", one("INT32", [3, 1], [1, 2, 3])))),
+    StepOf(http("what the configuration forbids", "H113", infer("int32", one("INT32", [4, 1], [1, 2, 3, 4])))),
+    _load("sent", "files", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:5/data": "YWJj"}}),
+    _then("files", "/v2/models/sent", "H114"),
+    StepOf(http("files answer", "H114", infer("sent", one("INT32", [1, 1], [7])))),
+    _load("sent", "files again, no version", "H114", body={"parameters": {"config": _JSON_CONFIG, "file:x": ""}}),
+    _then("files again, no version", "/v2/models/sent", "H114 R11"),
+    _unload("sent", "files"),
+    # Not the index: models whose directory is gone are in ours and not in that of the real server.
+    _then("unload of files", "/v2/models/sent", "R14", until="has no available versions"),
+    _load("sent", "files that are gone", "H114"),
+)
+
+
+@pytest.fixture(scope="module")
+def controlled(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pair, Path]]:
+    folder = tmp_path_factory.mktemp("control")
+    for name in ("int32", "bytes", "unready"):
+        servers.copy_models(folder / "models" / name, servers.MODELS / name)
+    repo = folder / "models"
+    ours, real = (*servers.our_command(), *_FLAGS), (*servers.real_command(), *_FLAGS)
+    with (
+        servers.Server("ours", ours, repo, folder / "ours.log") as here,
+        servers.Server("the real server", real, repo, folder / "real.log") as there,
+    ):
+        here.wait()
+        there.wait()
+        yield Pair(here, there), repo
+
+
+@pytest.mark.parametrize("step", [pytest.param(s, id=s.case.name, marks=pytest.mark.rows(*s.case.rows)) for s in STORY])
+def test_control_as_the_real_server(step: StepOf, controlled: tuple[Pair, Path], results: list[Result]) -> None:
+    pair, repository = controlled
+    step.change(repository)
+    result = compare(step.case, pair)
+    results.append(result)
+    assert result.ours == result.wanted
+    assert not result.stale, "the real server answers like this by now: the mark is out of date"
+
+
+@pytest.mark.rows("H111", "R5")
+def test_model_of_two_repositories_is_listed_once(oracle: None, tmp_path: Path, results: list[Result]) -> None:
+    for folder, names in {"a": ("int32", "bytes"), "b": ("int32",)}.items():
+        for name in names:
+            servers.copy_models(tmp_path / folder / name, servers.MODELS / name)
+    more = f"--model-repository={tmp_path / 'b'}"
+    ours, real = (*servers.our_command(), more), (*servers.real_command(), more)
+    cases = (
+        http("index with a duplicate", "H111", post("/v2/repository/index", b"")),
+        http("index with a duplicate, ready", "H111", post("/v2/repository/index", b'{"ready":true}')),
+        http("metadata of a duplicate", "H14", get("/v2/models/int32")),
+        grpc("index with a duplicate", "H111 G7", "RepositoryIndex", ""),
+    )
+    with (
+        servers.Server("ours", ours, tmp_path / "a", tmp_path / "ours.log") as here,
+        servers.Server("the real server", real, tmp_path / "a", tmp_path / "real.log") as there,
+    ):
+        here.wait()
+        there.wait()
+        for case in cases:
+            result = compare(case, Pair(here, there))
+            results.append(result)
+            assert result.ours == result.wanted

@@ -1,0 +1,93 @@
+"""Buffers that are lent, come back by themselves, and are lent again."""
+
+import ctypes
+import gc
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.transport.buffers import ALIGNMENT, KEPT_BUFFERS, KEPT_BYTES, LEAST_BYTES, WASTE, Buffers, aligned
+
+LARGE = 4 * LEAST_BYTES
+
+
+def address(view: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(view))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 63, 64, 100, LARGE])
+@pytest.mark.parametrize("size", [LARGE, LARGE + 1])
+def test_byte_at_the_offset_lies_on_the_boundary_in_fresh_and_in_used_buffers(size: int, offset: int) -> None:
+    buffers = Buffers()
+    for view in (aligned(size, offset), buffers.aligned(size, offset), buffers.aligned(size, offset)):
+        assert view.nbytes == size
+        assert (address(view) + offset) % ALIGNMENT == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, LEAST_BYTES - 1])
+def test_small_buffer_is_only_as_large_as_asked_for(size: int) -> None:
+    assert bytes(Buffers().aligned(size, 5)) == bytes(size)
+
+
+def test_buffer_comes_back_when_its_last_view_is_gone() -> None:
+    buffers = Buffers()
+    first = buffers.aligned(LARGE, 0)
+    place = address(first)
+    first[:4] = b"mine"
+    array = np.frombuffer(first[:4], np.uint8)
+    del first
+    other = buffers.aligned(LARGE, 0)
+    assert address(other) != place
+    assert bytes(array) == b"mine"
+    del array
+    assert address(buffers.aligned(LARGE, 0)) == place
+
+
+def test_buffer_that_came_back_serves_what_is_a_little_smaller_and_nothing_else() -> None:
+    buffers = Buffers()
+    place = address(buffers.aligned(LARGE, 0))
+    larger, much_smaller = buffers.aligned(LARGE + 1, 0), buffers.aligned(LARGE - LARGE // WASTE, 0)
+    assert place not in (address(larger), address(much_smaller))
+    assert address(buffers.aligned(LARGE - LARGE // (2 * WASTE), 0)) == place
+
+
+def test_buffer_may_come_back_on_another_thread() -> None:
+    buffers = Buffers()
+    held = [buffers.aligned(LARGE, 0)]
+    place = address(held[0])
+    thread = Thread(target=held.clear)
+    thread.start()
+    thread.join(10)
+    assert address(buffers.aligned(LARGE, 0)) == place
+
+
+def test_kept_buffers_are_few_and_not_large_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh: list[int] = []
+
+    def room(size: int, dtype: Any) -> Any:
+        fresh.append(size)
+        return empty(size, dtype)
+
+    empty = np.empty
+    monkeypatch.setattr(np, "empty", room)
+    for size, most in ((LARGE, KEPT_BUFFERS), (KEPT_BYTES // 3, 2), (KEPT_BYTES, 0)):
+        buffers, count = Buffers(), most + 2
+        for _ in range(2):
+            lent = [buffers.aligned(size, 0) for _ in range(count)]
+            lent.clear()
+        assert len(fresh) == 2 * count - most
+        fresh.clear()
+
+
+def test_lent_buffers_are_no_cycle() -> None:
+    buffers = Buffers()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            buffers.aligned(LARGE, 0)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

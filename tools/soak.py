@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""A long load of everything on one server, whose clients also misbehave: does it stay right, and does it stay small?
+
+    python -m tools.soak [--seconds 600] [--seed N] [--users 6] [--most-growth 16] [--json FILE]
+
+Starts `halimede serve` on free ports of 127.0.0.1 with a few models, and has users over HTTP and gRPC do things drawn
+by lot: inferences of all sizes, streams, bad requests, connections that end at any point. Every answer is checked.
+
+It passes when all of this holds:
+- no error that a client did not cause, and no line of the error level in the log but those of the model that raises;
+- memory (resident, all processes of the server, looked at while it has nothing to do) is flat in the second half: from
+  the lowest sample of each tenth of that half, by the median of the slopes between any two of them, it grows by less
+  than --most-growth MiB (the allocator gives memory back in leaps; a leak raises the lowest too);
+- when the clients are gone, the server has no more files open than before the load, when it had met everything once;
+  shared memory of its workers is counted apart, since it is kept for use again;
+- SIGTERM ends it with status 0, and nothing of it is left.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from tools.soak_grpc import GrpcUser
+from tools.soak_http import HttpUser
+from tools.soak_users import BLOB_BYTES, Draw, Gate, Tally, User, use, use_each_kind
+from tools.versus import cpu_seconds, free_ports, tree
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = {
+    "bench/models": ("floor", "echo", "slow"),
+    "tests/conformance/models": ("int32", "bytes", "decoupled", "raises"),
+}
+START_SECONDS, STOP_SECONDS, SETTLE_SECONDS = 60.0, 60.0, 30.0
+MIB = 1 << 20
+QUIET_SECONDS, IDLE_LIMIT = 0.05, 5.0
+PARTS = 10
+ROUNDS_BEFORE = 3
+"""How often each kind is done before files are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Open files of the server's processes: shared memory of the workers, and the others."""
+
+    shared: int
+    others: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The second half of the samples, in bytes."""
+
+    mean: float
+    growth: float
+    spread: int
+
+
+class Server:
+    """The server under load, from its start to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.http, self.grpc, self.metrics = free_ports(3)
+        self.log = folder / "server.log"
+        flags = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
+        flags += [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={self.metrics}"]
+        command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={copy_models(folder)}", *flags]
+        with self.log.open("wb") as sink:
+            self._process = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT, start_new_session=True)
+
+    def wait_until_ready(self) -> None:
+        limit = time.monotonic() + START_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > limit:
+                raise RuntimeError("the server did not come up")
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready"):
+            return True
+        return False
+
+    def memory(self) -> int:
+        """Bytes in memory, of all its processes."""
+        pages = 0
+        for pid in tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu(self) -> float:
+        """Seconds of CPU time so far, of all its processes."""
+        return cpu_seconds(self._process.pid)
+
+    def files(self) -> Files:
+        names = list(self._open_files())
+        shared = sum(name.startswith("/memfd:") for name in names)
+        return Files(shared, len(names) - shared)
+
+    def _open_files(self) -> Iterator[str]:
+        for pid in tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                for path in Path(f"/proc/{pid}/fd").iterdir():
+                    with contextlib.suppress(OSError):
+                        yield str(path.readlink())
+
+    def errors_told(self) -> list[str]:
+        """Lines of the error level, but for those of the model that is there to raise."""
+        return [
+            line for line in self.log.read_text().splitlines() if re.match(r"E\d{4} ", line) and "'raises_" not in line
+        ]
+
+    def stop(self) -> tuple[int | None, int]:
+        """Asks it to end; its exit status (None: it did not end), and how many of its processes are left."""
+        members = tree(self._process.pid)
+        self._process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        left = [pid for pid in members if Path(f"/proc/{pid}/exe").exists()]
+        return self._process.poll(), len(left)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(STOP_SECONDS)
+
+
+def copy_models(folder: Path) -> Path:
+    repository = folder / "models"
+    for place, names in MODELS.items():
+        for name in names:
+            shutil.copytree(ROOT / place / name, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
+            (repository / name / "1").mkdir(exist_ok=True)
+    return repository
+
+
+def second_half(samples: Sequence[tuple[float, int]]) -> Memory:
+    """What became of the memory; samples are (seconds, bytes)."""
+    half = samples[len(samples) // 2 :]
+    size = max(1, len(half) // PARTS)
+    lowest = [min(half[at : at + size], key=lambda each: each[1]) for at in range(0, len(half), size)]
+    slope = statistics.median((b - a) / (later - t) for (t, a), (later, b) in combinations(lowest, 2))
+    sizes = [size for _, size in half]
+    return Memory(statistics.fmean(sizes), slope * (half[-1][0] - half[0][0]), max(sizes) - min(sizes))
+
+
+async def idle(server: Server) -> None:
+    """Until the server does nothing any more: requests of users who left may still run."""
+    limit = time.monotonic() + IDLE_LIMIT
+    used = -1.0
+    while used != (used := server.cpu()) and time.monotonic() < limit:
+        await asyncio.sleep(QUIET_SECONDS)
+
+
+async def sample(server: Server, gate: Gate, until: float, every: float) -> list[tuple[float, int]]:
+    """Looks at the server while it has nothing to do: what is in flight is no leak."""
+    loop = asyncio.get_running_loop()
+    samples = []
+    while loop.time() < until:
+        async with gate.closed():
+            await idle(server)
+            samples.append((loop.time(), server.memory()))
+        await asyncio.sleep(every)
+    return samples
+
+
+def users_of(server: Server, count: int, seed: int) -> list[User]:
+    blob = random.Random(seed).randbytes(BLOB_BYTES)
+    users: list[User] = []
+    for number in range(count):
+        users.append(HttpUser(server.http, Draw(f"{seed}-http-{number}", blob)))
+        users.append(GrpcUser(server.grpc, Draw(f"{seed}-grpc-{number}", blob)))
+    return users
+
+
+async def settled(server: Server, before: Files) -> Files:
+    """The open files, once they are as few as before, or do not become so in time."""
+    limit = time.monotonic() + SETTLE_SECONDS
+    while (now := server.files()).others > before.others and time.monotonic() < limit:
+        await asyncio.sleep(0.1)
+    return now
+
+
+async def load(server: Server, options: argparse.Namespace, tally: Tally) -> dict[str, Any]:
+    """The whole load; what is to be told of it."""
+    loop = asyncio.get_running_loop()
+    users = users_of(server, options.users, options.seed)
+    idle = server.files()
+    await use_each_kind(users[:2], ROUNDS_BEFORE, tally)
+    before = await settled(server, idle)
+    began = loop.time()
+    until = began + options.seconds
+    every = min(3.0, max(0.25, options.seconds / 200))
+    gate = Gate()
+    sampling = asyncio.ensure_future(sample(server, gate, until, every))
+    await asyncio.gather(*(use(user, until, gate, tally) for user in users))
+    samples = await sampling
+    took = loop.time() - began
+    after = await settled(server, before)
+    memory = second_half(samples)
+    return {
+        "seconds": round(took, 1),
+        "done": dict(sorted(tally.done.items())),
+        "errors": sum(tally.wrong.values()),
+        "memory_mib": {
+            "second_half_mean": round(memory.mean / MIB, 1),
+            "second_half_growth": round(memory.growth / MIB, 2),
+            "growth_per_hour": round(memory.growth / MIB / max(took / 2, 1e-9) * 3600, 1),
+            "second_half_max_less_min": round(memory.spread / MIB, 1),
+            "most_growth": options.most_growth,
+            "samples": [[round(t - began, 1), round(size / MIB, 1)] for t, size in samples],
+        },
+        "files": {"before": before.others, "after": after.others},
+        "shared_memory_files": {"before": before.shared, "after": after.shared},
+    }
+
+
+def verdict(told: dict[str, Any]) -> list[str]:
+    """What fell short, in words."""
+    memory, files = told["memory_mib"], told["files"]
+    rules = (
+        (not told["errors"], f"{told['errors']} errors that no client caused"),
+        (not told["lines_of_errors"], f"{told['lines_of_errors']} lines of the error level in the log"),
+        (
+            memory["second_half_growth"] < memory["most_growth"],
+            f"memory grew by {memory['second_half_growth']} MiB in the second half",
+        ),
+        (files["after"] <= files["before"], f"{files['after']} files open, {files['before']} before"),
+        (told["exit_status"] == 0, f"exit status {told['exit_status']} after SIGTERM"),
+        (not told["processes_left"], f"{told['processes_left']} processes left"),
+    )
+    return [words for holds, words in rules if not holds]
+
+
+def print_report(told: dict[str, Any], tally: Tally) -> None:
+    for kind, count in told["done"].items():
+        print(f"  {kind:26}{count:9,}" + (f"   wrong: {tally.wrong[kind]}" if tally.wrong[kind] else ""))
+    for kind in tally.wrong.keys() - told["done"].keys():
+        print(f"  {kind:26}        0   wrong: {tally.wrong[kind]}")
+    for line in tally.errors:
+        print(f"  ! {line}")
+    memory, files, shared = told["memory_mib"], told["files"], told["shared_memory_files"]
+    print(
+        f"memory, second half: mean {memory['second_half_mean']} MiB, growth {memory['second_half_growth']:+} MiB "
+        f"({memory['growth_per_hour']:+} MiB an hour), max - min {memory['second_half_max_less_min']} MiB"
+    )
+    print(f"files open: before {files['before']}, after {files['after']}; ", end="")
+    print(f"shared memory of the workers: before {shared['before']}, after {shared['after']}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--users", type=int, default=6, help="over each of the two protocols")
+    parser.add_argument("--most-growth", type=float, default=16.0, help="of memory in the second half, in MiB")
+    parser.add_argument("--json", help="keep the figures in this file")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """0 where it passed, 1 where it did not."""
+    options, tally = parse(), Tally()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        server = Server(Path(folder))
+        try:
+            server.wait_until_ready()
+            told = asyncio.run(load(server, options, tally))
+            told["exit_status"], told["processes_left"] = server.stop()
+            lines = server.errors_told()
+        except (RuntimeError, OSError) as error:
+            print(f"soak: {type(error).__name__}: {error}; the server said: ...{server.log.read_text()[-2000:]}")
+            return 1
+        finally:
+            server.kill()
+    told["lines_of_errors"] = len(lines)
+    told["seed"] = options.seed
+    print_report(told, tally)
+    for line in lines[:10]:
+        print(f"  ! {line[:500]}")
+    if options.json:
+        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
+    short = verdict(told)
+    total = sum(told["done"].values())
+    print(f"soak of {told['seconds']:.0f} s, {total:,} things done: {'; '.join(short) if short else 'PASSED'}")
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
