@@ -79,7 +79,7 @@ CASES: tuple[HttpCase, ...] = (
     ),
     http(
         "trace of a model, set for all and for it",
-        "H122",
+        "H122 T2",
         get(_OF_MODEL),
         before=(
             post(_TRACE, b'{"trace_rate":"7","log_frequency":"3"}'),
