@@ -12,10 +12,16 @@ TURN_NS = 200_000
 SLOW_SHARE = 0.01
 WINDOW = 512
 ENOUGH = 16
-PRICE_NS = 20_000
+RUNS_PER_LONG = 5
 PLACED_BYTES = 4 << 20
 """How much of a batch's outputs the loop writes to where they are wanted: 0.4 ms at the usual 10 GB/s, which is what
 sending as much would take. That is no time of the model, so `Quickness` is not told of it."""
+
+
+def price_of(ns: int) -> int:
+    """The quick runs on a thread that pay for a long one on the loop: with the square of its length, since hiccups of
+    the system last a few milliseconds, and what a model does to everybody may last much longer."""
+    return RUNS_PER_LONG * ns * ns // LONG_NS**2
 
 
 class _Size:
@@ -33,7 +39,7 @@ class Quickness:
 
     A size is quick when it was seen often enough and less than one run in a hundred took longer than 50 us (a moving
     share, so that one interruption by the operating system is not taken for the model's fault). A run of over 1 ms on
-    the loop sends the whole version back to its threads until it has paid: one quick run for every 20 us that it took.
+    the loop sends the whole version back to its threads until it has paid (`price_of`).
     A long run meanwhile, though it delayed nobody, has its own price.
     """
 
@@ -62,7 +68,7 @@ class Quickness:
         if slow or size.slow_share:
             size.slow_share += (slow - size.slow_share) / min(size.runs, WINDOW)
         if ns >= LONG_NS and (on_loop or self._penance):
-            self._penance = max(self._penance, ns // PRICE_NS)
+            self._penance = max(self._penance, price_of(ns))
         elif self._penance and not slow:
             self._penance -= 1
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.inline import ENOUGH, LONG_NS, PRICE_NS, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget
+from halimede.scheduling.inline import ENOUGH, LONG_NS, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget, price_of
 from tests.fakes import echo
 from tests.scheduling.rig import Rig
 
@@ -78,18 +78,23 @@ def test_quickness_wants_a_long_run_paid_by_quick_ones(long: int) -> None:
     quickness = seen(1, 4 * WINDOW)
     for _ in range(3):  # it is as dear the third time as the first: the system's hiccups do not add up
         quickness.ran(1, long, on_loop=True)
-        for _ in range(long // PRICE_NS - 1):
+        for _ in range(price_of(long) - 1):
             quickness.ran(1, 1, False)
         assert not quickness.allows(1)
         quickness.ran(1, 1, False)
         assert quickness.allows(1)
 
 
+@pytest.mark.parametrize(("milliseconds", "runs"), [(1, 5), (4, 80), (20, 2000), (200, 200_000)])
+def test_price_grows_faster_than_what_it_is_for(milliseconds: int, runs: int) -> None:
+    assert price_of(milliseconds * 1_000_000) == runs
+
+
 def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
     quickness = seen(1, 4 * WINDOW)
     quickness.ran(1, LONG_NS, on_loop=True)
     quickness.ran(1, 2 * LONG_NS, on_loop=False)
-    for _ in range(2 * LONG_NS // PRICE_NS - 1):
+    for _ in range(price_of(2 * LONG_NS) - 1):
         quickness.ran(1, 1, False)
     assert not quickness.allows(1)
 
@@ -97,7 +102,7 @@ def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
 def test_quickness_takes_a_slow_run_for_no_payment() -> None:
     quickness = seen(1, 4 * WINDOW)
     quickness.ran(1, LONG_NS, on_loop=True)
-    for _ in range(LONG_NS // PRICE_NS - 1):
+    for _ in range(price_of(LONG_NS) - 1):
         quickness.ran(1, 1, False)
     quickness.ran(1, QUICK_NS, on_loop=False)
     assert not quickness.allows(1)

@@ -18,7 +18,6 @@ from halimede.transport.http2.frames import (
     RST_STREAM,
     SETTINGS,
     STREAM_ID,
-    WINDOW_UPDATE,
     Code,
     ConnectionFault,
     Setting,
@@ -89,7 +88,6 @@ class Connection(FrameReader, Generic[H]):
         self._closing = False
         self._frames = {
             SETTINGS: self._on_settings,
-            WINDOW_UPDATE: self._on_window_update,
             RST_STREAM: self._on_rst_stream,
             PING: self._on_ping,
             PRIORITY: self._on_priority,
@@ -287,13 +285,11 @@ class Connection(FrameReader, Generic[H]):
             self.out.apply(number, value, self._streams.values())
         self.out.put_control(_SETTINGS_ACK)
 
-    def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
+    def on_window_update(self, stream_id: int, increment: int) -> None:
         """Section 6.9."""
-        if len(payload) != 4:
-            raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
-        self._flood(self._floods.allow_window_update(self.out.data_frames), "WINDOW_UPDATE")
-        increment = int.from_bytes(payload) & MAX_WINDOW
         out = self.out
+        if not self._floods.allow_window_update(out.data_frames):
+            raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many: WINDOW_UPDATE")
         if not stream_id:
             if not increment:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
@@ -312,7 +308,7 @@ class Connection(FrameReader, Generic[H]):
         stream.window += increment
         if stream.window > MAX_WINDOW:
             self._reset_because(stream, Code.FLOW_CONTROL_ERROR)
-        else:
+        elif stream.queued:
             out.wake(stream)
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:

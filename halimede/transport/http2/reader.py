@@ -19,6 +19,7 @@ from halimede.transport.http2.frames import (
     HEAD_BYTES,
     HEADERS,
     LEAST_MAX_FRAME,
+    MAX_WINDOW,
     PADDED,
     PING,
     PREFACE,
@@ -39,7 +40,7 @@ MAX_BLOCK = 1 << 16
 """Bytes of a header block, and the largest frame that must be in the scratch buffer as a whole."""
 MAX_CONTINUATIONS = 64
 
-_WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, WINDOW_UPDATE, RST_STREAM, PING, PRIORITY))
+_WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, RST_STREAM, PING, PRIORITY))
 """The kinds that are handed on whole; DATA and those that are skipped may come in parts."""
 
 
@@ -110,6 +111,9 @@ class FrameReader(asyncio.BufferedProtocol):
 
     def on_continued(self, stream_id: int) -> None:
         """A header block has begun that does not end in its first frame."""
+        raise NotImplementedError
+
+    def on_window_update(self, stream_id: int, increment: int) -> None:
         raise NotImplementedError
 
     def on_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
@@ -188,6 +192,13 @@ class FrameReader(asyncio.BufferedProtocol):
                 if flags & PADDED and length and start == end:
                     return at  # its padding is not known yet
                 at = self._begin_data(start, length, flags, stream_id)
+            elif kind == WINDOW_UPDATE:  # next to DATA and HEADERS the most frequent kind
+                if length != 4:
+                    raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
+                if stop > end:
+                    return at
+                self.on_window_update(stream_id, int.from_bytes(received[start:stop]) & MAX_WINDOW)
+                at = stop
             elif kind in _WHOLE:
                 if length > MAX_BLOCK:
                     raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
