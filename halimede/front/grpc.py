@@ -32,12 +32,12 @@ from halimede.wire.grpc import (
     InferDecoder,
     InferEncoder,
     InferMessage,
-    raw_offset,
     stream_empty_final,
     stream_failure,
     stream_refusal,
 )
 from halimede.wire.grpc_admin import EXCHANGES, HEALTH, Exchange
+from halimede.wire.grpc_scan import raw_offset
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ clients repeat it, is remembered compiled. Used by one thread at a time; raises 
 import re
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
@@ -18,12 +18,14 @@ from halimede.requests import InferRequest, InferResponse, Parameter, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
     SHARED_MEMORY,
+    Settings,
     input_memory,
     no_data,
     read_outputs,
     read_parameters,
     refuse_duplicates,
 )
+from halimede.wire.grpc_scan import Layout, Scan, scan_message
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -105,16 +107,26 @@ class _Head:
 
 
 class InferMessage:
-    """A ModelInferRequest whose top level has been read. `empty_final` (G31) is known once the decoder has made the
-    request of it."""
+    """A ModelInferRequest whose top level has been read. `parameters` are protobuf's, and their `text`, or the
+    `settings` that they are known to mean. `empty_final` (G31) is known once the decoder has made the request of it."""
 
-    __slots__ = ("empty_final", "head", "id", "parameters", "raws")
+    __slots__ = ("empty_final", "head", "id", "parameters", "raws", "settings", "text")
 
-    def __init__(self, id: str, head: _Head, parameters: Any, raws: Sequence[Buffer]) -> None:
+    def __init__(
+        self,
+        id: str,
+        head: _Head,
+        raws: Sequence[Buffer],
+        settings: Settings | None = None,
+        parameters: Any = None,
+        text: bytes = b"",
+    ) -> None:
         self.id = id
         self.head = head
-        self.parameters = parameters
         self.raws = raws
+        self.settings = settings
+        self.parameters = parameters
+        self.text = text
         self.empty_final = False
 
     @property
@@ -133,31 +145,6 @@ class InferMessage:
         return version_of(self.head.model_version) if known is None else known
 
 
-class _Layout:
-    """Where the id and the raw contents lie in messages of one length, and what the rest of those messages said.
-
-    A message of this length with the same bytes in all other places has the same tags and sizes at the same positions,
-    so it need not be read again: only the id and the raw contents differ.
-    """
-
-    __slots__ = ("first", "heads", "id", "raws", "rest")
-
-    def __init__(self, length: int, id: slice | None, raws: Sequence[slice]) -> None:
-        holes = sorted([id, *raws] if id else raws, key=lambda hole: hole.start)
-        starts, ends = [0, *(hole.stop for hole in holes)], [*(hole.start for hole in holes), length]
-        self.first, *self.rest = map(slice, starts, ends)
-        self.id = id
-        self.raws = raws
-        self.heads: dict[bytes, _Head] = {}
-
-    def key(self, message: Buffer) -> bytes:
-        """All of the message but the id and the raw contents."""
-        key = bytes(message[self.first])
-        for piece in self.rest:
-            key += message[piece]
-        return key
-
-
 class InferDecoder:
     """ModelInferRequest to InferRequest, in two steps because the real server looks at the model between them."""
 
@@ -165,45 +152,51 @@ class InferDecoder:
     HEADS_LIMIT = 256
 
     def __init__(self) -> None:
-        self._layouts: dict[int, _Layout] = {}
+        self._layouts: dict[int, Layout[tuple[_Head, Settings | None]]] = {}
         self._heads: dict[bytes, _Head] = {}
+        self._settings: dict[bytes, Settings] = {}
         self._remembered = 0
 
     def parse(self, message: Buffer) -> InferMessage:
         """Reads the top level. The result holds views of `message`. Raises Internal when it is no such message."""
         layout = self._layouts.get(len(message))
-        if layout is None or (head := layout.heads.get(layout.key(message))) is None:
+        if layout is None or (known := layout.known.get(layout.key(message))) is None:
             return self._read(message)
         view = memoryview(message)
         raws = [view[raw] for raw in layout.raws]
-        return InferMessage(_text(view[layout.id]) if layout.id else "", head, None, raws)
+        return InferMessage(_text(view[layout.id]) if layout.id else "", known[0], raws, known[1])
 
     def _read(self, message: Buffer) -> InferMessage:
         view = memoryview(message)
         try:
-            scan = _scan(view)
+            scan = scan_message(view)
         except IndexError:
             _unreadable()
         if scan is None:
             whole = parse(pb.ModelInferRequest, message)
-            return InferMessage(whole.id, _Head(whole), whole.parameters, whole.raw_input_contents)
-        values = parse(pb.ModelInferRequest, scan.parameters).parameters if scan.parameters else None
+            return InferMessage(whole.id, _Head(whole), whole.raw_input_contents, None, whole.parameters)
+        text = scan.parameters
+        settings = self._settings.get(text) if text else None
+        values = parse(pb.ModelInferRequest, text).parameters if text and settings is None else None
         request_id = _text(view[scan.id]) if scan.id else ""
         raws = [view[raw] for raw in scan.raws]
         head = self._heads.get(scan.head) if len(scan.head) <= self.HEAD_LIMIT else None
         if head is None:
             head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
-        elif not scan.parameters:
-            self._lay_out(message, scan, head)
-        return InferMessage(request_id, head, values, raws)
+        elif values is None:
+            self._lay_out(message, scan, (head, settings))
+        return InferMessage(request_id, head, raws, settings, values, text)
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:
         """The request for `version`, its tensors views of the message. Raises what is wrong with it (G16 to G23)."""
         head = incoming.head
         request = InferRequest(head.model_name, version)
         request.id = incoming.id
-        if incoming.parameters:
+        if incoming.settings is not None:
+            incoming.empty_final = incoming.settings.apply(request)
+        elif incoming.parameters:
             incoming.empty_final = read_parameters(request, incoming.parameters)
+            self._remember_settings(incoming, request)
         if head.whole is None:
             _fill(request, head, incoming.raws)
         else:
@@ -232,16 +225,22 @@ class InferDecoder:
         head.whole = None
         self._heads[head.text] = head
 
-    def _lay_out(self, message: Buffer, scan: "_Scan", head: _Head) -> None:
-        """Remembers a whole message but its id and its raw contents. At the second message with this head, since a head
-        that never comes again would only push others out."""
+    def _remember_settings(self, incoming: InferMessage, request: InferRequest) -> None:
+        if 0 < len(incoming.text) <= self.HEAD_LIMIT:
+            if len(self._settings) >= self.HEADS_LIMIT:
+                self._settings.clear()
+            self._settings[incoming.text] = Settings(request, incoming.empty_final)
+
+    def _lay_out(self, message: Buffer, scan: Scan, known: tuple[_Head, Settings | None]) -> None:
+        """Remembers a whole message but its id and its raw contents. At the second message with this head and these
+        parameters, since what never comes again would only push others out."""
         if self._remembered >= self.HEADS_LIMIT:
             self._layouts.clear()
             self._remembered = 0
         layout = self._layouts.get(len(message))
         if layout is None or layout.id != scan.id or layout.raws != scan.raws:
-            layout = self._layouts[len(message)] = _Layout(len(message), scan.id, scan.raws)
-        layout.heads[layout.key(message)] = head
+            layout = self._layouts[len(message)] = Layout(len(message), scan.id, scan.raws)
+        layout.known[layout.key(message)] = known
         self._remembered += 1
 
 
@@ -291,85 +290,7 @@ def _fill_in_regions(request: InferRequest, head: _Head, raws: Sequence[Buffer])
     request.in_regions = True
 
 
-_ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x22, 0x3A, 0x32
-_TAKEN_TAGS = (_ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG)
-
-
-class _Scan(NamedTuple):
-    """The top level of a message: the head that clients repeat, the parameters as a message of their own, and where the
-    id and the raw contents lie."""
-
-    head: bytes
-    parameters: bytes
-    id: slice | None
-    raws: list[slice]
-
-
-def _scan(view: memoryview) -> _Scan | None:
-    """None for a message with anything but length-delimited fields of numbers under 16: no client of the protocol sends
-    one. Raises IndexError when it is malformed."""
-    at, end, kept = 0, len(view), 0
-    pieces: list[memoryview] = []
-    parameters: list[memoryview] = []
-    raws: list[slice] = []
-    request_id: slice | None = None
-    while at < end:
-        tag, start, stop = _field(view, at)
-        if tag & 0x87 != 2:
-            return None
-        if stop > end:
-            raise IndexError
-        if tag in _TAKEN_TAGS:
-            if tag == _RAW_INPUT_TAG:
-                raws.append(slice(start, stop))
-            elif tag == _ID_TAG:
-                request_id = slice(start, stop)
-            else:
-                parameters.append(view[at:stop])
-            if kept < at:
-                pieces.append(view[kept:at])
-            kept = stop
-        at = stop
-    if kept < end:
-        pieces.append(view[kept:end])
-    return _Scan(b"".join(pieces), b"".join(parameters), request_id, raws)
-
-
-def raw_offset(start: Buffer) -> int:
-    """Where the bytes of the first raw tensor begin in the ModelInferRequest whose first bytes are `start`, so that a
-    transport can lay a large message out with that tensor on a boundary that runtimes like. 0 where no raw tensor
-    begins within `start`, or it is no such message."""
-    view, at = memoryview(start), 0
-    try:
-        while view[at] & 0x87 == 2:
-            tag, begin, stop = _field(view, at)
-            if tag == _RAW_INPUT_TAG:
-                return begin
-            at = stop
-    except IndexError:
-        pass
-    return 0
-
-
-def _field(view: memoryview, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of the contents of the length-delimited field at `at`. Raises IndexError beyond the end."""
-    tag, size, start = view[at], view[at + 1], at + 2
-    if size > 127:
-        size, start = _varint(view, at + 1)
-    return tag, start, start + size
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at` and where it ends. Raises IndexError when it does not end."""
-    value = shift = 0
-    while shift < 70:
-        byte = view[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise IndexError
+_ID_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x32
 
 
 class InferEncoder:

@@ -63,6 +63,28 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     return empty_final
 
 
+class Settings:
+    """What the parameters of a request said, to be said again of another with the same."""
+
+    NAMES = ("correlation_id", "sequence_start", "sequence_end", "priority", "timeout_us")
+
+    __slots__ = ("_custom", "_fields", "empty_final")
+
+    def __init__(self, request: InferRequest, empty_final: bool) -> None:
+        """`request` has been given the parameters, and nothing else that they could have said."""
+        self._fields = tuple((name, vars(request)[name]) for name in self.NAMES if name in vars(request))
+        self._custom = dict(request.parameters) if request.parameters else None
+        self.empty_final = empty_final
+
+    def apply(self, request: InferRequest) -> bool:
+        """As `read_parameters`."""
+        for name, value in self._fields:
+            setattr(request, name, value)
+        if self._custom is not None:
+            request.parameters = self._custom.copy()
+        return self.empty_final
+
+
 def _expect(key: str, kind: str | None, value: Any, *kinds: str) -> Any:
     if kind not in kinds:
         raise Invalid(f"invalid value type for '{key}' parameter, expected {' or '.join(kinds)}.")

@@ -15,7 +15,6 @@ from halimede.wire.grpc import (
     InferDecoder,
     InferEncoder,
     InferMessage,
-    raw_offset,
     stream_empty_final,
     stream_failure,
     stream_refusal,
@@ -212,11 +211,15 @@ def test_message_damaged_is_parsed_or_refused(extra: bytes, at: int, byte: int) 
 def summary(data: bytes, decoder: InferDecoder) -> object:
     """All that a request says, or the words of its refusal."""
     try:
-        _, request = parsed(data, decoder)
+        incoming, request = parsed(data, decoder)
     except Error as error:
         return type(error), error.message
+    settings = (request.correlation_id, request.sequence_start, request.timeout_us, incoming.empty_final)
     tensors = [(t.name, t.datatype, t.shape, bytes(t.memory.host())) for t in request.inputs.values()]
-    return request.model_name, request.version, request.id, request.parameters, request.outputs, tensors
+    return request.model_name, request.version, request.id, request.parameters, settings, request.outputs, tensors
+
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 @st.composite
@@ -225,7 +228,15 @@ def messages(draw: st.DrawFn) -> bytes:
     names = draw(st.lists(st.sampled_from(["A", "B", "CC"]), min_size=1, max_size=2, unique=True))
     raws = draw(st.lists(st.binary(min_size=4, max_size=6), max_size=3))
     version, name = draw(st.sampled_from(["", "1"])), draw(st.text("ab\x1aé", max_size=3))
-    data = message(*map(tensor, names), raws=tuple(raws), id=name, version=version)
+    said: dict[str, dict[str, Value]] = {
+        "": {},
+        "final": {EMPTY_FINAL: ("bool_param", True)},
+        "sequence": {"sequence_id": ("int64_param", 3), "sequence_start": ("bool_param", True)},
+        "custom": {"a": ("int64_param", 3), "timeout": ("int64_param", 1)},
+        "wrong": {"timeout": ("string_param", "x")},
+    }
+    parameters = said[draw(st.sampled_from(sorted(said)))]
+    data = message(*map(tensor, names), raws=tuple(raws), id=name, version=version, parameters=parameters)
     return data + draw(st.sampled_from([b"", b"", b"\x1a\x01y", b"\x3a\x02zz"]))
 
 
@@ -246,7 +257,31 @@ def test_layouts_are_remembered_within_a_bound() -> None:
         for _ in range(3):
             _, request = parsed(message(tensor(), raws=(bytes(n),)), decoder)
             assert request.inputs["INPUT0"].memory.byte_size == n
-        assert sum(len(layout.heads) for layout in decoder._layouts.values()) <= decoder.HEADS_LIMIT
+        assert sum(len(layout.known) for layout in decoder._layouts.values()) <= decoder.HEADS_LIMIT
+
+
+def test_parameters_are_remembered_within_a_bound() -> None:
+    decoder = InferDecoder()
+    for n in range(3 * decoder.HEADS_LIMIT):
+        parameters: dict[str, Value] = {"n": ("int64_param", n), "sequence_id": ("int64_param", n + 1)}
+        for _ in range(3):
+            _, request = parsed(message(tensor(), raws=(PAIR,), parameters=parameters), decoder)
+            assert (request.parameters, request.correlation_id) == ({"n": n}, n + 1)
+        assert len(decoder._settings) <= decoder.HEADS_LIMIT
+
+
+def test_parameters_that_are_remembered_belong_to_each_request() -> None:
+    decoder = InferDecoder()
+    for _ in range(4):
+        incoming, request = parsed(
+            message(tensor(), raws=(PAIR,), parameters={"a": ("int64_param", 1), EMPTY_FINAL: ("bool_param", True)}),
+            decoder,
+        )
+        assert request.parameters == {"a": 1}
+        assert incoming.empty_final
+        request.parameters["b"] = 2
+        _, plain = parsed(message(tensor(), raws=(PAIR,)), decoder)
+        assert plain.parameters is None
 
 
 def test_requests_have_equal_forms_when_they_say_the_same_of_their_tensors() -> None:
@@ -261,28 +296,11 @@ def test_requests_have_equal_forms_when_they_say_the_same_of_their_tensors() -> 
     assert parsed(other, decoder)[1].form not in (None, second)
 
 
-@pytest.mark.parametrize("size", [8, 200, 100_000])
-def test_raw_offset_is_where_the_first_raw_contents_begin(size: int) -> None:
-    first, second = b"\xaa" * size, b"\xbb" * size
-    data = message(tensor("A"), tensor("B"), raws=(first, second), outputs=("OUT",), id="x")
-    at = raw_offset(data[:100])
-    assert data[at : at + size] == first
-    assert data[at - 1] != first[0]
-
-
-@pytest.mark.parametrize(
-    "start", [b"", b"\x0a", b"\x0a\x01m", message(tensor()), b"\x0a\x7f", b"\x08\x05\x3a\x01a", b"\x0a" + b"\xff" * 90]
-)
-def test_raw_offset_where_none_is_seen(start: bytes) -> None:
-    assert raw_offset(start) == 0
-
-
 def wrong_type(key: str, kinds: str) -> str:
     return f"invalid value type for '{key}' parameter, expected {kinds}."
 
 
 CUSTOM = "int64_param, bool_param, or string_param"
-EMPTY_FINAL = "triton_enable_empty_final_response"
 PARAMETERS_BAD: list[tuple[str, Value, str]] = [
     ("sequence_id", ("bool_param", True), wrong_type("sequence_id", "int64_param or string_param")),
     ("sequence_id", ("uint64_param", 1), wrong_type("sequence_id", "int64_param or string_param")),
