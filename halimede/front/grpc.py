@@ -294,6 +294,8 @@ class InferStream:
         request.decoupled_ok = True
         request.most_ahead = self._service.most_ahead
         reply.key = self._service.port.infer(request, reply)
+        if self._over:  # its own first answer has ended the call
+            self._service.port.cancel(reply.key)
 
     def deliver(self, reply: "_StreamReply", answer: Answer, final: bool) -> bool:
         """Sends an answer, or holds it until those before it in the line are sent. False when the call is full."""

@@ -19,8 +19,8 @@ from halimede.transport.grpc_messages import (
     percent_encoded,
     timeout_seconds,
 )
-from halimede.transport.http2.connection import MAX_HEADER_LIST
 from halimede.transport.http2.headers import Fields, RequestHead
+from halimede.transport.http2.listener import MAX_HEADER_LIST
 
 OK_STATUS: Fields = ((b"grpc-status", b"0"),)
 _ACCEPTED = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())

@@ -4,6 +4,7 @@ Knows the RPCs of a service by path and no inference words. Event-loop thread on
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 from halimede.transport.buffers import Buffers
 from halimede.transport.grpc_calls import Bidirectional, Rpcs
 from halimede.transport.grpc_heads import CallHead, HeadCompiler
-from halimede.transport.grpc_messages import MessageFault
+from halimede.transport.grpc_messages import INTERNAL, MessageFault
 from halimede.transport.grpc_streams import RefusedCall, StreamCall, UnaryCall
 from halimede.transport.http2.connection import Connection
 from halimede.transport.http2.frames import Code, StreamFault
@@ -23,6 +24,8 @@ from halimede.transport.http2.listener import Listener
 from halimede.transport.http2.outbox import Outbox
 from halimede.transport.http2.stream import Stream
 from halimede.transport.sockets import Listening, serve_at
+
+log = logging.getLogger(__name__)
 
 ABORT_SECONDS = 1.0
 """For the last frames to leave when a server stops with calls still open."""
@@ -92,6 +95,9 @@ class GrpcServer:
                 return work()
             except MessageFault as fault:
                 return fault
+            except Exception:
+                log.exception("work beside the event loop broke")
+                return MessageFault(INTERNAL, "internal error")
 
         future = asyncio.get_running_loop().run_in_executor(None, run)
         future.add_done_callback(lambda finished: done(finished.result()))

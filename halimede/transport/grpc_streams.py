@@ -216,7 +216,7 @@ class UnaryCall(Call):
         if message is None:
             self.fail(INTERNAL, UNREADABLE)
         elif self.out.choked:
-            self.out.when_unchoked(partial(self._begin, flag, message))
+            self.out.when_unchoked(self, partial(self._begin, flag, message))
         else:
             self._begin(flag, message)
 
@@ -275,7 +275,10 @@ class UnaryCall(Call):
         else:
             self._server.off_loop(partial(deflate, self._answer, self._head.answers), self._send_compressed)
 
-    def _send_compressed(self, packed: tuple[int, Message]) -> None:
+    def _send_compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
+        if isinstance(packed, MessageFault):
+            self.send_trailers((*ANSWER_HEAD, status_field(packed.code)), *text_fields(packed.text))
+            return
         flag, answer = packed
         prefix = PREFIX.pack(flag, sum(map(len, answer)))
         self.send_whole(ENCODED_HEADS[self._head.answers], (prefix, *answer), OK_STATUS)
@@ -426,10 +429,14 @@ class StreamCall(Call):
         if self._status is not None:
             self._send_status(*self._status)
 
-    def _compressed(self, packed: tuple[int, Message]) -> None:
+    def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
         self._outbox.popleft()
         if self.over:
             self._outbox.clear()
+            return
+        if isinstance(packed, MessageFault):
+            self._outbox.clear()
+            self.fail(packed.code, packed.text)
             return
         self._send(*packed)
         self._compress()

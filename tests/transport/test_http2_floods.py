@@ -108,6 +108,29 @@ def test_flood_window_updates_that_answer_data_are_none() -> None:
     peer.echo()
 
 
+def test_flood_window_updates_of_calls_that_fail_are_none() -> None:
+    """Calls that are answered without data widen the windows all the same."""
+    bench = Bench()
+    peer = bench.peer()
+    for _ in range(2500):
+        peer.open(request("/t/Nowhere"), end=True)
+        peer.send_raw(window_update(0, 1) * 6)
+    assert not peer.transport.closing
+    peer.echo()
+
+
+def test_flood_of_cancelled_calls_with_large_answers_keeps_none_of_them() -> None:
+    """With a window that is never widened the answers cannot be sent; taken back, they are not kept either."""
+    bench = Bench()
+    peer = bench.peer()
+    for _ in range(200):
+        stream = peer.call("/t/Echo", bytes(30_000))
+        peer.send_raw(rst_stream(stream))
+    assert not peer.transport.closing
+    assert len(peer.protocol.out._turns) == 0
+    assert peer.protocol.out.pending == 0
+
+
 def test_flood_of_rapid_resets() -> None:
     """Calls that are taken back at once cost the client nothing and the server its service (CVE-2023-44487)."""
     bench = Bench()

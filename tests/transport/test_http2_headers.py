@@ -49,8 +49,6 @@ MALFORMED: dict[str, Fields] = {
     "line feed in a value": request("/t/Echo", ("key", "a\nb")),
     "carriage return in a value": request("/t/Echo", ("key", "a\rb")),
     "null in a value": request("/t/Echo", ("key", "a\0b")),
-    "space before a value": request("/t/Echo", ("key", " a")),
-    "tab after a value": request("/t/Echo", ("key", "a\t")),
     "connection": request("/t/Echo", ("connection", "close")),
     "keep-alive": request("/t/Echo", ("keep-alive", "timeout=5")),
     "proxy-connection": request("/t/Echo", ("proxy-connection", "close")),

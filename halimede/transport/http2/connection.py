@@ -5,11 +5,11 @@ Source: RFC 9113; a rule's section stands beside it. Event-loop thread only.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from halimede.transport.http2.frames import (
     ACK,
-    DEFAULT_WINDOW,
     GOAWAY,
     MAX_WINDOW,
     PING,
@@ -20,42 +20,27 @@ from halimede.transport.http2.frames import (
     STREAM_ID,
     Code,
     ConnectionFault,
-    Setting,
     StreamFault,
     frame,
     goaway,
     read_settings,
     rst_stream,
-    settings_frame,
-    window_update,
 )
 from halimede.transport.http2.headers import HeaderDecoder, are_trailers
 from halimede.transport.http2.keeper import Keeper
 from halimede.transport.http2.limits import Floods, LatestIds
-from halimede.transport.http2.listener import Listener
+from halimede.transport.http2.listener import CONNECTION_WINDOW, GREETING, MAX_CALLS, Listener
 from halimede.transport.http2.outbox import Outbox, Sender
-from halimede.transport.http2.reader import MAX_FRAME, FrameReader, Taker
-from halimede.transport.http2.stream import RECEIVE_WINDOW, Stream
+from halimede.transport.http2.reader import FrameReader, Taker
+from halimede.transport.http2.stream import Stream
 
 log = logging.getLogger(__name__)
 
-MAX_CALLS = 1024
-MAX_HEADER_LIST = 1 << 14
 MAX_SETTINGS = 32
 """In one frame: a change of the initial window is work for every open stream."""
-CONNECTION_WINDOW = 1 << 26
 WRITE_BUFFER = 1 << 20
 BACKLOG = 1 << 16
 """Bytes that a client which does not read may make the server write; then it is not read from either."""
-
-_OUR_SETTINGS = settings_frame(
-    {
-        Setting.MAX_CONCURRENT_STREAMS: MAX_CALLS,
-        Setting.INITIAL_WINDOW_SIZE: RECEIVE_WINDOW,
-        Setting.MAX_FRAME_SIZE: MAX_FRAME,
-        Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
-    }
-) + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
 _DRAIN_PING = b"drained?"
@@ -99,13 +84,13 @@ class Connection(FrameReader, Generic[H]):
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
         listener = self._listener
-        self.out = Outbox(self._transport, listener.loop.call_soon, self._finished, self._abandoned, self._refill)
+        self.out = Outbox(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
         listener.connections.add(self)
         self._keeper = Keeper(listener.loop, listener.keepalive, self)
         if listener.alpn and not _agreed_to_h2(transport):
             self._transport.close()
             return
-        self._transport.write(_OUR_SETTINGS)
+        self._transport.write(GREETING)
         if listener.draining:
             self.drain()
 
@@ -121,10 +106,25 @@ class Connection(FrameReader, Generic[H]):
         except Exception:
             log.exception("an HTTP/2 connection broke")
             self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
-        out.flush()
+        self._flush()
         if out.backlog > BACKLOG and self._reading and not self._closing:
             self._reading = False
             self._transport.pause_reading()
+
+    def _at_end(self, callback: Callable[[], None]) -> None:
+        """Runs it at the end of the loop's turn."""
+        self._listener.loop.call_soon(self._guarded, callback)
+
+    def _flush(self) -> None:
+        self._guarded(self.out.flush)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """The guard of every way to what waits to be sent: whom it calls belongs to the users of the streams."""
+        try:
+            step()
+        except Exception:
+            log.exception("an HTTP/2 connection broke while it wrote")
+            self._transport.abort()
 
     def eof_received(self) -> bool:
         """The client has closed its side: there can be no more calls, and its answers have no taker."""
@@ -149,7 +149,7 @@ class Connection(FrameReader, Generic[H]):
         if not self._reading:
             self._reading = True
             self._transport.resume_reading()
-        self.out.flush()
+        self._flush()
 
     # DATA.
 
@@ -288,7 +288,7 @@ class Connection(FrameReader, Generic[H]):
     def on_window_update(self, stream_id: int, increment: int) -> None:
         """Section 6.9."""
         out = self.out
-        if not self._floods.allow_window_update(out.data_frames):
+        if not self._floods.allow_window_update(out.data_frames + (self._last_id >> 1)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many: WINDOW_UPDATE")
         if not stream_id:
             if not increment:
@@ -315,11 +315,14 @@ class Connection(FrameReader, Generic[H]):
         """Section 6.4."""
         if len(payload) != 4:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
-        if stream_id > self._last_id or not stream_id & 1:
-            raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+        if not stream_id & 1:
+            raise ConnectionFault(Code.PROTOCOL_ERROR, "RST_STREAM on a stream that no client opens")
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._lose(stream)
+        # gRPC's C++ core may take back a call whose head it has not sent yet (its issues 19655 and 38758). By the RFC
+        # the connection would end for it, and all other calls with it.
+        if stream is not None or stream_id > self._last_id:
             self._flood(self._floods.cancels.take(self._now()), "cancelled calls")
             self._close_if_done()
 
@@ -469,7 +472,7 @@ class Connection(FrameReader, Generic[H]):
 
     def _fail(self, fault: ConnectionFault) -> None:
         """Section 5.4.1."""
-        log.debug("HTTP/2: %s: %s", fault.code.name, fault.text)
+        log.info("gRPC connection ended by the server: %s: %s", fault.code.name, fault.text)
         self.out.put_control(goaway(self._last_id, fault.code, fault.text))
         self.stop_reading()
         streams, self._streams = self._streams, {}

@@ -192,7 +192,9 @@ def are_trailers(fields: Sequence[Field]) -> bool:
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible characters without capitals and colons."""
-_VALUE = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])")
+_VALUE = re.compile(rb"[^\0\r\n]*")
+"""Blanks at the ends are let pass, against section 8.2.1: clients of gRPC send them in metadata, and its servers take
+them."""
 
 
 def _is_well_formed(name: bytes, value: bytes) -> bool:

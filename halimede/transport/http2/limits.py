@@ -6,9 +6,9 @@ Times are in seconds of the loop's clock. Each is asked from the event-loop thre
 from dataclasses import dataclass
 
 NEVER = float("-inf")
-IDLE_UPDATES, UPDATES_PER_DATA = 10_000, 8
-"""Window updates that a client may send in all, and for each DATA frame that it was sent. Not by time: a client that is
-answered 12,000 times a second sends 30,000 of them."""
+IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
+"""Window updates that a client may send in all, and for each call and DATA frame. Not by time: a client that is answered
+12,000 times a second sends 30,000 of them."""
 IDLE_PING_INTERVAL = 7200.0
 """Between pings while no call is open, where those are not permitted (gRPC's rule)."""
 
@@ -50,11 +50,11 @@ class Floods:
         """Frames that bring nothing: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
         self._updates = 0
 
-    def allow_window_update(self, data_frames: int) -> bool:
-        """Notes a window update of a client that was sent so many frames of data, which it answers; False when it was
-        one too many."""
+    def allow_window_update(self, occasions: int) -> bool:
+        """Notes a window update of a client that had so many occasions to send some: calls, and frames of data that it
+        was sent. False when it was one too many."""
         self._updates += 1
-        return self._updates <= IDLE_UPDATES + UPDATES_PER_DATA * data_frames
+        return self._updates <= IDLE_UPDATES + UPDATES_PER_OCCASION * occasions
 
 
 class LatestIds:

@@ -3,12 +3,27 @@
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from halimede.transport.http2.frames import DEFAULT_WINDOW, Setting, settings_frame, window_update
 from halimede.transport.http2.headers import RequestHead
 from halimede.transport.http2.keeper import Loop
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.http2.outbox import Outbox
-from halimede.transport.http2.reader import Scratch
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.reader import MAX_FRAME, Scratch
+from halimede.transport.http2.stream import RECEIVE_WINDOW, Stream
+
+MAX_CALLS = 1024
+MAX_HEADER_LIST = 1 << 14
+CONNECTION_WINDOW = 1 << 26
+
+GREETING = settings_frame(
+    {
+        Setting.MAX_CONCURRENT_STREAMS: MAX_CALLS,
+        Setting.INITIAL_WINDOW_SIZE: RECEIVE_WINDOW,
+        Setting.MAX_FRAME_SIZE: MAX_FRAME,
+        Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST,
+    }
+) + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+"""What every connection begins with (3.4)."""
 
 H = TypeVar("H")
 

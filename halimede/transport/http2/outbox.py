@@ -7,6 +7,7 @@ loop. Event-loop thread only.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from halimede.tensors import Buffer
@@ -48,6 +49,7 @@ class Sender(Protocol):
 
     def take(self, limit: int) -> list[Buffer]: ...
     def relieved(self) -> None: ...
+    def drop(self) -> None: ...
     def put_trailers(self) -> None: ...
 
 
@@ -108,12 +110,12 @@ class Outbox:
         self._size = 0
         self._turns: deque[Sender] = deque()
         self._flush_due = False
-        self._deferred: deque[Callable[[], None]] = deque()
+        self._deferred: dict[Sender, Callable[[], None]] = {}
 
     # Putting frames.
 
     def put(self, frames: bytes) -> None:
-        """Whole frames that no window counts."""
+        """Whole frames that no window counts; they give the client its pings back, as gRPC has it."""
         self._frames.append(frames)
         self._size += len(frames)
         self.sent_data = True
@@ -146,7 +148,7 @@ class Outbox:
 
     def grant(self, stream_id: int, count: int) -> None:
         """Lets the peer send more on a stream, or (0) on the connection."""
-        self.put_control(window_update(stream_id, count))
+        self.put(window_update(stream_id, count))
 
     def reset(self, stream: Sender, code: Code) -> None:
         self.put_control(rst_stream(stream.id, code))
@@ -178,14 +180,14 @@ class Outbox:
         elif number == Setting.ENABLE_PUSH and value > 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
 
-    def when_unchoked(self, begin: Callable[[], None]) -> None:
-        """Calls `begin` once, when the client has taken enough of what waits for it."""
-        self._deferred.append(begin)
+    def when_unchoked(self, stream: Sender, begin: Callable[[], None]) -> None:
+        """Calls `begin` once, when the client has taken enough of what waits for it, unless the stream is over then."""
+        self._deferred[stream] = begin
 
     def _unchoke(self) -> None:
         self.unchoked()
         while self._deferred and not self.choked:
-            self._deferred.popleft()()
+            self._deferred.pop(next(iter(self._deferred)))()
 
     def enqueue(self, stream: Sender, size: int) -> None:
         """`size` more bytes wait on the stream."""
@@ -201,9 +203,14 @@ class Outbox:
                 self._schedule()
 
     def forget(self, stream: Sender) -> None:
-        """The stream is over: what it had queued is not sent any more. It leaves the turns when its own comes."""
+        """The stream is over: what it had queued is not sent any more, and not kept."""
+        self._deferred.pop(stream, None)
+        if stream.waiting:
+            stream.waiting = False
+            with suppress(ValueError):  # its turn may be just now
+                self._turns.remove(stream)
         self._sent(stream.queued)
-        stream.queued = 0
+        stream.drop()
 
     def _pump(self) -> None:
         """Puts the data that may go out now, a frame of each stream in turn."""

@@ -184,6 +184,11 @@ class Stream:
             self.queued -= length
         return taken
 
+    def drop(self) -> None:
+        """What is queued will not be sent."""
+        self.queue = None
+        self.queued = 0
+
     def relieved(self) -> None:
         """After a part of the queue was sent: wakes the sender that waits."""
         if self._full and self.queued < FULL // 2:
