@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 NEVER = float("-inf")
 IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
-"""Window updates that a client may send in all, and for each call and DATA frame. Not by time: a client that is answered
-12,000 times a second sends 30,000 of them."""
+"""Window updates that a client may send in all, and for each call and DATA frame. Not by time: a client that is
+answered 12,000 times a second sends 30,000 of them."""
 IDLE_PING_INTERVAL = 7200.0
 """Between pings while no call is open, where those are not permitted (gRPC's rule)."""
 
