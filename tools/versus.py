@@ -308,8 +308,8 @@ def settle(servers: Sequence[Server]) -> None:
 
 
 def run_load(command: list[str], threads: int, limit: float, out: Path) -> tuple[str, int]:
-    """Runs perf_analyzer; what it said and its exit status. Raises RuntimeError when it does not end in time, unless all
-    was measured and is written: it may hang while it ends its own streams, whichever server they go to."""
+    """Runs perf_analyzer; what it said and its exit status. Raises RuntimeError when it does not end in time, unless
+    all was measured and is written: it may hang while it ends its own streams, whichever server they go to."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
         prefer_main_thread(load.pid, threads)
         try:

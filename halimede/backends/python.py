@@ -75,14 +75,16 @@ class _Flight:
     """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
 
     `running` until the worker can take the next batch. Senders may answer after that. `taken` is how much the readers
-    of requests with many responses took, `due` from where on the worker shall be told.
+    of requests with many responses took, `due` from where on the worker shall be told. `places` are where the requests
+    stood in the batch that the responses belong to: some of it may have been left out.
     """
 
-    __slots__ = ("due", "missing", "requests", "responses", "running", "taken")
+    __slots__ = ("due", "missing", "places", "requests", "responses", "running", "taken")
 
-    def __init__(self, requests: Sequence[BatchedRequest], responses: Responses) -> None:
+    def __init__(self, requests: Sequence[BatchedRequest], responses: Responses, places: Sequence[int]) -> None:
         self.requests = requests
         self.responses = responses
+        self.places = places
         self.missing = set(range(len(requests)))
         self.running = True
         self.taken: list[int] | None = None
@@ -92,20 +94,21 @@ class _Flight:
         index, final, outputs, error, parameters = answer
         if final:
             self.missing.discard(index)
+        place = self.places[index]
         if error is None:
-            self.responses.send(index, outputs, final, parameters)
+            self.responses.send(place, outputs, final, parameters)
         else:
-            self.responses.fail(index, error, final)
+            self.responses.fail(place, error, final)
 
     def fail(self, error: Error) -> None:
         for i in sorted(self.missing):
-            self.responses.fail(i, error)
+            self.responses.fail(self.places[i], error)
         self.missing.clear()
 
     def finish(self) -> None:
         """The worker says for itself whom nobody will answer, so that the others get their answers later."""
         self.running = False
-        self.responses.finished(self.missing)
+        self.responses.finished([self.places[i] for i in self.missing])
 
 
 class PythonInstance:
@@ -135,13 +138,22 @@ class PythonInstance:
         self._worker.attach(loop, self._arrived, self._lost)
 
     def execute(self, batch: Batch, responses: Responses) -> None:
-        """Raises Internal where the worker is gone (contract P10), or Error where a request cannot be passed on."""
+        """Raises Internal where the worker is gone (contract P10). A request that cannot be passed on fails alone."""
         if not self._worker.alive:
             raise _unhealthy(self._name)
         requests = batch.requests
+        places: Sequence[int] = range(len(requests))
         number = next(self._numbers)
-        buffers = requests_frame(number, requests)
-        self._flights[number] = _Flight(requests, responses)
+        try:
+            buffers = requests_frame(number, requests)
+        except Error:
+            places = _passable(requests, responses)
+            if not places:
+                responses.finished()
+                return
+            requests = [requests[i] for i in places]
+            buffers = requests_frame(number, requests)
+        self._flights[number] = _Flight(requests, responses, places)
         self._worker.send(buffers)
 
     def close(self) -> None:
@@ -190,7 +202,7 @@ class PythonInstance:
         if taken >= flight.due[index]:
             flight.due[index] = taken + frames.CREDIT_STEP
             credit = frames.frame(frames.CREDIT, [frames.NUMBER.pack(taken)], None, message.batch, index)
-            flight.responses.on_writable(index, partial(self._worker.send, credit))
+            flight.responses.on_writable(flight.places[index], partial(self._worker.send, credit))
 
     def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
         """Answers the one question that there is: whether the client of a request has gone (contract P82). Of a request
@@ -207,6 +219,19 @@ class PythonInstance:
             flight.fail(_unhealthy(self._name))
             if flight.running:
                 flight.finish()
+
+
+def _passable(requests: Sequence[BatchedRequest], responses: Responses) -> list[int]:
+    """Which requests a frame can carry. The others fail with what is wrong with them."""
+    passable = []
+    for i, request in enumerate(requests):
+        try:
+            requests_frame(0, [request])
+        except Error as error:
+            responses.fail(i, error)
+        else:
+            passable.append(i)
+    return passable
 
 
 def _unhealthy(name: str) -> Internal:

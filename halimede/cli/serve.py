@@ -142,7 +142,7 @@ class Server:
             await self._open_grpc(port)
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
-            front = HttpFront(port, offload, options.http_max_input_size, access)
+            front = HttpFront(port, offload, options.http_max_input_size, access, options.allow_client_shm)
             self._http = await self._listen(options.http, front.handle, loop)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:

@@ -3,8 +3,10 @@
 Each raises for the first thing that is wrong. Pure, any thread.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from math import prod
+from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelQueuePolicy
 
@@ -26,6 +28,7 @@ def check_config(message: Message) -> None:
 
 def _problems(message: Message) -> Iterator[str]:
     yield from _backend_problems(message)
+    yield from _filename_problems(message)
     if message.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {message.name}"
     if message.HasField("dynamic_batching"):
@@ -46,6 +49,13 @@ def _backend_problems(message: Message) -> Iterator[str]:
         yield f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
     if backend in PLATFORM_BACKENDS and PLATFORMS.get(platform) != backend:
         yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
+
+
+def _filename_problems(message: Message) -> Iterator[str]:
+    """What is opened, and run where it is code, lies in the version's directory: a configuration may come from afar."""
+    filename = message.default_model_filename
+    if Path(filename).is_absolute() or Path(os.path.normpath(filename)).parts[:1] == (os.pardir,):
+        yield f"'default_model_filename' must stay within the version directory for {message.name}, got '{filename}'"
 
 
 def _batcher_problems(message: Message) -> Iterator[str]:

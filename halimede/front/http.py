@@ -53,9 +53,17 @@ class Target:
 
 class HttpFront:
     """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
-    may have (contract H17); `access` says what is restricted and what is forwarded."""
+    may have (contract H17); `access` says what is restricted and what is forwarded, `client_memory`
+    whether clients may register shared memory (H90)."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, access: Access = OPEN) -> None:
+    def __init__(
+        self,
+        port: EnginePort,
+        offload: Offload,
+        max_input_size: int,
+        access: Access = OPEN,
+        client_memory: bool = True,
+    ) -> None:
         self._port = port
         self._offload = offload
         self._max_input_size = max_input_size
@@ -67,7 +75,7 @@ class HttpFront:
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
             *HttpAdmin(port, offload, max_input_size).routes(),
             Route(MODEL + "/(?:generate|generate_stream)", POST, Category.INFERENCE, self._not_yet),
-            *HttpSharedMemory(port).routes(),
+            *HttpSharedMemory(port, offload, max_input_size, client_memory).routes(),
         )
         self.routes = routes
         self._routes = [(re.compile(route.pattern.encode()), guarded(route, access.keys)) for route in routes]

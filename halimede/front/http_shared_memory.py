@@ -1,16 +1,17 @@
 """The HTTP routes of clients' shared memory: register, unregister, status (contract H90 to H96).
 
-Holds an engine port and no state. Event-loop thread only.
+Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
 """
 
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from halimede.errors import Error
+from halimede.errors import Error, Unsupported
 from halimede.front.access import Category
-from halimede.front.http_handling import GET, JSON, POST, Exchange, Handler, Route, ask, refuse
+from halimede.front.http_handling import GET, JSON, OFFLOAD_BYTES, POST, Exchange, Handler, Offload, Route, ask, refuse
 from halimede.service.port import (
+    MEMORY_DISABLED,
     CudaMemoryStatus,
     EnginePort,
     Query,
@@ -20,6 +21,7 @@ from halimede.service.port import (
 )
 from halimede.tensors import Buffer
 from halimede.wire import http_shared_memory as wire
+from halimede.wire.http_admin import check_size
 
 A = TypeVar("A")
 
@@ -27,35 +29,60 @@ _REGION = r"(?:/region/([^/]+))?"
 
 
 class HttpSharedMemory:
-    """`routes` are the rows."""
+    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17), `allowed` whether
+    clients may register memory at all."""
 
-    def __init__(self, port: EnginePort) -> None:
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, allowed: bool) -> None:
         self._port = port
+        self._offload = offload
+        self._limit = max_input_size
+        self._allowed = allowed
 
     def routes(self) -> tuple[Route, ...]:
         system, cuda = r"/v2/systemsharedmemory" + _REGION, r"/v2/cudasharedmemory" + _REGION
         return (
             _route(system + "/status()", GET, self._telling(SystemMemoryStatus, wire.encode_system_status)),
-            _route(system + "/register()", POST, self._doing(wire.read_system_registration)),
+            _route(system + "/register()", POST, self._doing(self._limited(wire.read_system_registration))),
             _route(system + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.SYSTEM))),
             _route(cuda + "/status()", GET, self._telling(CudaMemoryStatus, wire.encode_cuda_status)),
-            _route(cuda + "/register()", POST, self._doing(wire.read_cuda_registration)),
+            _route(cuda + "/register()", POST, self._doing(self._limited(wire.read_cuda_registration))),
             _route(cuda + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.CUDA))),
         )
 
     def _doing(self, read: Callable[[str, Buffer], Query[None]]) -> Handler:
         """A handler that says what shall be done, read from the region's name (empty where the path has none) and the
-        body."""
+        body, which is not looked at where nothing may be registered (contract H90)."""
 
-        def handle(exchange: Exchange, region: str, _: str) -> None:
-            try:
-                query = read(region, exchange.body)
-            except Error as error:
-                refuse(exchange, error)
+        def asked(exchange: Exchange, query: Query[None] | Error) -> None:
+            if isinstance(query, Error):
+                refuse(exchange, query)
             else:
                 ask(self._port, exchange, query, lambda done: exchange.respond(200, JSON, ()))
 
+        def handle(exchange: Exchange, region: str, _: str) -> None:
+            query: Query[None] | Error
+            if len(exchange.body) > OFFLOAD_BYTES and self._allowed:
+                self._offload(lambda: self._read(read, region, exchange.body), lambda query: asked(exchange, query))
+                return
+            try:
+                query = self._read(read, region, exchange.body)
+            except Error as error:
+                query = error
+            asked(exchange, query)
+
         return handle
+
+    def _read(self, read: Callable[[str, Buffer], Query[None]], region: str, body: Buffer) -> Query[None]:
+        if not self._allowed:
+            raise Unsupported(MEMORY_DISABLED)
+        return read(region, body)
+
+    def _limited(self, read: Callable[[str, Buffer], Query[None]]) -> Callable[[str, Buffer], Query[None]]:
+        def limited(region: str, body: Buffer) -> Query[None]:
+            check_size(body, self._limit)
+            return read(region, body)
+
+        return limited
 
     def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> Handler:
         def handle(exchange: Exchange, region: str, _: str) -> None:

@@ -57,15 +57,14 @@ class LoadedVersion:
 
 @dataclass(slots=True)
 class LoadResult:
-    """What came of a load: each version opened or the error why not; or the error of the model as a whole."""
+    """What came of a load: each version that was asked for, opened or the error why not."""
 
     name: str
     versions: dict[int, LoadedVersion | Error] = field(default_factory=dict)
-    error: Error | None = None
 
     @property
     def failed(self) -> bool:
-        return self.error is not None or any(isinstance(v, Error) for v in self.versions.values())
+        return any(isinstance(v, Error) for v in self.versions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +94,9 @@ def survey(found: FoundModel, options: LoadOptions) -> Survey:
     return Survey(draft.backend, tuple(numbers), seen)
 
 
-def load(found: FoundModel, backends: Backends, options: LoadOptions) -> LoadResult:
-    """Opens every version that the model's policy asks for. Never raises: what goes wrong is in the result."""
-    try:
-        versions = survey(found, options).versions
-    except Error as error:
-        return LoadResult(found.name, error=error)
-    except Exception as error:
-        log.exception("loading model '%s' broke", found.name)
-        return LoadResult(found.name, error=Internal(f"{type(error).__name__}: {error}"))
-    if isinstance(versions, Error):
-        return LoadResult(found.name, error=versions)
-    return LoadResult(found.name, {number: _load_version(found, number, backends, options) for number in versions})
+def load(found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions) -> LoadResult:
+    """Opens these versions, which a survey found. Never raises: what goes wrong is in the result."""
+    return LoadResult(found.name, {number: _load_version(found, number, backends, options) for number in numbers})
 
 
 def _read(found: FoundModel, options: LoadOptions) -> Draft:

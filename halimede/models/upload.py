@@ -37,7 +37,7 @@ class Upload:
         self._users = users
 
     def let_go(self) -> bool:
-        """One of them is closed now; whether it was the last, after which `remove` may be called."""
+        """One of them is closed; whether it was the last, after which `remove` may be called."""
         self._users -= 1
         return not self._users
 

@@ -58,7 +58,7 @@ class Mapping:
 
     The segment belongs to somebody else, who may shrink it or take its pages away at any time; touching what is not
     there would end this process. So `read` and `write` look first; only who shrinks it while a view is in use is not
-    caught.
+    caught. A page that was never written is made when it is touched, which ends this process where no memory is left.
     """
 
     __slots__ = ("_fd", "_offset", "_readable", "_writable", "byte_size")
@@ -81,10 +81,31 @@ class Mapping:
         os.close(self._fd)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """A read-only view of those bytes of the mapping. Raises OSError where the segment has become too short."""
-        if os.lseek(self._fd, 0, os.SEEK_END) < self._offset + stop:
+        """Those bytes, read-only: a view of the mapping, or a copy where some of them were never written.
+
+        Raises OSError where the segment has become too short."""
+        at, end = self._offset + start, self._offset + stop
+        status = os.fstat(self._fd)
+        if status.st_size < end:
             raise _shrunk()
-        return self._readable[start:stop]
+        if status.st_blocks * _BLOCK_BYTES >= status.st_size or at == end or self._hole(at) >= end:
+            return self._readable[start:stop]
+        return self._copy(at, stop - start)
+
+    def _hole(self, at: int) -> int:
+        """Where from `at` on the first page is that was never written, or the end of the segment."""
+        return os.lseek(self._fd, at, os.SEEK_HOLE)
+
+    def _copy(self, at: int, size: int) -> memoryview:
+        """Bytes of a segment as the system reads them: what was never written is zero, and takes no memory there."""
+        copied = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            count = os.preadv(self._fd, [copied[done:]], at + done)
+            if not count:
+                raise _shrunk()
+            done += count
+        return copied.toreadonly()
 
     def write(self, start: int, source: memoryview) -> None:
         """Copies `source` there. Raises OSError where the segment has become too short, or has no memory left."""

@@ -129,7 +129,8 @@ class Execution:
 
     def _placed(self, i: int, outputs: Sequence[Tensor] | None) -> Sequence[Tensor] | Error | None:
         """The outputs of one request, written where they have a destination, or why they could not be. On the thread
-        that ran the batch, so that large ones do not hold the loop."""
+        that answers: the instance's, so that large ones do not hold the loop, and the loop itself where the backend is
+        placed there."""
         if not outputs or not 0 <= i < len(self.requests):
             return outputs
         destinations = self.requests[i].destinations

@@ -94,8 +94,13 @@ class Flow:
     # On a thread of the producer.
 
     def enter(self, cost: int) -> None:
-        """Counts a response that is about to be sent; blocks while the window is full. Never blocks the event loop: a
-        backend that answers from there asks by `on_writable`. Any number of threads may come, one goes at a time."""
+        """Counts a response that is about to be sent; blocks while the window is full. Any number of threads may come,
+        one goes at a time. Never blocks the event loop, not even behind a thread that waits: a backend that answers
+        from there asks by `on_writable`, and its responses take no room from the threads."""
+        cost = max(cost, self._least_cost)
+        if get_ident() == self._loop_thread:
+            self._delivered -= cost
+            return
         with self._line:
             while self._is_full():
                 if self._room is None:
@@ -103,7 +108,7 @@ class Flow:
                 self._room.clear()
                 if self._is_full():  # the loop may have made room since
                     self._room.wait()
-            self._posted += max(cost, self._least_cost)
+            self._posted += cost
 
     def _is_full(self) -> bool:
-        return self._posted - self._taken >= WINDOW and not self.open and get_ident() != self._loop_thread
+        return self._posted - self._taken >= WINDOW and not self.open

@@ -380,8 +380,12 @@ class Runner:
         try:
             inference.reply.send(answer, True)
             if inference.flow is not None:
-                inference.flow.release()
                 self._responded(inference, answer, now)
+        except Exception as error:
+            self._broke(error)
+        try:
+            if inference.flow is not None:
+                inference.flow.release()
         except Exception as error:
             self._broke(error)
         try:

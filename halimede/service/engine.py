@@ -7,7 +7,7 @@ told and what it answers are plain values. Two engines run in one process withou
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import monotonic_ns
 from typing import TypeVar
@@ -74,7 +74,7 @@ class Engine:
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
         backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name)))
-        self._repository = RepositoryControl(options, loop, self._models, backends, gpus, self._open_version)
+        self._repository = RepositoryControl(options, loop, self._models, backends, gpus, self._open_versions)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
         elsewhere = {
@@ -102,10 +102,17 @@ class Engine:
         self._answers.ready = True
         return fine
 
-    def _open_version(self, loaded: LoadedVersion) -> ModelVersion:
-        """A version that serves; its statistics begin anew."""
-        statistics = Statistics()
-        version = ModelVersion(
+    def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
+        """Versions that serve. Their statistics begin anew, once all of them could be made: until then those of the
+        versions that they replace count on."""
+        fresh = [Statistics() for _ in loaded]
+        versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
+        for version, statistics in zip(versions, fresh, strict=True):
+            self._statistics[version.name, version.number] = statistics
+        return versions
+
+    def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
+        return ModelVersion(
             loaded,
             self._engine_loop,
             statistics,
@@ -113,8 +120,6 @@ class Engine:
             start_at=self._options.delay_scheduler,
             inline=self._options.inline_execution,
         )
-        self._statistics[version.name, version.number] = statistics
-        return version
 
     async def give_up(self) -> None:
         """Makes a `start` under way end soon: no further model is opened, workers that still load are killed."""

@@ -90,6 +90,10 @@ class RegionKind(Enum):
     CUDA = "CUDA"
 
 
+MEMORY_DISABLED: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+"""What registering and unregistering are refused with (contract H90)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegisterSystemMemory(Query[None]):
     """Contract H91, H92: a part of the POSIX segment that `key` names. Numbers are below 2**64, otherwise unchecked."""

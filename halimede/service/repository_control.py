@@ -6,10 +6,10 @@ threads. Knows no protocol and no inference: what a model is once it serves, it 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +32,10 @@ DUPLICATE = "model appears in two or more repositories"
 ALL_MODELS = "*"
 _CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth", ".pkl", ".sh"})
 _CODE_BACKENDS = frozenset({"python"})
+LOOKING_THREADS = 2
+"""For what is short but waits for the disk: repositories, configurations, files of a load."""
+CLOSING_THREADS = 32
+"""For what may hang: a version that does not close shall not keep the others from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +48,8 @@ class Origin:
 
 
 class RepositoryControl:
-    """`open_version` makes of an opened version one that serves. `operations` answer those questions of the port that
-    take a while."""
+    """`open_versions` makes of opened versions ones that serve, all or none. `operations` answer those questions of the
+    port that take a while."""
 
     def __init__(
         self,
@@ -54,14 +58,18 @@ class RepositoryControl:
         models: ModelTable,
         backends: BackendPool,
         gpus: tuple[int, ...],
-        open_version: Callable[[LoadedVersion], ModelVersion],
+        open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
     ) -> None:
         self._options = options
         self._loop = loop
         self._models = models
         self._backends = backends
-        self._open_version = open_version
-        self._threads = ThreadPoolExecutor(options.model_load_thread_count, "load")
+        self._open_versions = open_versions
+        # Apart from each other, so that nothing waits for a model that loads for long, or does not close.
+        self._loaders = ThreadPoolExecutor(options.model_load_thread_count, "load")
+        self._lookers = ThreadPoolExecutor(LOOKING_THREADS, "look")
+        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
+        self._killer = ThreadPoolExecutor(1, "kill")
         self._load_options = LoadOptions(
             auto_complete=options.auto_complete_config,
             config_name=options.model_config_name,
@@ -71,6 +79,7 @@ class RepositoryControl:
         )
         self._origins: dict[str, Origin] = {}
         self._uploads: dict[LoadedVersion, Upload] = {}
+        self._living: set[Upload] = set()
         self._turns: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Future[None]] = set()
@@ -125,7 +134,7 @@ class RepositoryControl:
 
     async def _load_at_start(self, found: FoundModel) -> bool:
         try:
-            seen = await self._thread(survey, found, self._load_options)
+            seen = await self._look(survey, found, self._load_options)
             if isinstance(seen.versions, Error):
                 raise seen.versions
         except Error as error:
@@ -148,7 +157,7 @@ class RepositoryControl:
     async def give_up(self) -> None:
         """Makes loads under way end soon: no further model is opened, workers that still load are killed."""
         self._ending = True
-        await self._loop.run_in_executor(None, self._backends.close)
+        await self._loop.run_in_executor(self._killer, self._backends.close)
 
     async def stop(self, timeout: float) -> bool:
         """Closes every version, and the backends after them, which kill what does not close in time; whether all
@@ -157,20 +166,26 @@ class RepositoryControl:
         for name in plan(self._models.names(), ()).unload:
             for version in self._models.ready_versions(name):
                 self._models.retire(version, self._close)
-        pending: set[asyncio.Future[None]] = set()
-        if self._closing:
-            _, pending = await asyncio.wait(set(self._closing), timeout=timeout)
-        if pending:
-            log.error("%d models did not close within %g s", len(pending), timeout)
-        await self._loop.run_in_executor(None, self._backends.close)
-        if self._tasks:
-            _, late = await asyncio.wait(set(self._tasks), timeout=timeout)
-            pending |= {*late, *self._closing}
-        return not pending
+        if not await self._ended(self._closing, timeout):
+            log.error("%d models did not close within %g s", len(self._closing), timeout)
+        until = self._loop.time() + timeout
+        killing = self._loop.run_in_executor(self._killer, self._backends.close)
+        finished = await self._ended({killing, *self._tasks}, timeout)
+        # What was killed closes now, and so does what loads under way had opened.
+        return await self._ended(self._closing, max(until - self._loop.time(), 0)) and finished
+
+    @staticmethod
+    async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
+        """Waits; whether all of it came to an end."""
+        return not work or not (await asyncio.wait(set(work), timeout=timeout))[1]
 
     def abandon(self) -> None:
-        """The threads take nothing more; what they do now, they finish."""
-        self._threads.shutdown(wait=False)
+        """The threads take nothing more; what they do now, they finish. No file of a load is left behind."""
+        for pool in (self._loaders, self._lookers, self._closers, self._killer):
+            pool.shutdown(wait=False)
+        for upload in self._living:
+            upload.remove()
+        self._living.clear()
 
     # Questions.
 
@@ -201,26 +216,28 @@ class RepositoryControl:
         _check_name(name)
         async with self._turn(name):
             try:
-                upload = await self._thread(_receive, query) if query.files else None
+                upload = await self._receive(query) if query.files else None
             except Error as error:
                 raise _not_polled(name, error) from error
             try:
                 await self._reload(query, upload)
             finally:
                 if upload is not None and not upload.used:
-                    await self._thread(upload.remove)
+                    await self._remove(upload)
 
     async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
         name = query.model
         try:
             found = await self._find(query, upload)
-            seen = await self._thread(survey, found, self._load_options)
+            seen = await self._look(survey, found, self._load_options)
         except Error as error:
             raise _not_polled(name, error) from error
         if upload is not None:
             self._allow_files(query, seen)
+        elif found.config is not None:
+            await self._allow_override(found, seen)
         origin = Origin(found.folder, found.config, seen.fingerprint)
-        if found.config is None and self._models.ready_versions(name) and self._origins.get(name) == origin:
+        if found.config is None and self._serves(name) and self._origins.get(name) == origin:
             return
         try:
             if isinstance(seen.versions, Error):
@@ -228,6 +245,11 @@ class RepositoryControl:
             await self._load(found, seen, seen.versions, upload)
         except Error as error:
             raise Invalid(f"load failed for model '{name}': {error}\n") from error
+
+    def _serves(self, name: str) -> bool:
+        """Whether the model is in service and none of its versions has lost what it runs on."""
+        versions = self._models.ready_versions(name)
+        return bool(versions) and all(version.healthy for version in versions)
 
     async def _find(self, query: LoadModel, upload: Upload | None) -> FoundModel:
         if upload is not None:
@@ -255,10 +277,24 @@ class RepositoryControl:
     def _allow_files(self, query: LoadModel, seen: Survey) -> None:
         """Files that would run as code need the operator's consent."""
         code = [path for path, _ in query.files if _CODE.intersection(Path(path.lower()).suffixes)]
-        if (code or seen.backend in _CODE_BACKENDS) and not self._options.allow_code_upload:
-            what = f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'"
+        if code or seen.backend in _CODE_BACKENDS:
+            self._allow_code(query.model, f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'")
+
+    async def _allow_override(self, found: FoundModel, seen: Survey) -> None:
+        """So does a configuration that makes code of files that are none by the repository's own."""
+        if seen.backend in _CODE_BACKENDS and not await self._is_code(replace(found, config=None)):
+            self._allow_code(found.name, f"a model of the backend '{seen.backend}'")
+
+    async def _is_code(self, found: FoundModel) -> bool:
+        try:
+            return (await self._look(survey, found, self._load_options)).backend in _CODE_BACKENDS
+        except Error:
+            return False  # nothing in the repository says so
+
+    def _allow_code(self, model: str, what: str) -> None:
+        if not self._options.allow_code_upload:
             raise Unsupported(
-                f"load of model '{query.model}' brings code ({what}). Start the server with '--allow-code-upload=true' "
+                f"load of model '{model}' brings code ({what}). Start the server with '--allow-code-upload=true' "
                 "to allow that."
             )
 
@@ -270,16 +306,16 @@ class RepositoryControl:
         """All versions come into service together, or none does. Raises Error with the reasons."""
         name = found.name
         self._models.loading(name, numbers)
-        result = await self._thread(load, found, self._backends, self._load_options)
+        result = await self._on(self._loaders, load, found, numbers, self._backends, self._load_options)
         opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
         if upload is not None:
             upload.hold(len(opened))
             self._uploads.update(dict.fromkeys(opened, upload))
         try:
-            failure = self._failure(result, numbers)
+            failure = self._failure(result)
             if failure is not None:
                 raise failure
-            versions = [self._open_version(version) for version in opened]
+            versions = self._open_versions(opened)
         except Exception as error:
             self._drop(name, opened, "unloaded" if isinstance(error, Error) else "Internal: it could not be published")
             raise
@@ -288,12 +324,11 @@ class RepositoryControl:
         for version in versions:
             log.info("successfully loaded '%s' version %d", name, version.number)
 
-    def _failure(self, result: LoadResult, numbers: Sequence[int]) -> Error | None:
+    def _failure(self, result: LoadResult) -> Error | None:
         """Why the load failed, if it did; the reason of each version is kept for the index."""
         if self._ending:
             return Unavailable("Server exiting")
-        outcomes = {number: result.error or result.versions.get(number) for number in numbers}
-        failures = {number: error for number, error in outcomes.items() if isinstance(error, Error)}
+        failures = {number: error for number, error in result.versions.items() if isinstance(error, Error)}
         for number, error in failures.items():
             log.error("failed to load '%s' version %d: %s: %s", result.name, number, error.word, error)
             self._models.refuse(result.name, number, f"{error.word}: {error}")
@@ -311,10 +346,13 @@ class RepositoryControl:
     # Threads, turns, ends.
 
     async def _scan(self) -> Catalog:
-        return await self._thread(scan, self._options.model_repositories)
+        return await self._look(scan, self._options.model_repositories)
 
-    async def _thread(self, work: Callable[..., A], *arguments: Any) -> A:
-        return await self._loop.run_in_executor(self._threads, partial(work, *arguments))
+    async def _look(self, work: Callable[..., A], *arguments: Any) -> A:
+        return await self._on(self._lookers, work, *arguments)
+
+    async def _on(self, pool: ThreadPoolExecutor, work: Callable[..., A], *arguments: Any) -> A:
+        return await self._loop.run_in_executor(pool, partial(work, *arguments))
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -337,14 +375,31 @@ class RepositoryControl:
         self._release(version.loaded)
 
     def _release(self, loaded: LoadedVersion) -> None:
-        """Closes an opened version on a thread, and removes the files that came for it with the last that uses them."""
+        """Closes an opened version on a thread."""
+        closing = self._loop.create_task(self._give_back(loaded))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    async def _give_back(self, loaded: LoadedVersion) -> None:
+        """The files that came for it go with the last that used them."""
+        await self._on(self._closers, loaded.close)
         upload = self._uploads.pop(loaded, None)
-        if upload is None or not upload.let_go():
-            future = self._loop.run_in_executor(None, loaded.close)
-        else:
-            future = self._loop.run_in_executor(None, _close_and_remove, loaded, upload)
-        self._closing.add(future)
-        future.add_done_callback(self._closing.discard)
+        if upload is not None and upload.let_go():
+            await self._remove(upload)
+
+    async def _receive(self, query: LoadModel) -> Upload:
+        """The files of a load in a directory of their own (contract H114)."""
+        if query.config is None:
+            raise Invalid("Load parameter 'config' must be specified for model file override")
+        upload = await self._look(Upload, query.model, query.files)
+        self._living.add(upload)
+        return upload
+
+    async def _remove(self, upload: Upload) -> None:
+        """Unless `abandon` did."""
+        if upload in self._living:
+            await self._look(upload.remove)
+            self._living.discard(upload)
 
 
 def _check_name(name: str) -> None:
@@ -354,19 +409,7 @@ def _check_name(name: str) -> None:
         raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
 
 
-def _receive(query: LoadModel) -> Upload:
-    """The files of a load in a directory of their own (contract H114)."""
-    if query.config is None:
-        raise Invalid("Load parameter 'config' must be specified for model file override")
-    return Upload(query.model, query.files)
-
-
 def _not_polled(name: str, error: Error) -> Internal:
     """What a client reads of a model that does not get as far as a version; the log has the reason (contract H118)."""
     log.error("failed to load '%s': %s", name, error)
     return Internal(f"failed to load '{name}', failed to poll from model repository")
-
-
-def _close_and_remove(loaded: LoadedVersion, upload: Upload) -> None:
-    loaded.close()
-    upload.remove()

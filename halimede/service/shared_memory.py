@@ -23,8 +23,6 @@ UINT64_MAX = 2**64 - 1
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
 """Segments of the real server's Python models, which may run beside this one."""
 
-DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-
 
 class CudaDriver(Protocol):
     """What can open another process's device memory. Raises CudaError."""
@@ -190,7 +188,7 @@ class SharedMemory:
 
     def _check_allowed(self) -> None:
         if not self._allowed:
-            raise Unsupported(DISABLED)
+            raise Unsupported(port.MEMORY_DISABLED)
 
     def _check_new(self, name: str) -> None:
         if name in self._regions:

@@ -45,6 +45,11 @@ def parse(kind: Any, message: Buffer) -> Any:
         _unreadable()
 
 
+def sendable(text: str) -> str:
+    """What a message can carry of a text: the name of a directory, or of what came over HTTP, need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _unreadable() -> NoReturn:
     raise Internal("Unable to parse request") from None
 

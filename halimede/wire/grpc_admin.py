@@ -42,7 +42,7 @@ from halimede.service.port import (
 )
 from halimede.tensors import Buffer
 from halimede.wire import grpc_shared_memory as regions
-from halimede.wire.grpc import parse, prefix, version_of
+from halimede.wire.grpc import parse, prefix, sendable, version_of
 from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number
 
 # grpc.health.v1.HealthCheckResponse with its one field, `status`, set.
@@ -128,19 +128,14 @@ def _read_index(message: Buffer) -> RepositoryIndex:
 def _index(entries: Iterable[IndexEntry]) -> bytes:
     models = (
         pb.RepositoryIndexResponse.ModelIndex(
-            name=_text(e.name),
+            name=sendable(e.name),
             version="" if e.version is None else str(e.version),
             state=e.state,
-            reason=_text(e.reason),
+            reason=sendable(e.reason),
         )
         for e in entries
     )
     return bytes(pb.RepositoryIndexResponse(models=models).SerializeToString())
-
-
-def _text(text: str) -> str:
-    """What a message can carry of a text: the name of a directory need not be UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _read_load(message: Buffer) -> LoadModel:

@@ -19,7 +19,7 @@ from halimede.service.port import (
     UnregisterMemory,
 )
 from halimede.tensors import Buffer
-from halimede.wire.grpc import parse
+from halimede.wire.grpc import parse, sendable
 
 
 def read_system_status(message: Buffer) -> SystemMemoryStatus:
@@ -29,8 +29,9 @@ def read_system_status(message: Buffer) -> SystemMemoryStatus:
 def system_status(regions: Sequence[SystemRegion]) -> bytes:
     response = pb.SystemSharedMemoryStatusResponse()
     for r in regions:
-        entry = response.regions[r.name]
-        entry.name, entry.key, entry.offset, entry.byte_size = r.name, r.key, r.offset, r.byte_size
+        name = sendable(r.name)
+        entry = response.regions[name]
+        entry.name, entry.key, entry.offset, entry.byte_size = name, sendable(r.key), r.offset, r.byte_size
     return bytes(response.SerializeToString())
 
 
@@ -46,8 +47,9 @@ def read_cuda_status(message: Buffer) -> CudaMemoryStatus:
 def cuda_status(regions: Sequence[CudaRegion]) -> bytes:
     response = pb.CudaSharedMemoryStatusResponse()
     for r in regions:
-        entry = response.regions[r.name]
-        entry.name, entry.device_id, entry.byte_size = r.name, r.device_id, r.byte_size
+        name = sendable(r.name)
+        entry = response.regions[name]
+        entry.name, entry.device_id, entry.byte_size = name, r.device_id, r.byte_size
     return bytes(response.SerializeToString())
 
 

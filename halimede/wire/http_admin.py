@@ -31,12 +31,17 @@ _FILE: Final = "file:"
 
 def read_document(body: Buffer, limit: int) -> Any:
     """A JSON document of at most `limit` bytes (contract H17)."""
+    check_size(body, limit)
+    return json.read(body)
+
+
+def check_size(body: Buffer, limit: int) -> None:
+    """Raises Invalid for JSON of more than `limit` bytes (contract H17)."""
     if len(body) > limit:
         raise Invalid(
             f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {limit} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
-    return json.read(body)
 
 
 # The model repository.

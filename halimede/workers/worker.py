@@ -5,6 +5,7 @@ frames mean is not its business, except for the two that belong to the process: 
 """
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from halimede.workers.process import Process
 log = logging.getLogger(__name__)
 
 _MOST_BUFFERS = 512
+_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
 """By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
 
@@ -128,7 +130,7 @@ class Worker:
 
     def send(self, buffers: list[Buffer]) -> None:
         """Sends them, or as much as fits now and the rest when there is room. Does not block and does not raise: a
-        process that is gone is noticed by the reader."""
+        process that is gone is noticed by the reader, one that cannot be sent to for another reason is ended here."""
         if self._unsent:
             self._unsent += map(memoryview, buffers)
             return
@@ -136,7 +138,8 @@ class Worker:
             sent = self._socket.sendmsg(buffers[:_MOST_BUFFERS])
         except BlockingIOError:
             sent = 0
-        except OSError:
+        except OSError as error:
+            self._failed(error)
             return
         if len(buffers) > 1 or sent < len(buffers[0]):
             self._unsent = _after(buffers, sent)
@@ -145,14 +148,22 @@ class Worker:
 
     def _writable(self) -> None:
         try:
-            sent = self._socket.sendmsg(self._unsent[:_MOST_BUFFERS])
+            self._unsent = _after(self._unsent, self._socket.sendmsg(self._unsent[:_MOST_BUFFERS]))
         except BlockingIOError:
             return
-        except OSError:
-            sent = sum(map(len, self._unsent))
-        self._unsent = _after(self._unsent, sent)
-        if not self._unsent and self._loop is not None:
-            self._loop.remove_writer(self._socket.fileno())
+        except OSError as error:
+            self._unsent = []
+            self._failed(error)
+        descriptor = self._socket.fileno()
+        if not self._unsent and self._loop is not None and descriptor >= 0:
+            self._loop.remove_writer(descriptor)
+
+    def _failed(self, error: OSError) -> None:
+        """The system did not send: the process is gone, or the bytes are, as in shared memory that its owner made
+        shorter. The rest of a frame that never comes would be read out of the next one: ends the process."""
+        if error.errno not in _GONE:
+            log.error("worker process %d cannot be sent to and is killed: %s", self.pid, error)
+            self._lost()
 
     def _readable(self) -> None:
         """One read for each call of the loop: what a socket holds at once is what bounds the time that it takes."""

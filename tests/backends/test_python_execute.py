@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from halimede.backends.python import PythonInstance
-from halimede.errors import Internal, NotFound
+from halimede.errors import Internal, Invalid, NotFound
 from halimede.tensors import BF16, DATATYPES, tensor_of
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
 from tests.workers.fakes import FakeRequest, turning_loop
@@ -132,6 +132,35 @@ def test_error_of_one_request_leaves_the_others(shared: tuple[Rig, PythonInstanc
     assert {i: responses.arrays(i)["OUTPUT0"].tolist() for i in responses.sent} == {0: [1], 2: [3]}
     assert isinstance(responses.failed[1], NotFound)
     assert responses.failed[1].message == "not here"
+
+
+def beyond() -> FakeRequest:
+    """A request that no frame can carry."""
+    return FakeRequest(correlation_id=-1)
+
+
+def test_request_that_cannot_be_passed_on_fails_alone(shared: tuple[Rig, PythonInstance, str]) -> None:
+    rig, instance, _ = shared
+    source = """
+        error = pb_utils.TritonError("not here", pb_utils.TritonError.NOT_FOUND)
+        self.kept = requests[2].get_response_sender()
+        returned = [R([T([len(requests)])]), R(error=error), None]
+    """
+    asked = [beyond(), scripted(source), beyond(), FakeRequest(), FakeRequest()]
+    responses = rig.begin(instance, *asked).wait_free()
+    assert {i: type(error) for i, error in responses.failed.items()} == {0: Invalid, 2: Invalid, 3: NotFound}
+    assert "cannot be passed on" in responses.failed[0].message
+    assert responses.arrays(1)["OUTPUT0"].tolist() == [3]
+    assert responses.later == [4]
+    rig.run(instance, scripted("self.kept.send(R([T([9])]), 1); returned = [R([])]"))
+    assert responses.wait().arrays(4)["OUTPUT0"].tolist() == [9]
+
+
+def test_batch_of_which_nothing_can_be_passed_on_is_over(shared: tuple[Rig, PythonInstance, str]) -> None:
+    rig, instance, _ = shared
+    responses = rig.run(instance, beyond(), beyond())
+    assert {i: type(error) for i, error in responses.failed.items()} == {0: Invalid, 1: Invalid}
+    assert rig.run(instance, scripted("returned = [R([T([1])])]")).arrays()["OUTPUT0"].tolist() == [1]
 
 
 @pytest.mark.rows("P41")

@@ -17,6 +17,12 @@ def dynamic(text: str) -> str:
 
 AT_READING = {
     f'platform: "foo" {TENSORS}': "unexpected platform type 'foo' for m",
+    **{
+        f'{IDENTITY} default_model_filename: "{path}"': (
+            f"'default_model_filename' must stay within the version directory for m, got '{path}'"
+        )
+        for path in ("/", "/etc/model.py", "//a", "..", "../model.py", "../../x", "a/../../model.py", "./../x")
+    },
     f'default_model_filename: "x" {TENSORS}': "unexpected platform type '' for m",
     f'platform: "x" backend: "onnxruntime" {TENSORS}': "unexpected 'platform' and 'backend' pair, got:x, onnxruntime",
     f'backend: "tensorflow" {TENSORS}': "unexpected 'platform' and 'backend' pair, got:, tensorflow",
@@ -58,6 +64,12 @@ def test_bad_configuration_is_refused_when_read(tmp_path: Path, text: str, probl
     with pytest.raises(Invalid) as caught:
         config.read(folder_of(tmp_path, "m", text))
     assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize("path", ["model.bin", "a/b", "a/../b", "..model", "...", "./x", "."])
+def test_filename_within_the_version_is_taken(tmp_path: Path, path: str) -> None:
+    text = f'{IDENTITY} default_model_filename: "{path}"'
+    assert config.read(folder_of(tmp_path, "m", text)).model_filename == path
 
 
 TYPED = 'name: "X" data_type: TYPE_FP32'

@@ -54,6 +54,14 @@ def test_override_that_is_no_configuration_is_refused(tmp_path: Path, text: str,
     assert problem in str(raised.value)
 
 
+@pytest.mark.parametrize("path", ["/x/model.py", "../../x.py"])
+def test_override_must_not_lead_out_of_the_version(tmp_path: Path, path: str) -> None:
+    with pytest.raises(Invalid, match="'default_model_filename' must stay within the version directory for m"):
+        config.read_override(
+            f'{{"backend":"python","default_model_filename":"{path}"}}', folder_of(tmp_path, "m", None)
+        )
+
+
 def test_override_must_name_its_directory(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="unexpected directory name 'm' for model 'n'"):
         config.read_override('{"name":"n","backend":"identity"}', folder_of(tmp_path, "m", None))

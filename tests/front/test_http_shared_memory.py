@@ -3,8 +3,10 @@
 import pytest
 
 from halimede.errors import AlreadyExists, Internal, Invalid, NotFound, Unsupported
-from halimede.front.http_handling import JSON
+from halimede.front.http import HttpFront
+from halimede.front.http_handling import JSON, OFFLOAD_BYTES
 from halimede.service.port import (
+    MEMORY_DISABLED,
     CudaMemoryStatus,
     CudaRegion,
     RegionKind,
@@ -14,7 +16,8 @@ from halimede.service.port import (
     SystemRegion,
     UnregisterMemory,
 )
-from tests.front.http_fakes import Rig
+from tests.front.fakes import FakePort
+from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, Rig
 
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 REGISTER = RegisterSystemMemory("r", "/k", 0, 8)
@@ -73,6 +76,34 @@ def test_status_that_the_engine_refuses() -> None:
 def test_registration_that_cannot_be_read_is_not_asked() -> None:
     answer = Rig().ask("POST", SYSTEM + "/region/r/register", b"{}").answer
     assert answer == (400, JSON, b'{"error":"Shared memory register request has no \'key\' field"}')
+
+
+@pytest.mark.parametrize("path", [SYSTEM, CUDA])
+@pytest.mark.parametrize("what", ["region/r/register", "register", "region/r/unregister", "unregister"])
+def test_body_is_not_looked_at_where_nothing_may_be_registered(path: str, what: str) -> None:
+    """Contract H90."""
+    exchange = FakeExchange("POST", f"{path}/{what}", b"{")
+    HttpFront(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
+    assert exchange.answer == (501, JSON, b'{"error":"%b"}' % MEMORY_DISABLED.encode())
+
+
+@pytest.mark.parametrize("path", [SYSTEM, CUDA])
+def test_large_registration_is_read_elsewhere_and_one_over_the_limit_is_refused(path: str) -> None:
+    """Contract H17."""
+    rig = Rig()
+    exchange = rig.ask("POST", path + "/region/r/register", b" " * (MAX_INPUT_SIZE + 1))
+    assert (exchange.answers, len(rig.offload)) == ([], 1)
+    rig.offload.run()
+    assert exchange.status == 400
+    assert b"exceeds the maximum allowed input size" in exchange.body_sent
+
+
+def test_large_registration_is_done() -> None:
+    rig = Rig()
+    rig.port.answers = {REGISTER: None}
+    exchange = rig.ask("POST", SYSTEM + "/region/r/register", BODY + b" " * OFFLOAD_BYTES)
+    rig.offload.run()
+    assert exchange.answer == (200, JSON, b"")
 
 
 @pytest.mark.parametrize("path", [SYSTEM, CUDA])

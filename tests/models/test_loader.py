@@ -5,7 +5,7 @@ import pytest
 
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, places, survey
+from halimede.models.loader import Backends, LoadedVersion, LoadOptions, LoadResult, load, places, survey
 from halimede.models.repository import FoundModel, fingerprint
 from halimede.tensors import FP32
 from tests.models.configs import config_of
@@ -26,7 +26,15 @@ def load_model(
     versions: tuple[str, ...] = ("1",),
 ) -> LoadResult:
     folder = repository(root, {"m": text}, versions) / "m"
-    return load(FoundModel("m", folder), OneBackend(backend), options or LoadOptions())
+    return load_found(FoundModel("m", folder), OneBackend(backend), options or LoadOptions())
+
+
+def load_found(found: FoundModel, backends: Backends, options: LoadOptions) -> LoadResult:
+    """What a survey finds is loaded."""
+    numbers = survey(found, options).versions
+    if isinstance(numbers, Error):
+        raise numbers
+    return load(found, numbers, backends, options)
 
 
 def opened(result: LoadResult, number: int = 1) -> LoadedVersion:
@@ -47,7 +55,7 @@ def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
     result = load_model(tmp_path, CONFIG, backend)
     assert not result.failed
     version = opened(result)
-    assert (result.name, result.error, version.number, version.config.name) == ("m", None, 1, "m")
+    assert (result.name, version.number, version.config.name) == ("m", 1, "m")
     [(config, folder)] = backend.opened
     assert config is version.config
     assert (folder.model, folder.version, folder.number) == (tmp_path / "m", tmp_path / "m" / "1", 1)
@@ -76,7 +84,6 @@ def test_load_of_one_broken_version_keeps_the_others(tmp_path: Path) -> None:
     result = load_model(tmp_path, CONFIG + "version_policy { all {} }", backend, versions=("1", "2"))
     assert str(failure(result, 1)) == "no such file"
     assert opened(result, 2).number == 2
-    assert result.error is None
 
 
 @pytest.mark.parametrize(
@@ -117,21 +124,20 @@ def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) 
     ],
 )
 def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
-    backend = FakeBackend()
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text(text)
     for version in versions:
         (tmp_path / "m" / version).mkdir()
-    result = load(FoundModel("m", tmp_path / "m"), OneBackend(backend), LoadOptions())
-    assert result.failed
-    assert isinstance(result.error, Error)
-    assert "m" in str(result.error)
-    assert (result.versions, backend.opened) == ({}, [])
+    backend = FakeBackend()
+    with pytest.raises(Error, match="m"):
+        load_found(FoundModel("m", tmp_path / "m"), OneBackend(backend), LoadOptions())
+    assert backend.opened == []
 
 
-def test_load_of_a_model_that_is_gone_is_an_error_and_no_traceback(tmp_path: Path) -> None:
-    result = load(FoundModel("m", tmp_path / "m"), OneBackend(FakeBackend()), LoadOptions())
-    assert isinstance(result.error, Error)
+def test_load_of_a_version_that_is_gone_is_an_error_of_the_version(tmp_path: Path) -> None:
+    """Every version that was asked for has an outcome, whatever happened to its directory meanwhile."""
+    result = load(FoundModel("m", tmp_path / "m"), (1, 2), OneBackend(FakeBackend()), LoadOptions())
+    assert (list(result.versions), result.failed) == ([1, 2], True)
 
 
 DESCRIPTION = Description(
@@ -166,8 +172,8 @@ def test_load_does_not_ask_a_model_whose_configuration_is_complete(tmp_path: Pat
 
 def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> None:
     backend = FakeBackend(description=DESCRIPTION)
-    result = load_model(tmp_path, None, backend, LoadOptions(auto_complete=False))
-    assert isinstance(result.error, Error)
+    with pytest.raises(Internal):
+        load_model(tmp_path, None, backend, LoadOptions(auto_complete=False))
     config = opened(load_model(tmp_path / "r", 'backend: "fake"', backend, LoadOptions(auto_complete=False))).config
     assert (config.inputs, config.outputs, backend.described) == ((), (), [])
 
@@ -177,7 +183,7 @@ def test_load_prefers_the_configuration_of_that_name(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": CONFIG}) / "m"
     (folder / "configs").mkdir()
     (folder / "configs" / "big.pbtxt").write_text(CONFIG + "max_batch_size: 7")
-    result = load(FoundModel("m", folder), OneBackend(FakeBackend()), LoadOptions(config_name="big"))
+    result = load_found(FoundModel("m", folder), OneBackend(FakeBackend()), LoadOptions(config_name="big"))
     assert opened(result).config.max_batch_size == 7
 
 
@@ -187,7 +193,7 @@ def test_load_of_an_unknown_backend_is_an_error_of_the_version(tmp_path: Path) -
             raise Invalid(f"unable to find backend library for backend '{name}'")
 
     folder = repository(tmp_path, {"m": CONFIG}) / "m"
-    result = load(FoundModel("m", folder), NoBackends(), LoadOptions())
+    result = load_found(FoundModel("m", folder), NoBackends(), LoadOptions())
     assert str(failure(result)) == "unable to find backend library for backend 'fake'"
 
 
@@ -248,5 +254,5 @@ def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": "nonsense {"}) / "m"
     tensor = '{"name":"x","data_type":"TYPE_FP32","dims":[4]}'
     text = f'{{"backend":"fake","max_batch_size":3,"input":[{tensor}],"output":[{tensor}]}}'
-    result = load(FoundModel("m", folder, text), OneBackend(backend), LoadOptions())
+    result = load_found(FoundModel("m", folder, text), OneBackend(backend), LoadOptions())
     assert opened(result).config.max_batch_size == 3

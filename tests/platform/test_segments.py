@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from halimede.platform.segments import Mapping, Segment, segment_name
+from halimede.platform.segments import FOLDER, Mapping, Segment, segment_name
 from tests.segments import fresh_key, segment
 
 PAGE = 4096
@@ -100,6 +100,35 @@ def test_segment_without_its_pages_is_filled(folder: Path) -> None:
     mapping = mapped(folder, 0, 16 * PAGE, "/sparse")
     mapping.write(PAGE - 1, memoryview(b"abc"))
     assert bytes(mapping.read(PAGE - 2, PAGE + 3)) == b"\0abc\0"
+
+
+def test_pages_that_were_never_written_are_not_made_by_reading() -> None:
+    with segment(16 * PAGE) as (key, made):
+        assert made.buf is not None
+        mapping = Mapping(Segment(key), 0, 16 * PAGE)
+        made.buf[PAGE - 1] = 7
+        written = blocks(key)
+        assert bytes(mapping.read(PAGE - 1, 15 * PAGE)) == b"\7" + bytes(14 * PAGE)
+        assert bytes(mapping.read(16 * PAGE, 16 * PAGE)) == b""
+        assert blocks(key) == written
+        with pytest.raises(OSError, match="shorter"):
+            mapping.read(PAGE, 16 * PAGE + 1)
+
+
+def blocks(key: str) -> int:
+    return (FOLDER / key.lstrip("/")).stat().st_blocks
+
+
+def test_written_part_of_a_sparse_segment_is_not_copied() -> None:
+    with segment(16 * PAGE) as (key, made):
+        assert made.buf is not None
+        mapping = Mapping(Segment(key), 0, 16 * PAGE)
+        made.buf[PAGE : 3 * PAGE] = bytes(2 * PAGE)
+        view, copied = mapping.read(PAGE, 3 * PAGE), mapping.read(PAGE, 3 * PAGE + 1)
+        made.buf[PAGE] = 7
+        assert (view[0], copied[0]) == (7, 0)
+        assert view.readonly
+        assert copied.readonly
 
 
 def test_segment_for_whose_pages_there_is_no_room(folder: Path) -> None:

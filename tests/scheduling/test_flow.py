@@ -185,6 +185,23 @@ def test_response_larger_than_the_window_passes(reply: RecordingReply, threads: 
     done.result(PATIENCE)
 
 
+def test_event_loop_does_not_wait_behind_a_thread_that_does(reply: RecordingReply, threads: ThreadPoolExecutor) -> None:
+    with ThreadPoolExecutor(1) as loop:
+        flow = loop.submit(Flow, reply).result(PATIENCE)
+        producers = Producers(flow, threads)
+        done = producers.start(3, HALF)
+        try:
+            producers.wait_until_sent(WINDOW)
+            assert waits(done)
+            loop.submit(flow.enter, HALF).result(PATIENCE)
+            loop.submit(flow.delivered, HALF, True).result(PATIENCE)
+            assert waits(done)
+            loop.submit(producers.take).result(PATIENCE)
+            done.result(PATIENCE)
+        finally:
+            flow.release()
+
+
 def test_event_loop_is_never_blocked(reply: RecordingReply) -> None:
     flow = Flow(reply)
     for _ in range(10):

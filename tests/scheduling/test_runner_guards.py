@@ -101,6 +101,16 @@ def test_reply_slot_that_breaks_harms_nobody_else(
     assert sorted(rig.settled) == ["0", "1", "broken"]
 
 
+def test_reply_slot_that_breaks_at_the_end_releases_who_waits_for_its_reader(rigs: Callable[..., Rig]) -> None:
+    rig = rigs([finishing(echo)], decoupled=True)
+    reply = RecordingReply(breaks_on(1))
+    broken = rig.start("broken", reply)
+    rig.finish(reply)
+    assert broken.flow is not None
+    assert broken.flow.open
+    assert rig.settled == ["broken"]
+
+
 def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("full")))
     rig.submit("broken", on_send=breaks_on(1))

@@ -3,6 +3,7 @@ port that hands every message over as bytes a turn later."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +416,20 @@ def test_engine_serves_several_versions(tmp_path: Path) -> None:
             assert facts.versions == (1, 2, 10)
             counts = await expect(engine, port.ModelStatistics("m"))
             assert [(one.version, one.inference_count) for one in counts] == [(1, 1), (2, 1), (10, 2)]
+
+    run(scenario)
+
+
+def test_versions_that_do_not_all_come_into_service_leave_the_statistics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
+            await infer(engine, request_of(1))
+            whole = engine.models.find("m", 1).loaded
+            broken = replace(whole, number=2, config=replace(whole.config, outputs=None))  # type: ignore[arg-type]  # breaks
+            with pytest.raises(TypeError):
+                engine._open_versions([whole, broken])
+            [counts] = await expect(engine, port.ModelStatistics("m"))
+            assert counts.inference_count == 1
 
     run(scenario)
 

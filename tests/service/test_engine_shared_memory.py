@@ -87,6 +87,7 @@ def test_region_stays_until_the_inference_in_it_is_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         with segment(PAGE) as (key, memory):
             assert memory.buf is not None
+            memory.buf[:4] = b"...."
             async with running(options_for(tmp_path, {"m": HELD}, allow_client_shm=True)) as engine:
                 await ask(engine, RegisterSystemMemory("r", key, 0, PAGE))
                 reply = Awaited()

@@ -1,28 +1,56 @@
-"""Models that come and go on request: the engine in explicit mode with the real identity backend, on both doors."""
+"""Models that come and go on request: the engine in explicit mode with the real identity backend, on both doors; and
+the control alone, with a backend that is held up.
+"""
 
 import asyncio
 import json
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from halimede.backends.api import Batch, ModelFolder, Responses
+from halimede.config import ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.models.backend_pool import BackendPool
+from halimede.models.lifecycle import ModelTable
+from halimede.models.loader import LoadedVersion
+from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
-from halimede.service.engine import Engine
+from halimede.service.engine import Engine, EngineLoop
 from halimede.service.port import (
     EnginePort,
     IndexEntry,
     LoadModel,
     ModelConfiguration,
     ModelStatistics,
+    Query,
     RepositoryIndex,
     ServerReady,
     UnloadModel,
 )
+from halimede.service.repository_control import CLOSING_THREADS, RepositoryControl
+from halimede.service.statistics import Statistics
 from tests.fakes import SerializingPort
-from tests.service.engines import HELD, IDENTITY, Awaited, ask, infer, options_for, request_of, run, running
+from tests.models.fakes import FakeBackend, FakeModel
+from tests.service.engines import (
+    HELD,
+    IDENTITY,
+    PATIENCE,
+    STOP_SECONDS,
+    Awaited,
+    ask,
+    infer,
+    options_for,
+    request_of,
+    run,
+    running,
+)
+
+A = TypeVar("A")
 
 Door = Callable[[Engine], EnginePort]
 JSON_CONFIG = json.dumps(
@@ -179,6 +207,31 @@ def test_load_of_an_unchanged_model_changes_nothing(tmp_path: Path) -> None:
             (tmp_path / "m" / "1" / "__pycache__").mkdir()
             assert await control(engine, LoadModel("m")) is None
             assert engine.models.find("m", -1) is before
+
+    run(scenario)
+
+
+class Dead:
+    """An instance whose worker is gone."""
+
+    healthy = False
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+def test_load_of_an_unchanged_model_that_is_not_healthy_loads_it_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(explicit(tmp_path, "m")) as engine:
+            before = engine.models.find("m", -1)
+            before.loaded.instances.append(Dead())
+            assert await control(engine, LoadModel("m")) is None
+            after = engine.models.find("m", -1)
+            assert after is not before
+            assert after.healthy
 
     run(scenario)
 
@@ -345,5 +398,188 @@ def test_load_under_way_at_the_end_is_refused(tmp_path: Path) -> None:
             assert await engine.stop(5)
             assert isinstance(await loading, Error)
             assert isinstance(await control(engine, LoadModel("n")), Unavailable)
+
+    run(scenario)
+
+
+# The control alone.
+
+
+class Gated(FakeBackend):
+    """Models open when `opening` is set, and those of `stuck` versions close when `closing` is, as it is when the
+    backend itself is closed."""
+
+    def __init__(self, stuck: frozenset[int] = frozenset()) -> None:
+        super().__init__()
+        self.opening, self.closing = threading.Event(), threading.Event()
+        self.opening.set()
+        self._stuck = stuck
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+        model = GatedModel(self.log, self.closing) if folder.number in self._stuck else FakeModel(self.log)
+        self.opened.append((config, folder))
+        assert self.opening.wait(PATIENCE)
+        return model
+
+    def close(self) -> None:
+        self.closing.set()
+
+
+class GatedModel(FakeModel):
+    def __init__(self, log: list[str], closing: threading.Event) -> None:
+        super().__init__(log)
+        self._closing = closing
+
+    def close(self) -> None:
+        assert self._closing.wait(PATIENCE)
+
+
+FAKE = IDENTITY.replace("identity", "fake")
+FAKE_JSON = JSON_CONFIG.replace('"identity"', '"fake", "version_policy": {"all": {}}')
+
+
+class Controlled:
+    """A control over its own table, with one backend under every name."""
+
+    def __init__(self, options: ServerOptions, backend: FakeBackend) -> None:
+        loop = asyncio.get_running_loop()
+        engine_loop = EngineLoop(loop)
+
+        def serving(loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
+            return [ModelVersion(each, engine_loop, Statistics(), lambda inference: None) for each in loaded]
+
+        pool = BackendPool(lambda name: backend)
+        self.models = ModelTable()
+        self.control = RepositoryControl(options, loop, self.models, pool, (), serving)
+
+    def ask(self, query: Query[A]) -> asyncio.Future[A | Error]:
+        future: asyncio.Future[A | Error] = asyncio.get_running_loop().create_future()
+        self.control.begin(query, future.set_result)
+        return future
+
+    async def end(self) -> None:
+        assert await self.control.stop(STOP_SECONDS)
+        self.control.abandon()
+
+
+async def until_true(condition: Callable[[], bool]) -> None:
+    """`run` bounds the wait."""
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_index_does_not_wait_for_models_that_load(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        backend = Gated()
+        backend.opening.clear()
+        options = options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit", model_load_thread_count=1)
+        controlled = Controlled(options, backend)
+        loading = controlled.ask(LoadModel("m"))
+        await until_true(lambda: bool(backend.opened))
+        assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "LOADING")]
+        backend.opening.set()
+        assert await loading is None
+        await controlled.end()
+
+    run(scenario)
+
+
+def test_stop_kills_what_does_not_close_however_many_there_are(tmp_path: Path) -> None:
+    """What is freed so has ended in time."""
+
+    async def scenario() -> None:
+        names = [f"m{i}" for i in range(CLOSING_THREADS + 1)]
+        backend = Gated(frozenset({1}))
+        controlled = Controlled(options_for(tmp_path, dict.fromkeys(names, FAKE)), backend)
+        assert await controlled.control.start()
+        assert not backend.closing.is_set()
+        assert await controlled.control.stop(1)
+        controlled.control.abandon()
+
+    run(scenario)
+
+
+def test_stop_waits_for_what_a_load_under_way_has_opened(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        backend = Gated()
+        backend.opening.clear()
+        controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend)
+        loading = controlled.ask(LoadModel("m"))
+        await until_true(lambda: bool(backend.opened))
+        stopping = asyncio.ensure_future(controlled.control.stop(STOP_SECONDS))
+        await until_true(backend.closing.is_set)
+        backend.opening.set()
+        assert await stopping
+        assert isinstance(await loading, Error)
+        assert "close model" in backend.log
+        controlled.control.abandon()
+
+    run(scenario)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the files of loads go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_files_of_a_load_that_never_ends_are_removed_at_the_end(tmp_path: Path, temporary: Path) -> None:
+    async def scenario() -> None:
+        backend = Gated()
+        backend.opening.clear()
+        controlled = Controlled(explicit(tmp_path / "models"), backend)
+        controlled.ask(LoadModel("sent", FAKE_JSON, (("1/data.bin", b"x"),)))
+        await until_true(lambda: bool(backend.opened))
+        assert len(list(temporary.iterdir())) == 1
+        controlled.control.abandon()
+        assert list(temporary.iterdir()) == []
+        backend.opening.set()
+
+    run(scenario)
+
+
+def test_files_of_a_load_stay_until_the_last_version_is_closed(tmp_path: Path, temporary: Path) -> None:
+    async def scenario() -> None:
+        backend = Gated(stuck=frozenset({1}))
+        controlled = Controlled(explicit(tmp_path / "models"), backend)
+        files = (("1/data.bin", b"x"), ("2/data.bin", b"x"))
+        assert await controlled.ask(LoadModel("sent", FAKE_JSON, files)) is None
+        assert await controlled.ask(UnloadModel("sent")) is None
+        await until_true(lambda: "close model" in backend.log)
+        for _ in range(20):  # the other threads have their turn
+            assert await controlled.ask(RepositoryIndex())
+        assert len(list(temporary.iterdir())) == 1
+        backend.closing.set()
+        await until_true(lambda: not list(temporary.iterdir()))
+        await controlled.end()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("own", "consent", "loads"), [("fake", False, False), ("python", False, True), ("fake", True, True)]
+)
+def test_configuration_that_makes_code_of_a_model_needs_consent(
+    tmp_path: Path, own: str, consent: bool, loads: bool
+) -> None:
+    async def scenario() -> None:
+        text = IDENTITY.replace("identity", own)
+        controlled = Controlled(explicit(tmp_path, models={"m": text}, code=consent), Gated())
+        answer = await controlled.ask(LoadModel("m", JSON_CONFIG.replace("identity", "python")))
+        assert answer is None if loads else isinstance(answer, Unsupported)
+        await controlled.end()
+
+    run(scenario)
+
+
+def test_configuration_that_leads_out_of_the_version_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = JSON_CONFIG.replace('"identity"', '"identity", "default_model_filename": "../../other.py"')
+        async with running(explicit(tmp_path, "m")) as engine:
+            text = "failed to load 'm', failed to poll from model repository"
+            assert refusal(await control(engine, LoadModel("m", config))) == (Internal, text)
 
     run(scenario)

@@ -64,6 +64,18 @@ def test_status_is_written_by_name() -> None:
     assert {key: (r.name, r.device_id, r.byte_size) for key, r in devices.items()} == {"c": ("c", 3, 8)}
 
 
+def test_status_tells_names_that_are_not_utf8_as_well_as_it_can() -> None:
+    written = EXCHANGES["SystemSharedMemoryStatus"].answer(
+        [SystemRegion("a", "/k", 0, 1), SystemRegion("b\udcff", "/k\udcff", 0, 8)]
+    )
+    found = pb.SystemSharedMemoryStatusResponse.FromString(written).regions
+    assert {key: (r.name, r.key) for key, r in found.items()} == {"a": ("a", "/k"), "b?": ("b?", "/k?")}
+    devices = pb.CudaSharedMemoryStatusResponse.FromString(
+        EXCHANGES["CudaSharedMemoryStatus"].answer([CudaRegion("c\udcff", 3, 8)])
+    ).regions
+    assert {key: r.name for key, r in devices.items()} == {"c?": "c?"}
+
+
 @pytest.mark.parametrize("rpc", ["SystemSharedMemoryRegister", "CudaSharedMemoryUnregister"])
 def test_answer_without_content(rpc: str) -> None:
     assert EXCHANGES[rpc].answer(None) == b""

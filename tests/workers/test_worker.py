@@ -1,5 +1,6 @@
 """A worker with a real process: its order, its end, and frames that make no sense."""
 
+import errno
 import logging
 import os
 import select
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,56 @@ def test_process_that_sends_nonsense_is_killed(nonsense: bytes) -> None:
         process.theirs.sendall(nonsense)
         assert lost.wait(PATIENCE)
         assert process.killed.is_set()
+        assert not worker.alive
+
+
+class BreakingSocket(socket.socket):
+    """Sends so many bytes, then breaks."""
+
+    def __init__(self, whole: socket.socket, room: int, code: int) -> None:
+        super().__init__(fileno=whole.detach())
+        self._room = room
+        self._code = code
+
+    def sendmsg(self, buffers: Iterable[Any], *args: Any, **options: Any) -> int:
+        if not self._room:
+            raise OSError(self._code, os.strerror(self._code))
+        sent = super().sendmsg([b"".join(buffers)[: self._room]])
+        self._room -= sent
+        return sent
+
+
+@pytest.mark.parametrize("code", [errno.EFAULT, errno.ENOMEM])
+@pytest.mark.parametrize("room", [0, 5], ids=["not begun", "in part"])
+def test_process_whose_frame_breaks_is_killed(room: int, code: int, caplog: pytest.LogCaptureFixture) -> None:
+    process = FakeProcess()
+    process.socket = BreakingSocket(process.socket, room, code)
+    worker = Worker(process)
+    lost = threading.Event()
+    with turning_loop() as loop, closing(process.theirs):
+        worker.attach(loop, lambda frame: None, lost.set)
+        on_loop(loop, lambda: worker.send([b"header", b"tensor"]))
+        assert lost.wait(PATIENCE)
+        assert process.killed.is_set()
+        assert not worker.alive
+        process.theirs.settimeout(PATIENCE)
+        assert process.theirs.recv(100) == b"heade"[:room]
+    assert f"cannot be sent to and is killed: [Errno {code}]" in caplog.text
+
+
+@pytest.mark.parametrize("room", [0, 5], ids=["not begun", "in part"])
+def test_process_that_is_gone_when_a_frame_is_sent_is_left_to_the_reader(room: int) -> None:
+    process = FakeProcess()
+    process.socket = BreakingSocket(process.socket, room, errno.EPIPE)
+    worker = Worker(process)
+    lost = threading.Event()
+    with turning_loop() as loop, closing(process.theirs):
+        worker.attach(loop, lambda frame: None, lost.set)
+        on_loop(loop, lambda: worker.send([b"header", b"tensor"]))
+        on_loop(loop, lambda: None)
+        assert worker.alive
+        process.theirs.close()
+        assert lost.wait(PATIENCE)
         assert not worker.alive
 
 

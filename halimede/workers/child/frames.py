@@ -121,7 +121,7 @@ _KIND_OF = {bool: b"b", int: b"i", float: b"f", str: b"s"}
 
 def parameters_record(parameters: dict[str, Any]) -> bytes:
     """Parameters (bool, int, float or str) by name, in their order; the values as text, which holds any integer."""
-    parts = [_SHORT.pack(len(parameters))]
+    parts = [_LENGTH.pack(len(parameters))]
     for name, value in parameters.items():
         text = value if isinstance(value, str) else repr(value)
         parts += [_KIND_OF[type(value)], text_record(name), text_record(text)]
@@ -226,7 +226,7 @@ class Frame:
         return _names(self.raw(length))
 
     def parameters(self) -> dict[str, Any]:
-        (count,) = self.unpack(_SHORT)
+        (count,) = self.unpack(_LENGTH)
         found = {}
         for _ in range(count):
             value_of = _VALUE_OF[self.raw(1)]

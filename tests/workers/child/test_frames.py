@@ -91,6 +91,12 @@ def test_parameter_types_survive() -> None:
     ]
 
 
+def test_parameters_are_as_many_as_a_client_likes() -> None:
+    parameters = {str(number): number for number in range(70_000)}
+    (frame,) = assembled(b"".join(frames.frame(frames.REQUESTS, [frames.parameters_record(parameters)])))
+    assert frame.parameters() == parameters
+
+
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 def test_frames_that_follow_each_other_are_told_apart(step: int) -> None:
     sizes = [0, 1, 5000, 70_000, 3, 64 << 10, 200_000, 0]
