@@ -53,8 +53,20 @@ def served(name: str, model: Model, port: int, folder: Path) -> float:
     """Median latency in microseconds, as perf_analyzer sees it."""
     out = folder / "out.csv"
     out.unlink(missing_ok=True)
-    shapes = [word for key, shape in model.shapes.items() for word in ("--shape", f"{key}:{','.join(map(str, shape))}")]
-    command = [str(ORACLE), "perf", "-m", name, "-i", "grpc", "-u", f"127.0.0.1:{port}", *shapes, "--input-data", "zero"]
+    shapes = [f"--shape={key}:{chr(44).join(map(str, shape))}" for key, shape in model.shapes.items()]
+    command = [
+        str(ORACLE),
+        "perf",
+        "-m",
+        name,
+        "-i",
+        "grpc",
+        "-u",
+        f"127.0.0.1:{port}",
+        *shapes,
+        "--input-data",
+        "zero",
+    ]
     command += ["--concurrency-range", "1", "-p", "1500", "-s", "999", "-r", "3", "-f", str(out)]
     subprocess.run(command, check=True, timeout=120, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with out.open() as rows:
