@@ -23,7 +23,7 @@ import onnxruntime
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.versus import ORACLE, Server  # noqa: E402  # found by the line above
+from tools.versus import ORACLE, Server, settle  # noqa: E402  # found by the line above
 
 DEMO = ROOT / "examples" / "model_repository"
 FLOOR = ROOT / "bench" / "models" / "floor"
@@ -94,7 +94,7 @@ def main(rounds: int) -> None:
         shutil.copytree(FLOOR, repository / "floor")
         server = Server("a", SERVE, repository, set(MODELS))
         try:
-            server.wait()
+            settle([server])
             through: dict[str, list[float]] = {name: [] for name in MODELS}
             alone: dict[str, list[float]] = {name: [] for name in sessions}
             for _ in range(rounds):
