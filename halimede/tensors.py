@@ -198,7 +198,7 @@ def array_of(tensor: Tensor) -> npt.NDArray[Any]:
         return elements.reshape(tensor.shape)
     if view.nbytes != prod(tensor.shape) * tensor.datatype.size:
         raise Invalid(f"tensor '{tensor.name}' has {view.nbytes} bytes, which do not fill {shape_text(tensor.shape)}")
-    return np.frombuffer(view, tensor.datatype.numpy).reshape(tensor.shape)
+    return np.ndarray(tensor.shape, tensor.datatype.numpy, view)
 
 
 def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
@@ -208,8 +208,9 @@ def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
     """
     if datatype is BYTES:
         return Tensor(name, datatype, array.shape, HostMemory(join_bytes(array.reshape(-1).tolist())))
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return Tensor(name, datatype, array.shape, HostMemory(flat.view(np.uint8).data))
+    if not array.size:
+        return Tensor(name, datatype, array.shape, HostMemory(b""))
+    return Tensor(name, datatype, array.shape, HostMemory(np.ascontiguousarray(array).data.cast("B")))
 
 
 _LENGTH = struct.Struct("<I")

@@ -57,6 +57,16 @@ _CUDA_VALUES: Mapping[str, Mapping[str, str] | None] = MappingProxyType(
 )
 """Parameters that are options of the CUDA provider, with its words for their values (None: a whole number)."""
 
+_SPINNING: Mapping[str, str] = MappingProxyType(
+    {
+        "session.force_spinning_stop": "1",
+        "session.intra_op.spin_duration_us": "20",
+        "session.inter_op.spin_duration_us": "20",
+    }
+)
+"""Workers that spin from one operator to the next make a run much shorter. Spinning on after it, or for longer than a
+wake-up takes, they only take the cores from the loop and from other models (docs/decisions/sessions-and-threads.md)."""
+
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ALLOCATOR = "session.use_device_allocator_for_initializers"
 
@@ -171,9 +181,8 @@ def _session_options(plan: SessionPlan) -> Any:
     options.use_per_session_threads = not plan.global_pool
     options.intra_op_num_threads = plan.intra_threads
     options.inter_op_num_threads = plan.inter_threads
-    # Spinning workers take the cores from the loop and from other models for a little latency of this one.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    for key, value in _SPINNING.items():
+        options.add_session_config_entry(key, value)
     if plan.parallel:
         options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
     options.graph_optimization_level = _LEVELS.get(plan.level or 0, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)

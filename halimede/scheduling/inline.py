@@ -6,12 +6,14 @@ rule and its numbers: docs/decisions/inline-execution.md. Loop thread only.
 
 from collections.abc import Callable
 
-QUICK_NS = 50_000
+QUICK_NS = 100_000
+PROMISING_NS = 200_000
 LONG_NS = 1_000_000
 TURN_NS = 200_000
-SLOW_SHARE = 0.01
+SLOW_SHARE = 0.05
 WINDOW = 512
 ENOUGH = 16
+TRIAL_EVERY = 512
 RUNS_PER_LONG = 5
 PLACED_BYTES = 4 << 20
 """How much of a batch's outputs the loop writes to where they are wanted: 0.4 ms at the usual 10 GB/s, which is what
@@ -24,8 +26,9 @@ def price_of(ns: int) -> int:
     return RUNS_PER_LONG * ns * ns // LONG_NS**2
 
 
-class _Size:
-    """What is known of batches of one size."""
+class _Place:
+    """Batches of one size in one place, the loop or the threads: how many ran there, and a moving share of slow ones
+    (a share, so that one interruption by the operating system is not taken for the model's fault)."""
 
     __slots__ = ("runs", "slow_share")
 
@@ -33,13 +36,41 @@ class _Size:
         self.runs = 0
         self.slow_share = 0.0
 
+    def ran(self, slow: bool) -> None:
+        self.runs += 1
+        if slow or self.slow_share:
+            self.slow_share += (slow - self.slow_share) / min(self.runs, WINDOW)
+
+
+class _Size:
+    """What is known of batches of one size. `rests`: the runs on threads since the last one on the loop."""
+
+    __slots__ = ("loop", "rests", "threads")
+
+    def __init__(self) -> None:
+        self.loop = _Place()
+        self.threads = _Place()
+        self.rests = 0
+
+    @property
+    def quick(self) -> bool:
+        return self.loop.runs >= ENOUGH and self.loop.slow_share < SLOW_SHARE
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether to find out what it takes on the loop. So many runs in a row, since the first have cold caches."""
+        if self.threads.runs < ENOUGH or self.threads.slow_share >= SLOW_SHARE:
+            return False
+        return self.loop.runs % ENOUGH != 0 or not self.loop.runs or self.rests >= TRIAL_EVERY
+
 
 class Quickness:
     """How long the batches of one model version took, per power of two of their rows.
 
-    A size is quick when it was seen often enough and less than one run in a hundred took longer than 50 us (a moving
-    share, so that one interruption by the operating system is not taken for the model's fault). A run of over 1 ms on
-    the loop sends the whole version back to its threads until it has paid (`price_of`).
+    A size is quick when enough of its runs on the loop were seen and less than one in twenty took longer than 100 us.
+    What a run takes on a thread says little of that, since it is waking and sharing the interpreter that make it slow
+    there; so a size that rarely takes over 200 us on its threads is tried on the loop now and then.
+    A run of over 1 ms on the loop sends the whole version back to its threads until it has paid (`price_of`).
     A long run meanwhile, though it delayed nobody, has its own price.
     """
 
@@ -55,21 +86,23 @@ class Quickness:
         if not self._safe or self._penance:
             return False
         size = self._sizes.get(rows.bit_length())
-        return size is not None and size.runs >= ENOUGH and size.slow_share < SLOW_SHARE
+        return size is not None and (size.quick or size.on_trial)
 
     def ran(self, rows: int, ns: int, on_loop: bool) -> None:
         """A batch of so many rows took `ns`."""
         size = self._sizes.get(rows.bit_length())
         if size is None:
             size = self._sizes[rows.bit_length()] = _Size()
-        size.runs += 1
-        self.inline_runs += on_loop
-        slow = ns >= QUICK_NS
-        if slow or size.slow_share:
-            size.slow_share += (slow - size.slow_share) / min(size.runs, WINDOW)
+        if on_loop:
+            self.inline_runs += 1
+            size.rests = 0
+            size.loop.ran(ns >= QUICK_NS)
+        else:
+            size.rests += 1
+            size.threads.ran(ns >= PROMISING_NS)
         if ns >= LONG_NS and (on_loop or self._penance):
             self._penance = max(self._penance, price_of(ns))
-        elif self._penance and not slow:
+        elif self._penance and ns < PROMISING_NS:
             self._penance -= 1
 
 

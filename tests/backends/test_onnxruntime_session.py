@@ -152,7 +152,8 @@ def test_open_gives_the_session_its_settings(backend: OnnxRuntimeBackend, tmp_pa
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (1, 2)
     assert options.execution_mode.name == "ORT_PARALLEL"
     assert not options.enable_cpu_mem_arena
-    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
     assert run_options(made).get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     assert run_options(plan()) is None
 

@@ -5,28 +5,66 @@ from collections.abc import Callable
 import pytest
 
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.inline import ENOUGH, LONG_NS, QUICK_NS, TURN_NS, WINDOW, Quickness, TurnBudget, price_of
+from halimede.scheduling.inline import (
+    ENOUGH,
+    LONG_NS,
+    PROMISING_NS,
+    QUICK_NS,
+    TRIAL_EVERY,
+    TURN_NS,
+    WINDOW,
+    Quickness,
+    TurnBudget,
+    price_of,
+)
 from tests.fakes import echo
 from tests.scheduling.rig import Rig
 
 
-def seen(rows: int, runs: int, ns: int = QUICK_NS // 2, on_loop: bool = False) -> Quickness:
+def seen(rows: int, on_loop: int, ns: int = QUICK_NS // 2) -> Quickness:
+    """After enough quick runs on the threads and so many of `ns` on the loop."""
     quickness = Quickness(True)
-    for _ in range(runs):
-        quickness.ran(rows, ns, on_loop)
+    for _ in range(ENOUGH):
+        quickness.ran(rows, 1, False)
+    for _ in range(on_loop):
+        quickness.ran(rows, ns, True)
     return quickness
 
 
-def test_quickness_wants_to_have_seen_enough() -> None:
-    assert not seen(1, ENOUGH - 1).allows(1)
-    assert seen(1, ENOUGH).allows(1)
+def placed(quickness: Quickness, runs: int, on_loop_ns: int, on_thread_ns: int) -> list[bool]:
+    """Where so many runs of one row are put, each told how long that took."""
+    places = []
+    for _ in range(runs):
+        places.append(quickness.allows(1))
+        quickness.ran(1, on_loop_ns if places[-1] else on_thread_ns, places[-1])
+    return places
+
+
+def test_quickness_wants_to_have_seen_enough_on_the_threads() -> None:
+    quickness = Quickness(True)
+    for _ in range(ENOUGH):
+        assert not quickness.allows(1)
+        quickness.ran(1, 1, False)
+    assert quickness.allows(1)
+
+
+def test_quickness_tries_a_promising_size_on_the_loop() -> None:
+    """What takes long on a thread may be quick on the loop."""
+    places = placed(Quickness(True), 1000, QUICK_NS // 5, PROMISING_NS - 1)
+    assert places == [False] * ENOUGH + [True] * (1000 - ENOUGH)
+
+
+def test_quickness_tries_a_size_that_was_slow_on_the_loop_again_later() -> None:
+    places = placed(Quickness(True), ENOUGH + 2 * (ENOUGH + TRIAL_EVERY), QUICK_NS, QUICK_NS)
+    assert places == [False] * ENOUGH + 2 * ([True] * ENOUGH + [False] * TRIAL_EVERY)
+
+
+def test_quickness_does_not_try_what_takes_long_on_the_threads() -> None:
+    assert not any(placed(Quickness(True), 1000, 1, PROMISING_NS))
 
 
 def test_quickness_never_allows_a_model_that_is_not_safe() -> None:
-    quickness = Quickness(False)
-    for _ in range(10 * ENOUGH):
-        quickness.ran(1, 1, False)
-    assert not quickness.allows(1)
+    assert not any(placed(Quickness(False), 10 * ENOUGH, 1, 1))
 
 
 @pytest.mark.parametrize(("rows", "allowed"), [(4, True), (7, True), (3, False), (8, False)])
@@ -44,24 +82,25 @@ def test_quickness_forgives_one_interruption() -> None:
     assert quickness.allows(1)
 
 
-def test_quickness_refuses_when_two_runs_in_a_hundred_are_slow() -> None:
-    quickness = Quickness(True)
+def test_quickness_refuses_when_ten_runs_in_a_hundred_are_slow() -> None:
+    quickness = seen(1, 0)
     for i in range(2000):
-        quickness.ran(1, QUICK_NS * 2 if i % 50 == 0 else 1, False)
+        quickness.ran(1, QUICK_NS * 2 if i % 10 == 0 else 1, True)
     assert not quickness.allows(1)
 
 
 def test_quickness_refuses_a_size_of_which_the_first_runs_were_often_slow() -> None:
-    quickness = Quickness(True)
+    quickness = seen(1, 0)
     for i in range(ENOUGH):
-        quickness.ran(1, QUICK_NS * 2 if i % 4 == 0 else 1, False)
+        quickness.ran(1, QUICK_NS * 2 if i % 4 == 0 else 1, True)
     assert not quickness.allows(1)
 
 
 def test_quickness_bars_all_sizes_after_a_long_run_on_the_loop() -> None:
     quickness = seen(1, ENOUGH)
     for _ in range(ENOUGH):
-        quickness.ran(8, 1, False)
+        quickness.ran(8, 1, True)
+    assert quickness.allows(8)
     quickness.ran(8, LONG_NS, on_loop=True)
     assert not quickness.allows(8)
     assert not quickness.allows(1)
@@ -104,12 +143,12 @@ def test_quickness_takes_a_slow_run_for_no_payment() -> None:
     quickness.ran(1, LONG_NS, on_loop=True)
     for _ in range(price_of(LONG_NS) - 1):
         quickness.ran(1, 1, False)
-    quickness.ran(1, QUICK_NS, on_loop=False)
+    quickness.ran(1, PROMISING_NS, on_loop=False)
     assert not quickness.allows(1)
 
 
 def test_quickness_counts_the_runs_on_the_loop() -> None:
-    quickness = seen(1, 3, on_loop=True)
+    quickness = seen(1, 3)
     quickness.ran(1, 1, on_loop=False)
     assert quickness.inline_runs == 3
 
