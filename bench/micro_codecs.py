@@ -25,7 +25,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1 import JSON, Exchange, Listener
+from halimede.transport.http1 import Listener
+from halimede.transport.http1_exchange import JSON, Exchange
 from halimede.transport.http2.headers import HeaderDecoder
 from halimede.wire.grpc import InferDecoder, InferEncoder
 from halimede.wire.http import decode_infer, encode_infer

@@ -54,6 +54,15 @@ class NullCall:
     def on_writable(self, resume: Callable[[], None]) -> None:
         raise AssertionError("it is always writable")
 
+    def on_sent(self, done: Callable[[], None]) -> None:
+        done()
+
+    def hold_back(self) -> None:
+        """The rounds bound what is under way."""
+
+    def go_on(self) -> None:
+        pass
+
     def finish(self, code: int = 0, text: str = "") -> None:
         assert not code, text
 

@@ -39,7 +39,9 @@ class InferRequest:
     model must deduce (contract H34). `outputs` are the names asked for; empty means all. `destinations` says where a
     result must be written; `in_regions` that it does, or that inputs are references: to shared memory of the client,
     which the engine looks up. `timeout_us` and `priority` are 0 when not given. `decoupled_ok`: the caller can take any
-    number of responses. `form`, where it is there, is equal for requests whose inputs have the same names, datatypes
+    number of responses. `classes` says of outputs that not they are wanted, but so many of their largest values (H80).
+    `inner`: a model asks, for the sake of a request that was accepted before.
+    `form`, where it is there, is equal for requests whose inputs have the same names, datatypes
     and shapes in the same order, and which ask for the same outputs: what was found out about one holds for all.
     `most_ahead` is how many responses a model may be ahead of a reader, where that is fewer than it may be by their
     size; 0 when not given.
@@ -51,6 +53,7 @@ class InferRequest:
     outputs: tuple[str, ...] = ()
     destinations: dict[str, RegionReference] | None = None
     in_regions: bool = False
+    classes: dict[str, int] | None = None
     parameters: Parameters | None = None
     correlation_id: int | str = 0
     sequence_start: bool = False
@@ -58,6 +61,7 @@ class InferRequest:
     priority: int = 0
     timeout_us: int = 0
     decoupled_ok: bool = False
+    inner: bool = False
     most_ahead: int = 0
     form: bytes | None = None
 

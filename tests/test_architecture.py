@@ -62,7 +62,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors scheduling backends wire transport workers",
+            "numpy": "tensors scheduling backends wire transport workers service.classification",
         }.items()
     }
 )

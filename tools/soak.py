@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -75,14 +75,24 @@ class Memory:
 class Server:
     """The server under load, from its start to its end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        models: Mapping[str, Sequence[str]] = MODELS,
+        more_flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.http, self.grpc, self.metrics = free_ports(3)
         self.log = folder / "server.log"
         flags = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
         flags += [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={self.metrics}"]
-        command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={copy_models(folder)}", *flags]
+        repository = copy_models(folder, models)
+        command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={repository}", *flags, *more_flags]
         with self.log.open("wb") as sink:
-            self._process = subprocess.Popen(command, stdout=sink, stderr=sink, cwd=ROOT, start_new_session=True)
+            variables = {**os.environ, **(environment or {})}
+            self._process = subprocess.Popen(
+                command, stdout=sink, stderr=sink, cwd=ROOT, env=variables, start_new_session=True
+            )
 
     def wait_until_ready(self) -> None:
         limit = time.monotonic() + START_SECONDS
@@ -95,6 +105,10 @@ class Server:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready"):
             return True
         return False
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def memory(self) -> int:
         """Bytes in memory, of all its processes."""
@@ -141,9 +155,9 @@ class Server:
         self._process.wait(STOP_SECONDS)
 
 
-def copy_models(folder: Path) -> Path:
+def copy_models(folder: Path, models: Mapping[str, Sequence[str]]) -> Path:
     repository = folder / "models"
-    for place, names in MODELS.items():
+    for place, names in models.items():
         for name in names:
             shutil.copytree(ROOT / place / name, repository / name, ignore=shutil.ignore_patterns("__pycache__"))
             (repository / name / "1").mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ from typing import cast
 
 from halimede.backends.api import Backend
 from halimede.errors import Invalid, Unavailable
+from halimede.workers.calls import Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,15 @@ class BackendEntry:
     module: str
     attribute: str
     extra: str = ""
+    calls: bool = False
+    """Whether its models may call others."""
 
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
         "identity": BackendEntry("halimede.backends.identity", "IdentityBackend"),
         "onnxruntime": BackendEntry("halimede.backends.onnxruntime", "OnnxRuntimeBackend", extra="onnx"),
-        "python": BackendEntry("halimede.backends.python", "PythonBackend"),
+        "python": BackendEntry("halimede.backends.python", "PythonBackend", calls=True),
     }
 )
 
@@ -38,8 +41,9 @@ def create_backend(
     loop: asyncio.AbstractEventLoop,
     settings: Mapping[str, str],
     table: Mapping[str, BackendEntry] = BACKENDS,
+    port: Port | None = None,
 ) -> Backend:
-    """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported.
+    """The backend called `name`, with its `--backend-config` settings; `port` is where its models call others. Blocks while its runtime is imported.
 
     Raises Invalid where there is no such backend (the real server's words), Unavailable where its runtime is not
     installed (naming the extra that brings it).
@@ -57,4 +61,5 @@ def create_backend(
         raise Unavailable(
             f"backend '{name}' cannot be used ({error}); it is installed by: pip install 'halimede[{entry.extra}]'"
         ) from error
-    return cast(Backend, getattr(module, entry.attribute)(loop, settings))
+    create = getattr(module, entry.attribute)
+    return cast(Backend, create(loop, settings, port) if entry.calls and port is not None else create(loop, settings))

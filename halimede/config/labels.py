@@ -7,7 +7,8 @@ from halimede.errors import Internal, Unsupported
 
 
 def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
-    """The labels of an output, one a line; none where it names no file. `folder` is the model's directory.
+    """The labels of an output, one a line; none where it names no file. `folder` is the model's directory. Bytes that
+    are not UTF-8 are kept as surrogate escapes.
 
     Raises Unsupported for a file outside `folder`, Internal for one that cannot be read.
     """
@@ -20,7 +21,7 @@ def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
             f"label file path '{path}' for output '{spec.name}' in model '{model}' is outside model directory"
         )
     try:
-        text = path.read_bytes().decode(errors="replace")
+        text = path.read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

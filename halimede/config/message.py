@@ -4,10 +4,10 @@ The only module of the room that imports the message class; the message itself s
 thread.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
@@ -63,7 +63,7 @@ def parse_values(values: dict[str, Any], origin: str) -> Message:
 def parse_json(text: str) -> Message:
     """The message of a configuration as JSON, enums in any case, unknown fields refused. Raises Invalid (H113)."""
     try:
-        values = json.loads(text)
+        values = orjson.loads(text)  # unlike `json` it refuses text that is not Unicode, which upsets protobuf
         if not isinstance(values, dict):
             raise TypeError("a JSON object is expected")
         return json_format.ParseDict(_enums_upper(values, empty().DESCRIPTOR), empty())

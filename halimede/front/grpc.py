@@ -27,7 +27,7 @@ from halimede.front.grpc_access import ForwardingDecoder, restricted
 from halimede.requests import Answer, InferResponse, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Message, Unary
+from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Message, StreamedCall, Unary
 from halimede.wire.grpc import (
     InferDecoder,
     InferEncoder,
@@ -203,62 +203,69 @@ class InferStream:
 
     Requests to models that are not decoupled stand in a line, and their responses are sent in its order; those of
     decoupled models are sent as they come. With the metadata `triton_grpc_error: true` the first failure of a request
-    on its way ends the call with its status (G29). While many bytes of responses are held behind a slow one, further
-    requests wait as they came.
+    on its way ends the call with its status (G29). While many bytes of responses are held behind a slow one, or many
+    requests are under way, the call is told to deliver no more: the client's window closes.
     """
 
     HELD = 1 << 20
     """Bytes of held responses from which on no request is begun."""
+    UNDER_WAY = 1 << 28
+    """The same for the bytes of requests under way, each taken for `OVERHEAD` more than it is long."""
+    OVERHEAD = 1 << 12
 
     __slots__ = (
-        "_beginning",
         "_ends_on_error",
         "_half_closed",
         "_held",
+        "_holding",
         "_line",
         "_open",
         "_over",
         "_service",
-        "_waiting",
+        "_under_way",
         "call",
+        "counts",
     )
 
-    def __init__(self, service: GrpcService, call: Call) -> None:
+    def __init__(self, service: GrpcService, call: StreamedCall) -> None:
         self.call = call
         self._service = service
         self._line: deque[_StreamReply] = deque()
         self._open: set[_StreamReply] = set()
         self._held = 0
-        self._waiting: deque[Buffer] = deque()
-        self._beginning = False
+        self._under_way = 0
+        self._holding = False
         self._half_closed = False
         self._over = False
+        self.counts = service.most_ahead > 0
+        """Whether decoupled models are told of each response when it is sent (G32)."""
         service.streams.add(self)
         self._ends_on_error = any(key == "triton_grpc_error" and value == "true" for key, value in call.metadata)
 
     def message(self, message: Buffer) -> None:
         if self._half_closed or self._over:
             return
-        if self._waiting or self._held >= self.HELD:
-            self._waiting.append(message)
-        else:
-            self._take(message)
-
-    def _take(self, message: Buffer) -> None:
         try:
             incoming = self._service.decoder.parse(message)
         except Error:
             # The real server takes a message that it cannot read for the end of the stream.
-            self._waiting.clear()
             self.half_closed()
             return
-        reply = _StreamReply(self, incoming)
+        reply = _StreamReply(self, incoming, len(message) + self.OVERHEAD)
+        self._under_way += reply.cost
         self._open.add(reply)
         self._line.append(reply)
         try:
             self._ask(reply)
         except Exception as error:
             reply.refuse(error)
+        if self._is_full and not self._holding:
+            self._holding = True
+            self.call.hold_back()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._under_way >= self.UNDER_WAY or self._held >= self.HELD
 
     def half_closed(self) -> None:
         self._half_closed = True
@@ -271,7 +278,6 @@ class InferStream:
                 self._service.port.cancel(reply.key)
         self._open.clear()
         self._line.clear()
-        self._waiting.clear()
 
     def _ask(self, reply: "_StreamReply") -> None:
         if self._service.draining:
@@ -316,6 +322,7 @@ class InferStream:
         if final:
             reply.done = True
             self._open.discard(reply)
+            self._under_way -= reply.cost
             self._advance()
             self.finish_when_done()
         return writable
@@ -333,8 +340,7 @@ class InferStream:
         return stream_failure(reply.incoming, answer.message, final)
 
     def _advance(self) -> None:
-        """Sends what was held back and has now come to the head of the line. What is begun then may come back in here:
-        the outermost call begins the others."""
+        """Sends what was held and has now come to the head of the line, and lets requests come again."""
         while self._line:
             head = self._line[0]
             for message in head.held:
@@ -344,17 +350,13 @@ class InferStream:
             if not head.done:
                 break
             self._line.popleft()
-        if self._waiting and not self._beginning:
-            self._beginning = True
-            try:
-                while self._waiting and self._held < self.HELD:
-                    self._take(self._waiting.popleft())
-            finally:
-                self._beginning = False
+        if self._holding and not self._is_full:
+            self._holding = False
+            self.call.go_on()
 
     def finish_when_done(self) -> None:
         """Ends the call if nothing is under way and nothing more is to come: from the client, or to this server."""
-        if self._open or self._waiting or self._over:
+        if self._open or self._over:
             return
         if self._half_closed:
             self._end()
@@ -382,11 +384,12 @@ class _ForwardingStream(InferStream):
 class _StreamReply:
     """The reply slot of one request on a stream: its place in the line, and the messages that wait there."""
 
-    __slots__ = ("_stream", "done", "held", "incoming", "key", "ordered")
+    __slots__ = ("_stream", "cost", "done", "held", "incoming", "key", "ordered")
 
-    def __init__(self, stream: InferStream, incoming: InferMessage) -> None:
+    def __init__(self, stream: InferStream, incoming: InferMessage, cost: int) -> None:
         self._stream = stream
         self.incoming = incoming
+        self.cost = cost
         self.key: int | None = None
         self.ordered = True
         self.done = False
@@ -408,7 +411,11 @@ class _StreamReply:
             self.send(_broken("a message of a gRPC stream"), True)
 
     def send(self, answer: Answer, final: bool) -> bool:
-        return self._stream.deliver(self, answer, final)
+        return self._stream.deliver(self, answer, final) and not self._stream.counts
 
     def on_writable(self, resume: Resume) -> None:
-        self._stream.call.on_writable(resume)
+        call = self._stream.call
+        if self._stream.counts:
+            call.on_sent(resume)
+        else:
+            call.on_writable(resume)

@@ -11,7 +11,7 @@ from halimede.errors import Error, Unavailable
 from halimede.front.access import Category, forward_headers
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, Unary
+from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, StreamedCall, Unary
 from halimede.wire.grpc import InferDecoder, InferMessage
 
 _PREFIX = "triton-grpc-protocol-"
@@ -68,7 +68,7 @@ class _Gate:
     def _unary(self, handler: Callable[[Buffer, Call], Cancel | None]) -> Callable[[Buffer, Call], Cancel | None]:
         return lambda message, call: handler(message, call) if self._admits(call) else None
 
-    def _stream(self, open_stream: Callable[[Call], Stream]) -> Callable[[Call], Stream]:
+    def _stream(self, open_stream: Callable[[StreamedCall], Stream]) -> Callable[[StreamedCall], Stream]:
         return lambda call: open_stream(call) if self._admits(call) else _Refused()
 
     def _admits(self, call: Call) -> bool:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from halimede.errors import DecoupledModel, Error, Internal, Unsupported
 from halimede.front.access import OPEN, Access, Category, forward_headers
 from halimede.front.http_admin import MODEL, HttpAdmin
+from halimede.front.http_compression import Answerable, answering, error_fields, with_body
+from halimede.front.http_generate import HttpGenerate
 from halimede.front.http_handling import (
     JSON,
     OFFLOAD_BYTES,
@@ -74,7 +76,7 @@ class HttpFront:
         routes = (
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
             *HttpAdmin(port, offload, max_input_size).routes(),
-            Route(MODEL + "/(?:generate|generate_stream)", POST, Category.INFERENCE, self._not_yet),
+            *HttpGenerate(port, offload, max_input_size).routes(),
             *HttpSharedMemory(port, offload, max_input_size, client_memory).routes(),
         )
         self.routes = routes
@@ -104,11 +106,6 @@ class HttpFront:
                 return known
         return None
 
-    def _not_yet(self, exchange: Exchange, model: str, version: str) -> None:
-        """A route of the contract (H1) that this server does not serve yet, and says so."""
-        path = _path_of(exchange.target).decode("utf-8", "replace")
-        refuse(exchange, Unsupported(f"{path} is not supported yet"))
-
     # Inference.
 
     def _infer(self, exchange: Exchange, model: str, version: str) -> None:
@@ -117,27 +114,47 @@ class HttpFront:
         Decoding goes first, since it nearly always succeeds; when it fails, the model is asked for, and an error there
         has precedence.
         """
-        body, headers = memoryview(exchange.body), exchange.headers
         try:
             number = wire.parse_version(version)
         except Error as error:
             refuse(exchange, error)
             return
+        coding = exchange.headers.get(b"content-encoding")
+        if coding is None:
+            self._decode(exchange, model, number, memoryview(exchange.body))
+        else:
+            self._decode_compressed(exchange, model, number, coding)
+
+    def _decode_compressed(self, exchange: Exchange, model: str, number: int, coding: bytes) -> None:
+        def go_on(body: Buffer | Error) -> None:
+            if isinstance(body, Error):
+                self._decoded(exchange, model, number, body)
+            elif not exchange.gone:
+                self._decode(exchange, model, number, memoryview(body))
+
+        with_body(coding, exchange.body, self._max_input_size, self._offload, go_on)
+
+    def _decode(self, exchange: Exchange, model: str, number: int, body: memoryview) -> None:
         try:
-            _check_encoding(headers.get(b"content-encoding"))
-            text = headers.get(b"inference-header-content-length")
+            text = exchange.headers.get(b"inference-header-content-length")
             length = None if text is None else wire.parse_header_length(text.decode("latin-1"), len(body))
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
-                self._offload(
-                    lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
-                    lambda decoded: self._decoded(exchange, model, number, decoded),
-                )
+                self._decode_elsewhere(exchange, model, number, body, length)
                 return
             request, form = wire.decode_infer(model, number, body, length, self._max_input_size)
         except Error as error:
             self._decoded(exchange, model, number, error)
             return
         self._begin(exchange, request, form)
+
+    def _decode_elsewhere(
+        self, exchange: Exchange, model: str, number: int, body: memoryview, length: int | None
+    ) -> None:
+        # A function of its own: variables that a lambda holds cost the short way as well.
+        self._offload(
+            lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
+            lambda decoded: self._decoded(exchange, model, number, decoded),
+        )
 
     def _decoded(
         self,
@@ -153,7 +170,10 @@ class HttpFront:
             return
 
         def answer(decoupled: bool) -> None:
-            refuse(exchange, _DECOUPLED if decoupled else decoded)
+            if decoupled:
+                refuse(exchange, _DECOUPLED)
+            else:
+                refuse(exchange, decoded, error_fields(decoded))
 
         ask(self._port, exchange, ModelTransaction(model, number), answer)
 
@@ -169,7 +189,9 @@ class HttpFront:
         self._start(exchange, request, form)
 
     def _start(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
-        reply = InferReply(exchange, form, self._offload)
+        accepts = exchange.headers.get(b"accept-encoding")
+        answered = exchange if accepts is None else answering(exchange, accepts, self._offload)
+        reply = InferReply(answered, form, self._offload)
         key = self._port.infer(request, reply)
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
@@ -183,7 +205,7 @@ class InferReply:
 
     __slots__ = ("_exchange", "_form", "_offload", "over")
 
-    def __init__(self, exchange: Exchange, form: wire.ResponseForm, offload: Offload) -> None:
+    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offload) -> None:
         self._exchange = exchange
         self._form = form
         self._offload = offload
@@ -230,11 +252,6 @@ class InferReply:
         else:
             fields = b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n" % head_length
             self._exchange.respond(200, fields, body)
-
-
-def _check_encoding(encoding: bytes | None) -> None:
-    if encoding is not None and encoding.lower() != b"identity":
-        raise Unsupported("Unsupported compression type")
 
 
 def _path_of(target: bytes) -> bytes:

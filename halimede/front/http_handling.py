@@ -55,8 +55,20 @@ def status_of(error: Error) -> int:
     return 500
 
 
+class AnswerStream(Protocol):
+    """An answer in parts, as they come. Nothing here raises, also after the client has gone."""
+
+    def send(self, body: Sequence[Buffer], last: bool = False) -> bool:
+        """Takes a part to be written; False asks the sender to wait for `on_writable`."""
+        ...
+
+    def on_writable(self, resume: Callable[[], None]) -> None:
+        """Calls `resume` once when the client takes more."""
+        ...
+
+
 class Exchange(Protocol):
-    """What a front end needs of one HTTP request and its answer."""
+    """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
 
     method: bytes
     target: bytes
@@ -66,6 +78,8 @@ class Exchange(Protocol):
     on_gone: Callable[[], None]
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
+
+    def begin(self, status: int, fields: bytes) -> AnswerStream: ...
 
 
 class Offload(Protocol):

@@ -14,7 +14,7 @@ from halimede.wire.http_schemas import SCHEMAS, Schema, ref
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `takes` and `gives` name schemas; empty: no body. `states` are the statuses of errors;
-    `wordless` are those that have no body."""
+    `wordless` are those that have no body. `events`: a stream of what it gives, and of errors."""
 
     path: str
     method: str
@@ -25,6 +25,7 @@ class Operation:
     states: tuple[int, ...] = (400, 500)
     wordless: tuple[int, ...] = ()
     needs_body: bool = False
+    events: bool = False
 
 
 _MODEL: Final = "/v2/models/{model}"
@@ -103,8 +104,27 @@ OPERATIONS: Final = (
         gives="InferenceResponse",
         states=(400, 404, 500, 501, 503),
     ),
-    *_of_model("/generate", "post", "inference", "One response to a prompt; not served yet", states=(501,)),
-    *_of_model("/generate_stream", "post", "inference", "Responses as events; not served yet", states=(501,)),
+    *_of_model(
+        "/generate",
+        "post",
+        "inference",
+        "One response to a flat object",
+        takes="GenerateRequest",
+        gives="GenerateResponse",
+        states=(400, 404, 500, 501, 503),
+        needs_body=True,
+    ),
+    *_of_model(
+        "/generate_stream",
+        "post",
+        "inference",
+        "Responses to a flat object as server-sent events",
+        takes="GenerateRequest",
+        gives="GenerateResponse",
+        states=(400, 404, 500, 501, 503),
+        needs_body=True,
+        events=True,
+    ),
     Operation("/v2/models/stats", "get", "statistics", "Statistics of all models", gives="Statistics"),
     *_of_model("/stats", "get", "statistics", "Statistics of a model", gives="Statistics", states=(400, 500)),
     *_of_repository("/index", "What the repositories hold", takes="RepositoryIndexRequest", gives="RepositoryIndex"),
@@ -128,6 +148,7 @@ _BINARY: Final = (
     "header all of it is JSON; with 0 it is the only input of the model."
 )
 _LENGTH: Final = "Inference-Header-Content-Length"
+_EVENTS: Final = "The data of each event is a {} or an Error, as JSON; nothing follows the last one"
 
 
 @lru_cache(maxsize=4)
@@ -178,8 +199,10 @@ def _is_inference(operation: Operation) -> bool:
 
 
 def _responses(operation: Operation) -> dict[str, Any]:
-    responses: dict[str, Any] = {} if operation.states == (501,) else {"200": {"description": "Done"}}
-    if operation.gives:
+    responses: dict[str, Any] = {"200": {"description": "Done"}}
+    if operation.events:
+        responses["200"] = {"description": _EVENTS.format(operation.gives), "content": {"text/event-stream": {}}}
+    elif operation.gives:
         responses["200"]["content"] = _content(operation.gives, _is_inference(operation))
     responses |= {str(status): {"description": "No"} for status in operation.wordless}
     error = {"description": "What is wrong", "content": _content("Error")}

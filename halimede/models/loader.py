@@ -6,17 +6,21 @@ publishes or refuses on the event loop.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder
+from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.config import Description, Draft, ModelConfig, read, read_labels, read_override, versions_to_load
 from halimede.errors import Error, Internal, Invalid
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
 
 log = logging.getLogger(__name__)
+
+MOST_TOGETHER = 8
+"""How many instances of one model start at once."""
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """What a completed configuration gets when the model can batch and nobody says how much (contract R72, C45)."""
@@ -42,13 +46,14 @@ class LoadOptions:
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """An opened version, not yet serving."""
+    """An opened version, not yet serving. `labels` by output (contract H82)."""
 
     number: int
     config: ModelConfig
     model: BackendModel
     instances: list[Instance]
     load_seconds: float
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def close(self) -> None:
         """Gives everything back. May block; does not raise."""
@@ -131,17 +136,41 @@ def _open_version(found: FoundModel, number: int, backends: Backends, options: L
         _complete(draft, backend, folder, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
-    for spec in config.outputs:
-        read_labels(found.folder, spec, found.name)
-    opened: list[Instance] = []
+    labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     model = backend.open(config, folder)
     try:
-        for place in places(config):
+        opened = _create_instances(model, places(config))
+    except BaseException:
+        close_all([model])
+        raise
+    return LoadedVersion(number, config, model, opened, monotonic() - began, labels)
+
+
+def _create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
+    """All of them, or none and the error. Those that are processes of their own start together."""
+    if model.placement is Placement.LOOP and len(wanted) > 1:
+        return _create_together(model, wanted)
+    opened: list[Instance] = []
+    try:
+        for place in wanted:
             opened.append(model.create_instance(place))
     except BaseException:
-        close_all([*opened, model])
+        close_all(opened)
         raise
-    return LoadedVersion(number, config, model, opened, monotonic() - began)
+    return opened
+
+
+def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
+    with ThreadPoolExecutor(min(len(wanted), MOST_TOGETHER), "instance") as pool:
+        begun = [pool.submit(model.create_instance, place) for place in wanted]
+        wait(begun, return_when=FIRST_EXCEPTION)
+        pool.shutdown(cancel_futures=True)
+    over = [future for future in begun if not future.cancelled()]
+    failures = [error for future in over if (error := future.exception()) is not None]
+    if failures:
+        close_all([future.result() for future in over if future.exception() is None])
+        raise failures[0]
+    return [future.result() for future in over]
 
 
 def _version_folder(folder: Path, number: int) -> Path:

@@ -4,8 +4,9 @@ Event-loop thread only.
 """
 
 from collections.abc import Callable
+from functools import partial
 
-from halimede.backends.api import Placement
+from halimede.backends.api import Placement, Supervised
 from halimede.config import ModelConfig
 from halimede.models.checks import OutputShapes, RequestCheck
 from halimede.models.loader import LoadedVersion
@@ -56,6 +57,11 @@ class ModelVersion:
         )
         instances = Instances(f"{config.name}:{loaded.number}", loaded.instances)
         self._runner = Runner(facts, policy_for(config, start_at), instances, loop, observer, self._over)
+        self._supervised: list[Supervised] = []
+        for index, instance in enumerate(loaded.instances):
+            if isinstance(instance, Supervised):
+                self._supervised.append(instance)
+                instance.watch(partial(self._runner.mark, index))
 
     @property
     def waiting(self) -> int:
@@ -69,8 +75,14 @@ class ModelVersion:
 
     @property
     def healthy(self) -> bool:
-        """Whether every instance can run a batch (contract P10)."""
-        return all(instance.healthy for instance in self.loaded.instances)
+        """Whether an instance can run a batch (contract P10): requests are served, if by fewer than there should be."""
+        instances = self.loaded.instances
+        return not instances or any(instance.healthy for instance in instances)
+
+    @property
+    def restarts(self) -> int | None:
+        """How often instances broke and came back, None where they cannot."""
+        return sum(instance.restarts for instance in self._supervised) if self._supervised else None
 
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error where the request does not fit the model."""

@@ -4,6 +4,7 @@ The event loop owns a flow; a producer in a thread of this process only ever cal
 transport. The rule and its numbers: docs/decisions/back-pressure.md.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event, Lock, get_ident
 
@@ -26,11 +27,11 @@ def cost_of(answer: Sequence[Tensor] | Error | None) -> int:
 
 class Flow:
     """Created on the event-loop thread. A flow that is `open` holds nobody back any more: the client has gone, or the
-    request is over. `most_ahead` responses fill the window however small they are; 0 for as many as there is room for.
+    request is over. `most_ahead` responses fill the window however small they are, and each is waited for by itself; 0
+    for as many as there is room for.
     """
 
     __slots__ = (
-        "_clogged",
         "_delivered",
         "_least_cost",
         "_line",
@@ -39,7 +40,7 @@ class Flow:
         "_reply",
         "_room",
         "_taken",
-        "_waiting",
+        "_unsent",
         "open",
     )
 
@@ -47,8 +48,8 @@ class Flow:
         self.open = False
         self._least_cost = -(-WINDOW // most_ahead) if most_ahead else 0
         self._reply = reply
-        self._clogged = False
-        self._waiting: list[Callable[[], None]] = []
+        self._unsent: deque[tuple[int, list[Callable[[], None]]]] = deque()
+        """What was delivered up to where the reply slot is waited for, and whom to wake then."""
         self._loop_thread = get_ident()
         self._delivered = 0
         self._taken = 0
@@ -61,33 +62,39 @@ class Flow:
     def delivered(self, cost: int, writable: bool) -> None:
         """A response was sent to the reply slot, which takes more at once or not."""
         self._delivered += max(cost, self._least_cost)
-        if not writable and not self._clogged and not self.open:
-            self._clogged = True
-            self._reply.on_writable(self._unclogged)
-        if not self._clogged:
-            self._take()
+        if not writable and not self.open and (self._least_cost or not self._unsent):
+            self._unsent.append((self._delivered, []))
+            self._reply.on_writable(self._next_sent)
+        if not self._unsent:
+            self._take(self._delivered)
 
     def on_writable(self, resume: Callable[[], None]) -> None:
         """Calls `resume`, which must not raise, once when the reply slot takes more: at once where it does."""
-        if self._clogged:
-            self._waiting.append(resume)
+        if self._unsent:
+            self._unsent[-1][1].append(resume)
         else:
             resume()
 
     def release(self) -> None:
         """Opens the flow for good, and wakes whoever waits."""
         self.open = True
-        self._unclogged()
+        unsent, self._unsent = self._unsent, deque()
+        self._take(self._delivered)
+        for _, waiting in unsent:
+            for resume in waiting:
+                resume()
 
-    def _unclogged(self) -> None:
-        self._clogged = False
-        self._take()
-        waiting, self._waiting = self._waiting, []
+    def _next_sent(self) -> None:
+        """The reply slot has called back, in the order in which it was asked; too late where the flow is open."""
+        if not self._unsent:
+            return
+        sent, waiting = self._unsent.popleft()
+        self._take(sent if self._unsent else self._delivered)
         for resume in waiting:
             resume()
 
-    def _take(self) -> None:
-        self._taken = self._delivered
+    def _take(self, sent: int) -> None:
+        self._taken = sent
         if self._room is not None:
             self._room.set()
 

@@ -3,7 +3,7 @@
 Owned by the event-loop thread; an instance reads it while it runs (it is a backend's `BatchedRequest`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from halimede.requests import MOMENTS, InferRequest, Reply
@@ -34,6 +34,7 @@ class Inference:
 
     # Defaults of the class and no slots, for the same reason as in a request.
     cancelled: bool = False
+    _on_cancel: Callable[[], None] | None = None
     destinations: Mapping[str, Destination] | None = None
     flow: Flow | None = None
     state: State = State.QUEUED
@@ -56,6 +57,16 @@ class Inference:
         self.outputs = outputs
         self.batch_key = batch_key
         self.times = [0] * MOMENTS
+
+    def cancel(self) -> None:
+        """The client has gone; who wants to know is told."""
+        self.cancelled = True
+        if self._on_cancel is not None:
+            self._on_cancel()
+
+    def when_cancelled(self, tell: Callable[[], None]) -> None:
+        """Has whoever runs it now told, once, when the client goes. On the loop."""
+        self._on_cancel = tell
 
     @property
     def rows(self) -> int:

@@ -137,7 +137,7 @@ class Runner:
     def cancel(self, inference: Inference) -> None:
         """The client has gone: a waiting inference is over at once, a running one is told and runs to its end. Whoever
         waits for that client to read goes on (contract G34)."""
-        inference.cancelled = True
+        inference.cancel()
         if inference.flow is not None:
             inference.flow.release()
         now = monotonic_ns()
@@ -149,6 +149,11 @@ class Runner:
         if over:
             cancelled = Cancelled(inference.request.log_prefix + "Cancelled")
             self._end(inference, cancelled, now, Reason.CANCELED)
+
+    def mark(self, instance: int, healthy: bool, expected: bool) -> None:
+        """An instance broke or is well again (`Instances.mark`); what waits for that goes on."""
+        self._instances.mark(instance, healthy, expected)
+        self._enter()
 
     def stop(self) -> None:
         """No more inferences are taken; what is here runs to its end (contract S3)."""

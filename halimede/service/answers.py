@@ -155,6 +155,7 @@ class Answers:
                 v.waiting,
                 v.loaded.load_seconds,
                 v.inline_executions,
+                v.restarts,
             )
             for v in versions
         )

@@ -12,6 +12,7 @@ from itertools import count
 from time import monotonic_ns
 from typing import TypeVar
 
+from halimede.backends.api import Instance
 from halimede.backends.registry import create_backend
 from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.models.backend_pool import BackendPool
@@ -21,11 +22,14 @@ from halimede.models.version import ModelVersion
 from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
 from halimede.platform.gpus import visible_gpus
+from halimede.platform.offload import Offload
 from halimede.platform.timers import Timers
 from halimede.requests import InferRequest, Reply
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import TurnBudget
 from halimede.service.answers import Answers
+from halimede.service.classification import ClassifyingReply
+from halimede.service.model_calls import ModelCalls
 from halimede.service.port import Query
 from halimede.service.repository_control import RepositoryControl
 from halimede.service.settings import Logging, Tracing
@@ -73,7 +77,9 @@ class Engine:
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
-        backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name)))
+        self._in_order = Offload(loop, threads=1)
+        calls = ModelCalls(self)
+        backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name), port=calls))
         self._repository = RepositoryControl(options, loop, self._models, backends, gpus, self._open_versions)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
@@ -88,6 +94,11 @@ class Engine:
     def models(self) -> ModelTable:
         """The state table, to look at."""
         return self._models
+
+    @property
+    def started(self) -> bool:
+        """Whether the models of the start were loaded."""
+        return self._answers.ready
 
     @property
     def stopping(self) -> bool:
@@ -135,6 +146,7 @@ class Engine:
             finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
         if finished:
             self._shared_memory.close()
+            self._in_order.close()
         self._repository.abandon()
         self._engine_loop.close()
         return finished
@@ -156,11 +168,14 @@ class Engine:
     def infer(self, request: InferRequest, reply: Reply) -> int:
         start = monotonic_ns()
         try:
-            if self._answers.exiting:
+            if self._answers.exiting and not request.inner:
                 raise Unavailable("Server exiting")
             version = self._models.find(request.model_name, request.version)
             if version.decoupled and not request.decoupled_ok:
                 raise DecoupledModel("the model is decoupled and the request takes a single response")
+            if request.classes is not None:
+                batching = version.config.max_batch_size > 0
+                reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._in_order)
             key = next(self._keys)
             if request.in_regions:
                 inference = self._infer_in_regions(version, key, request, reply, start)
@@ -198,6 +213,16 @@ class Engine:
         if begun is not None:
             inference, version = begun
             version.cancel(inference)
+
+    def is_queued(self, key: int) -> bool:
+        """Whether an inference waits for an instance."""
+        begun = self._inferences.get(key)
+        return begun is not None and begun[0].state is State.QUEUED
+
+    def instances_of(self, key: int) -> Sequence[Instance]:
+        """The instances of the model version that an inference is at; none when it is over."""
+        begun = self._inferences.get(key)
+        return begun[1].loaded.instances if begun is not None else ()
 
     def _settled(self, inference: Inference) -> None:
         if inference.request.in_regions:

@@ -148,20 +148,26 @@ class LoadModel(Query[None]):
     """Loads a model, or loads it again (contract H112 to H118, G8). Answered once it serves or has failed.
 
     `config` is a configuration as JSON in place of the one in the repository; `files` are paths within the model's
-    directory and their contents, in place of that directory.
+    directory and their contents, in place of that directory. `asker` as in UnloadModel.
     """
 
     model: str
     config: str | None = None
     files: tuple[tuple[str, bytes], ...] = ()
+    asker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel(Query[None]):
-    """Contract H116, G9. Answered once the model takes no more requests."""
+    """Contract H116, G9. Answered once the model takes no more requests.
+
+    `asker` is the model that asks for this while it is being loaded itself (contract P29), so that its load waits; empty
+    for a model that serves, None for a client.
+    """
 
     model: str
     dependents: bool = False
+    asker: str | None = None
 
 
 LOG_FORMATS: Final = ("default", "ISO8601")

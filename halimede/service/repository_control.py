@@ -6,9 +6,10 @@ threads. Knows no protocol and no inference: what a model is once it serves, it 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from halimede.models.repository import Catalog, Fingerprint, FoundModel, scan
 from halimede.models.upload import Upload
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.service.load_slots import LoadSlots
 from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ _CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth
 _CODE_BACKENDS = frozenset({"python"})
 LOOKING_THREADS = 2
 """For what is short but waits for the disk: repositories, configurations, files of a load."""
+MOST_LOADS = 1000
+"""How many threads open models, those included whose models wait for other loads."""
 CLOSING_THREADS = 32
 """For what may hang: a version that does not close shall not keep the others from it."""
 
@@ -66,7 +70,8 @@ class RepositoryControl:
         self._backends = backends
         self._open_versions = open_versions
         # Apart from each other, so that nothing waits for a model that loads for long, or does not close.
-        self._loaders = ThreadPoolExecutor(options.model_load_thread_count, "load")
+        self._loaders = ThreadPoolExecutor(MOST_LOADS, "load")
+        self._slots = LoadSlots(options.model_load_thread_count)
         self._lookers = ThreadPoolExecutor(LOOKING_THREADS, "look")
         self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
         self._killer = ThreadPoolExecutor(1, "kill")
@@ -81,6 +86,8 @@ class RepositoryControl:
         self._uploads: dict[LoadedVersion, Upload] = {}
         self._living: set[Upload] = set()
         self._turns: dict[str, asyncio.Future[None]] = {}
+        self._awaited: dict[str, Counter[str]] = {}
+        """By each model that is being loaded, those that its load waits for."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Future[None]] = set()
         self._ending = False
@@ -214,7 +221,7 @@ class RepositoryControl:
         self._allow_control()
         name = query.model
         _check_name(name)
-        async with self._turn(name):
+        async with self._turn(name, query.asker):
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:
@@ -242,7 +249,7 @@ class RepositoryControl:
         try:
             if isinstance(seen.versions, Error):
                 raise seen.versions
-            await self._load(found, seen, seen.versions, upload)
+            await self._load(found, seen, seen.versions, upload, waits=query.asker is None)
         except Error as error:
             raise Invalid(f"load failed for model '{name}': {error}\n") from error
 
@@ -263,7 +270,7 @@ class RepositoryControl:
         """Contract H116, R14: answered as soon as the model takes nothing more. There is nothing yet that depends on
         another model, so `dependents` changes nothing."""
         self._allow_control()
-        async with self._turn(query.model):
+        async with self._turn(query.model, query.asker):
             self._origins.pop(query.model, None)
             for version in self._models.ready_versions(query.model):
                 self._models.retire(version, self._close)
@@ -301,12 +308,20 @@ class RepositoryControl:
     # One load.
 
     async def _load(
-        self, found: FoundModel, seen: Survey, numbers: Sequence[int], upload: Upload | None = None
+        self,
+        found: FoundModel,
+        seen: Survey,
+        numbers: Sequence[int],
+        upload: Upload | None = None,
+        waits: bool = True,
     ) -> None:
-        """All versions come into service together, or none does. Raises Error with the reasons."""
+        """All versions come into service together, or none does. Raises Error with the reasons.
+
+        A load that a model asks for does not wait for others to be over: one of those may wait for that model."""
         name = found.name
         self._models.loading(name, numbers)
-        result = await self._on(self._loaders, load, found, numbers, self._backends, self._load_options)
+        async with self._slots.taken() if waits else nullcontext():
+            result = await self._on(self._loaders, load, found, numbers, self._backends, self._load_options)
         opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
         if upload is not None:
             upload.hold(len(opened))
@@ -355,8 +370,33 @@ class RepositoryControl:
         return await self._loop.run_in_executor(pool, partial(work, *arguments))
 
     @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
-        """One after the other for one model, in the order asked; different models at once (contract R17)."""
+    async def _turn(self, name: str, asker: str | None) -> AsyncIterator[None]:
+        """One after the other for one model, in the order asked; different models at once (contract R17). Raises
+        Unavailable where the asker's own load would wait for itself."""
+        if not asker:
+            async with self._in_line(name):
+                yield
+            return
+        if name == asker or self._waits(name, asker):
+            raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
+        awaited = self._awaited.setdefault(asker, Counter())
+        awaited[name] += 1
+        try:
+            with self._slots.lent():
+                async with self._in_line(name):
+                    yield
+        finally:
+            awaited[name] -= 1
+
+    def _waits(self, model: str, other: str) -> bool:
+        """Whether the load of a model waits for the other one, by whatever way."""
+        return any(
+            count and (name == other or self._waits(name, other))
+            for name, count in self._awaited.get(model, Counter()).items()
+        )
+
+    @asynccontextmanager
+    async def _in_line(self, name: str) -> AsyncIterator[None]:
         before, mine = self._turns.get(name), self._loop.create_future()
         self._turns[name] = mine
         try:

@@ -36,6 +36,23 @@ class Call(Protocol):
         ...
 
 
+class StreamedCall(Call, Protocol):
+    """A call with many messages."""
+
+    def on_sent(self, done: Callable[[], None]) -> None:
+        """Calls `done` once when all that was sent so far is on its way: the client's window had room for it. Calls
+        come in the order in which they were asked for."""
+        ...
+
+    def hold_back(self) -> None:
+        """From now on no message is delivered, until `go_on`; the client can send no more than its window."""
+        ...
+
+    def go_on(self) -> None:
+        """Messages are delivered again, though not before this returns."""
+        ...
+
+
 class Stream(Protocol):
     """What the service makes of a call with many messages. Nothing more is called after `cancelled`."""
 
@@ -71,7 +88,7 @@ class Unary:
 class Bidirectional:
     """Any number of messages both ways. The other fields as for `Unary`."""
 
-    open: Callable[[Call], Stream]
+    open: Callable[[StreamedCall], Stream]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
 

@@ -64,12 +64,12 @@ class HeadCompiler:
     """Heads of requests to what the RPCs of a service make of them. `level` is that of compressed answers (G36)."""
 
     def __init__(self, rpcs: Rpcs, level: str) -> None:
-        self._rpcs = rpcs
+        self._rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self._level = level
 
     def compile(self, head: RequestHead) -> CallHead:
         fields = dict(head.fields)
-        rpc = self._rpcs.get(_path(head))
+        rpc = self._rpcs.get(head.path)
         timeout = fields.get(b"grpc-timeout")
         accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
         level = self._level if rpc is not None and rpc.compressed else "none"
@@ -97,7 +97,7 @@ class HeadCompiler:
             return Refusal(415)
         if head.byte_size > MAX_HEADER_LIST:
             raise MessageFault(RESOURCE_EXHAUSTED, "received metadata size exceeds limit")
-        if _path(head) not in self._rpcs:
+        if head.path not in self._rpcs:
             raise MessageFault(UNIMPLEMENTED, "")
         timeout = fields.get(b"grpc-timeout")
         if timeout is not None and timeout_seconds(timeout) is None:
@@ -105,10 +105,6 @@ class HeadCompiler:
         if _encoding(fields) not in ENCODINGS:
             raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)}' is not supported")
         return None
-
-
-def _path(head: RequestHead) -> str:
-    return head.path.decode("utf-8", "replace")
 
 
 def _encoding(fields: dict[bytes, bytes]) -> str:
@@ -122,9 +118,9 @@ def _metadata(fields: Fields) -> Metadata:
     """What the client says beside the protocol's own. Raises MessageFault for binary values that are none."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
-        key = name.decode("latin-1")
         if name in _NOT_METADATA:
             continue
+        key = name.decode("latin-1")
         if key.endswith("-bin"):
             found += ((key, _binary(key, part)) for part in value.split(b","))
         else:

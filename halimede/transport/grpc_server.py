@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.transport.buffers import Buffers
+from halimede.transport.grpc_bidirectional import StreamCall
 from halimede.transport.grpc_calls import Bidirectional, Rpcs
 from halimede.transport.grpc_heads import CallHead, HeadCompiler
 from halimede.transport.grpc_messages import INTERNAL, MessageFault
-from halimede.transport.grpc_streams import RefusedCall, StreamCall, UnaryCall
+from halimede.transport.grpc_streams import RefusedCall, UnaryCall
 from halimede.transport.http2.connection import Connection
 from halimede.transport.http2.frames import Code, StreamFault
 from halimede.transport.http2.keeper import Loop

@@ -1,18 +1,17 @@
-"""The calls of a gRPC server: HTTP/2 streams that take messages, have a deadline, and end with a status.
+"""The calls of a gRPC server: HTTP/2 streams that take messages, have a deadline, and end with a status; and those with
+one message each way.
 
 No inference words. Event-loop thread only; a large message that is compressed is inflated or deflated elsewhere.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from halimede.tensors import Buffer
 from halimede.transport.buffers import Buffers
-from halimede.transport.grpc_calls import OK, Bidirectional, Cancel, Message, Metadata, Unary
-from halimede.transport.grpc_calls import Stream as Receiver
+from halimede.transport.grpc_calls import OK, Cancel, Message, Metadata, Unary
 from halimede.transport.grpc_heads import (
     ANSWER_HEAD,
     ENCODED_HEADS,
@@ -282,182 +281,3 @@ class UnaryCall(Call):
         flag, answer = packed
         prefix = PREFIX.pack(flag, sum(map(len, answer)))
         self.send_whole(ENCODED_HEADS[self._head.answers], (prefix, *answer), OK_STATUS)
-
-
-class StreamCall(Call):
-    """Any number of messages both ways.
-
-    While the client does not take what it is sent, its own messages are not delivered, and its window is not refilled.
-    """
-
-    __slots__ = ("_begun", "_busy", "_inbox", "_outbox", "_receiver", "_resumes", "_status", "_told_end", "_unread")
-
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
-        super().__init__(server, out, stream_id, head)
-        self._receiver: Receiver | None = None
-        self._begun = False
-        self._told_end = False
-        self._inbox: deque[tuple[int, Buffer]] = deque()
-        self._unread = 0
-        self._busy = False
-        self._outbox: deque[Message] = deque()
-        """Messages of which the first is being compressed, on another thread."""
-        self._status: tuple[int, str] | None = None
-        self._resumes: list[Callable[[], None]] = []
-
-    def begin(self) -> None:
-        """Opens the service's side."""
-        rpc = self._head.rpc
-        assert isinstance(rpc, Bidirectional)
-        try:
-            self._receiver = rpc.open(self)
-        except Exception:
-            log.exception("opening a gRPC stream broke")
-            self.finish(UNKNOWN, "internal error")
-
-    # From the connection.
-
-    def received(self, data: memoryview) -> None:
-        reader = self._reader or self._new_reader()
-        try:
-            reader.feed(data)
-        except MessageFault as fault:
-            self.fail(fault.code, fault.text)
-            return
-        self._took(len(data))
-
-    def filled(self, count: int) -> None:
-        assert self._reader is not None
-        self._reader.filled(count)
-        self._took(count)
-
-    def _took(self, count: int) -> None:
-        self._unread += count
-        reader = self._reader
-        assert reader is not None
-        if reader.messages:
-            self._inbox.extend(reader.messages)
-            reader.messages.clear()
-        self._deliver()
-
-    def ended(self) -> None:
-        if self._reader is not None and not self._reader.is_between:
-            self.fail(INTERNAL, UNREADABLE)
-            return
-        self._deliver()
-
-    def drained(self) -> None:
-        if not self._writable:
-            return
-        resumes, self._resumes = self._resumes, []
-        for resume in resumes:
-            if not self.over:
-                self._guarded(resume)
-        self._deliver()
-
-    @property
-    def _writable(self) -> bool:
-        """Whether the service should send more now."""
-        return not self.full and len(self._outbox) < 2
-
-    def _deliver(self) -> None:
-        """Hands on what has come, in order, as long as the client takes its answers."""
-        receiver, inbox = self._receiver, self._inbox
-        while inbox and not self._busy and self._writable and not self.over and receiver is not None:
-            flag, message = inbox.popleft()
-            try:
-                whole = self._inflate(message, self._inflated) if flag else message
-            except MessageFault as fault:
-                self.fail(fault.code, fault.text)
-                return
-            if whole is None:
-                self._busy = True
-            else:
-                self._hand_on(whole)
-        if not inbox and self._writable:
-            unread, self._unread = self._unread, 0
-            self.consume(unread)
-            if self.remote_ended and not self._busy and not self._told_end and not self.over and receiver is not None:
-                self._told_end = True
-                self._guarded(receiver.half_closed)
-
-    def _inflated(self, message: Buffer) -> None:
-        self._busy = False
-        self._hand_on(message)
-        self._deliver()
-
-    def _hand_on(self, message: Buffer) -> None:
-        if self._receiver is not None and not self.over:
-            self._guarded(partial(self._receiver.message, message))
-
-    def _guarded(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception:
-            log.exception("a gRPC stream broke")
-            self.fail(UNKNOWN, "internal error")
-
-    def canceller(self) -> Cancel | None:
-        receiver, self._receiver = self._receiver, None
-        self._resumes.clear()
-        return None if receiver is None else receiver.cancelled
-
-    # From the service.
-
-    def send(self, message: Message) -> bool:
-        if self._head.answers == IDENTITY:
-            return self._send(0, message)
-        self._outbox.append(message)
-        if len(self._outbox) == 1:
-            self._compress()
-        return self._writable
-
-    def _send(self, flag: int, message: Message) -> bool:
-        if not self._begun:
-            self._begun = True
-            self.send_headers(ENCODED_HEADS[self._head.answers])
-        return self.send_data(PREFIX.pack(flag, sum(map(len, message))), *message)
-
-    def _compress(self) -> None:
-        """Sends what waits to be compressed, in order; for a large message it leaves the loop, and goes on after it."""
-        outbox, encoding = self._outbox, self._head.answers
-        while outbox:
-            if sum(map(len, outbox[0])) >= LARGE:
-                self._server.off_loop(partial(deflate, outbox[0], encoding), self._compressed)
-                return
-            self._send(*deflate(outbox.popleft(), encoding))
-        if self._status is not None:
-            self._send_status(*self._status)
-
-    def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
-        self._outbox.popleft()
-        if self.over:
-            self._outbox.clear()
-            return
-        if isinstance(packed, MessageFault):
-            self._outbox.clear()
-            self.fail(packed.code, packed.text)
-            return
-        self._send(*packed)
-        self._compress()
-        self.drained()
-
-    def on_writable(self, resume: Callable[[], None]) -> None:
-        if self._writable:
-            resume()
-        else:
-            self._resumes.append(resume)
-
-    def finish(self, code: int = OK, text: str = "") -> None:
-        self.end(code, text)
-
-    def end(self, code: int, text: str) -> None:
-        self._stop_timer()
-        if self._outbox:
-            self._status = self._status or (code, text)
-        else:
-            self._send_status(code, text)
-
-    def _send_status(self, code: int, text: str) -> None:
-        status = OK_STATUS if code == OK else (status_field(code),)
-        self.send_trailers(status if self._begun else (*ANSWER_HEAD, *status), *text_fields(text))

@@ -9,16 +9,18 @@ without an answer, as the original does. Event-loop thread only.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import httptools
 
 from halimede.tensors import Buffer
-from halimede.transport.buffers import Buffers
+from halimede.transport.half_closed import HalfClosed
 from halimede.transport.headers import Headers
+from halimede.transport.http1_exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream
+from halimede.transport.http1_shared import Shared
+from halimede.transport.lingering import close_lingering
 
 log = logging.getLogger(__name__)
 
@@ -26,123 +28,19 @@ MAX_HEAD_BYTES = 1 << 20
 """Of a head, of the trailers, and of anything else that comes without bringing a part of a body."""
 MAX_LINE_BYTES = 1 << 14
 """Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
-KNOWN_HEADS = 256
-KNOWN_HEAD_BYTES = 2048
 MAX_CHUNKS = 65536
 MAX_WAITING = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
-JOIN_BYTES = 1 << 16
-RECEIVE_BYTES = 1 << 16
-"""Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
 
-_REASONS = {
-    200: b"200 OK",
-    400: b"400 Bad Request",
-    403: b"403 Forbidden",
-    404: b"404 Not Found",
-    405: b"405 Not Allowed",
-    500: b"500 Internal Server Error",
-    501: b"501 Not Implemented",
-    503: b"503 Service Unavailable",
-}
-_STATUS_LINES = {
-    version: {code: b"HTTP/%s %s\r\n" % (version, reason) for code, reason in _REASONS.items()}
-    for version in (b"1.1", b"1.0")
-}
-JSON = b"Content-Type: application/json\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What the head of a request says, apart from what it says to the connection only."""
-
-    method: bytes
-    target: bytes
-    headers: Headers
-    keep_alive: bool
-    old: bool
-    body_size: int
-
-
 _NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
 
 
-class Exchange:
-    """One request, whole, and the one answer to it.
-
-    `method` and `target` as sent; `headers` by lower-case name, the last of equals; `body` all of it. When the client
-    goes away before the answer, `gone` is set and `on_gone` called.
-    """
-
-    __slots__ = ("_connection", "body", "gone", "head", "headers", "method", "on_gone", "target")
-
-    def __init__(self, connection: "Connection", head: Head, body: Buffer) -> None:
-        self._connection = connection
-        self.head = head
-        self.method = head.method
-        self.target = head.target
-        self.headers = head.headers
-        self.body = body
-        self.gone = False
-        self.on_gone: Callable[[], None] = _NO_GONE
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
-        """Answers, once. `fields` are whole header lines to stand before Content-Length; without any, the answer is
-        marked as plain text. `body` is a list of buffers that are written as they are."""
-        self._connection.answer(self, status, fields, body)
-
-
-Handler = Callable[[Exchange], None]
-
-
-class Listener:
-    """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
-    is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
-    parsed at all."""
-
-    def __init__(self, handler: Handler) -> None:
-        self.handler = handler
-        self.connections: set[Connection] = set()
-        self.draining = False
-        self.received = bytearray(RECEIVE_BYTES)
-        self.scratch = memoryview(self.received)
-        self.buffers = Buffers()
-        self.heads: dict[bytes, Head] = {}
-        self._empty: asyncio.Event | None = None
+class Listener(Shared):
+    """One port: what its connections share, and where they come from."""
 
     def connect(self) -> "Connection":
         return Connection(self)
-
-    def drain(self) -> None:
-        """No request is taken any more: idle connections are closed, the others after the answer they wait for."""
-        self.draining = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
-
-    def learn(self, text: bytes, head: Head) -> None:
-        """Remembers how a head parses, in bounded memory."""
-        if len(text) <= KNOWN_HEAD_BYTES:
-            if len(self.heads) >= KNOWN_HEADS:
-                self.heads.clear()
-            self.heads[text] = head
-
-    async def closed(self, timeout: float) -> None:
-        """Waits until no connection is left, or so many seconds have passed."""
-        self._empty = asyncio.Event()
-        if self.connections:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), timeout)
-
-    def abort(self) -> None:
-        for connection in list(self.connections):
-            connection.abort()
-
-    def left(self, connection: "Connection") -> None:
-        self.connections.discard(connection)
-        if not self.connections and self._empty is not None:
-            self._empty.set()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -154,10 +52,11 @@ class Connection(asyncio.BufferedProtocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parsed = False
         self._usual = b"", _NO_HEAD
-        self._current: Exchange | None = None
+        self._current: Exchange | Stream | None = None
         self._waiting: deque[Exchange] = deque()
         self._silent_bytes = 0
         self._ending = False
+        self._closed = False
         self._reading = True
         self._clogged = False
         self._handing_on = False
@@ -169,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._listener.connections.add(self)
         if self._listener.draining:
-            self._end()
+            self.close_if_idle()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._listener.scratch if self._missing is None else self._missing
@@ -187,28 +86,46 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def eof_received(self) -> bool:
-        """The client sends no more; what it asked for is still answered."""
+        """The client sends no more, or is gone: what it asked for is still answered, if it is there."""
         self._ending = True
-        return not self._end_if_idle()
+        if self._current is None and not self._waiting:
+            self._transport.close()
+            return False
+        if not isinstance(self._current, Stream):
+            self._transport = HalfClosed(self._transport, self._listener.later)
+        elif not self._current.begun:
+            self._transport = self._current.transport = HalfClosed(self._transport, self._listener.later)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ending = True
         self._listener.left(self)
-        gone = [self._current, *self._waiting] if self._current else list(self._waiting)
+        current, waiting = self._current, list(self._waiting)
         self._current = None
         self._waiting.clear()
-        for exchange in gone:
+        if isinstance(current, Stream):
+            current.leave()
+        elif current is not None:
+            waiting.insert(0, current)
+        for exchange in waiting:
             exchange.gone = True
             exchange.on_gone()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: nothing more is taken from it until it does."""
         self._clogged = True
+        if isinstance(self._current, Stream):
+            self._current.clog()
         self._pause_reading()
 
     def resume_writing(self) -> None:
         self._clogged = False
-        self._next()
+        if isinstance(self._current, Stream):
+            if len(self._waiting) < MAX_WAITING and not self._ending:
+                self._read_on()  # or nobody would see that the client goes while the stream is silent
+            self._current.unclog()
+        else:
+            self._next()
 
     # Reading.
 
@@ -418,15 +335,18 @@ class Connection(asyncio.BufferedProtocol):
         self._handing_on = False
         if self._current is None and not self._clogged and not self._end_if_idle():
             self._continue()
-            if not self._reading:
-                self._reading = True
-                self._transport.resume_reading()
+            self._read_on()
 
     def _continue(self) -> None:
         """Asks for the body of a request that announced it, once it is this request's turn."""
         if self._owes_continue and self._current is None and not self._waiting:
             self._owes_continue = False
             self._transport.write(_CONTINUE)
+
+    def _read_on(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
 
     def _pause_reading(self) -> None:
         if self._reading:
@@ -453,9 +373,9 @@ class Connection(asyncio.BufferedProtocol):
         keep_alive = asked.keep_alive and not self._listener.draining
         size = sum(map(len, body))
         if asked.old:
-            lines, connection = _STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
+            lines, connection = STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
         else:
-            lines, connection = _STATUS_LINES[b"1.1"], b"" if keep_alive else b"Connection: close\r\n"
+            lines, connection = STATUS_LINES[b"1.1"], b"" if keep_alive else b"Connection: close\r\n"
         tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
         self._current = None
@@ -471,11 +391,36 @@ class Connection(asyncio.BufferedProtocol):
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
 
+    def begin(self, exchange: Exchange, status: int, fields: bytes) -> Stream:
+        """The stream takes the exchange's place until it has ended, so nothing else can answer meanwhile."""
+        # Without chunks only the end of the connection can say where the answer ends.
+        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.old
+        framing = b"" if exchange.head.old else b"Transfer-Encoding: chunked\r\n"
+        connection = b"" if keep_alive or exchange.head.old else b"Connection: close\r\n"
+        line = STATUS_LINES[b"1.0" if exchange.head.old else b"1.1"][status]
+        head = b"%b%b%b%b\r\n" % (line, fields, framing, connection)
+        stream = Stream(self._transport, exchange, head, lambda: self._streamed(keep_alive))
+        if exchange is self._current:
+            self._current = stream
+        else:
+            stream.abandon()
+        return stream
+
+    def _streamed(self, keep_alive: bool) -> None:
+        """The last part of a stream is written."""
+        self._current = None
+        if not keep_alive or self._listener.draining:
+            self._waiting.clear()
+            self._ending = True
+        self._next()
+
     # Ending.
 
     def close_if_idle(self) -> None:
-        if self._current is None and not self._waiting:
-            self._end()
+        """Closes at once where no answer is due, and none was given that may be on its way."""
+        if self._current is None and not self._waiting and not self._closed:
+            self._ending = self._closed = True
+            self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
@@ -487,10 +432,12 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_reading()
 
     def _end_if_idle(self) -> bool:
-        if self._ending and self._current is None and not self._waiting:
-            self._transport.close()
-            return True
-        return False
+        if not self._ending or self._current is not None or self._waiting:
+            return False
+        if not self._closed:
+            self._closed = True
+            close_lingering(self._transport, self._listener.scratch, self._listener.later, self.connection_lost)
+        return True
 
 
 def _first_tensor(head: Head) -> int:

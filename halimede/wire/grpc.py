@@ -17,6 +17,7 @@ from halimede.errors import Internal, Invalid
 from halimede.requests import InferRequest, InferResponse, Parameter, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
+    CLASSIFICATION,
     SHARED_MEMORY,
     Settings,
     input_memory,
@@ -86,12 +87,14 @@ class _Head:
     """
 
     __slots__ = (
+        "classes",
         "destinations",
         "in_regions",
         "inputs",
         "model_name",
         "model_version",
         "outputs",
+        "plain",
         "references",
         "text",
         "version",
@@ -106,9 +109,11 @@ class _Head:
         self.version: int | None = None
         self.inputs: tuple[tuple[int, str, DataType, Shape], ...] = ()
         self.outputs: tuple[str, ...] = ()
+        self.plain = True
         self.in_regions = False
         self.references: dict[str, Tensor] = {}
         self.destinations: dict[str, RegionReference] | None = None
+        self.classes: dict[str, int] | None = None
 
 
 class InferMessage:
@@ -214,7 +219,8 @@ class InferDecoder:
         inputs, outputs = head.whole.inputs, head.whole.outputs
         if not 0 < len(head.text) <= self.HEAD_LIMIT or any(t.HasField("contents") for t in inputs):
             return
-        if any(key not in SHARED_MEMORY for t in (*inputs, *outputs) for key in t.parameters):
+        known = (*SHARED_MEMORY, CLASSIFICATION)
+        if any(key not in known for t in (*inputs, *outputs) for key in t.parameters):
             return
         if len(self._heads) >= self.HEADS_LIMIT:
             self._heads.clear()
@@ -227,6 +233,8 @@ class InferDecoder:
         )
         head.outputs = request.outputs
         head.destinations, head.in_regions = request.destinations, request.in_regions
+        head.classes = request.classes
+        head.plain = not request.in_regions and request.classes is None
         head.whole = None
         self._heads[head.text] = head
 
@@ -271,8 +279,8 @@ def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> 
 def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
     request.outputs = head.outputs
     request.form = head.text
-    if head.in_regions:
-        _fill_in_regions(request, head, raws)
+    if not head.plain:
+        _fill_otherwise(request, head, raws)
         return
     if len(raws) < len(head.inputs):
         no_data(head.inputs[len(raws)][1], head.model_name)
@@ -282,8 +290,8 @@ def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
         inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
 
 
-def _fill_in_regions(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
-    """What lies in shared memory takes no raw contents (G20)."""
+def _fill_otherwise(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
+    """With shared memory or classes. What lies in shared memory takes no raw contents (G20)."""
     for at, name, datatype, shape in head.inputs:
         if at < 0:
             request.inputs[name] = head.references[name]
@@ -292,7 +300,8 @@ def _fill_in_regions(request: InferRequest, head: _Head, raws: Sequence[Buffer])
         else:
             no_data(name, head.model_name)
     request.destinations = head.destinations
-    request.in_regions = True
+    request.in_regions = head.in_regions
+    request.classes = head.classes
 
 
 _ID_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x32

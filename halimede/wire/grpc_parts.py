@@ -1,7 +1,7 @@
 """The parts of a ModelInferRequest message, read with the checks and words of the contract (G17 to G23).
 
 Takes protobuf's messages, gives names, parameters and the memory of tensors. Pure; knows nothing of how the message
-came or of models. Raises Invalid, NotFound or Unsupported with the text for the client.
+came or of models. Raises Invalid with the text for the client.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from halimede.errors import Invalid, Unsupported
+from halimede.errors import Invalid
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import (
     BOOL,
@@ -32,6 +32,7 @@ from halimede.tensors import (
     join_bytes,
 )
 
+_UINT32_MASK = 2**32 - 1
 _UINT64_MASK = 2**64 - 1
 
 _RESERVED = (
@@ -159,9 +160,10 @@ def no_data(name: str, model: str) -> NoReturn:
 
 
 def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
-    """Puts the names asked for into the request, and which of them are to be written to shared memory. A name given
-    twice counts once, as the real server has it."""
+    """Puts the names asked for into the request, and which of them are to be written to shared memory, or of how many
+    classes (H80). A name given twice counts once, as the real server has it."""
     destinations: dict[str, RegionReference] = {}
+    wanted: dict[str, int] = {}
     for item in outputs:
         reference, classes = _reference(item), _classes(item)
         if reference is not None and classes:
@@ -169,11 +171,14 @@ def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
         if reference is not None:
             destinations.setdefault(item.name, reference)
         if classes:
-            raise Unsupported(f"classification of output '{item.name}' is not supported")
+            # The real server counts them in 32 bits; then it may be that none is wanted.
+            wanted.setdefault(item.name, classes & _UINT32_MASK)
     request.outputs = tuple(dict.fromkeys(item.name for item in outputs))
     if destinations:
         request.destinations = destinations
         request.in_regions = True
+    if wanted:
+        request.classes = wanted
 
 
 SHARED_MEMORY = {
@@ -182,6 +187,8 @@ SHARED_MEMORY = {
     "shared_memory_byte_size": "int64_param",
 }
 """The parameters of a tensor in shared memory, and what they must be."""
+CLASSIFICATION = "classification"
+"""The parameter of an output of which only the largest values are wanted."""
 
 
 def _reference(item: Any) -> RegionReference | None:
@@ -212,9 +219,9 @@ def _reference(item: Any) -> RegionReference | None:
 
 def _classes(item: Any) -> int:
     """How many classes an output asks for, 0 for the tensor itself."""
-    if not item.parameters or "classification" not in item.parameters:
+    if not item.parameters or CLASSIFICATION not in item.parameters:
         return 0
-    parameter = item.parameters["classification"]
+    parameter = item.parameters[CLASSIFICATION]
     if parameter.WhichOneof("parameter_choice") != "int64_param":
         raise Invalid("invalid value type for 'classification' parameter, expected int64_param")
     if parameter.int64_param <= 0:

@@ -6,7 +6,7 @@ Knows nothing of the bytes that follow the head but how many there are. Pure; an
 from collections.abc import Callable
 from typing import Any, Final
 
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.errors import Internal, Invalid
 from halimede.requests import Parameters
 from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_named
 from halimede.wire import json
@@ -66,6 +66,7 @@ class Head:
 
 
 _ABSENT: Final = object()
+_UINT32_MASK: Final = 2**32 - 1
 _NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
 
 
@@ -80,14 +81,19 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
     inputs, binary_size = _read_inputs(document, request_id, model, room, limit)
     listed: dict[str, bool | None] = {}
     destinations: dict[str, RegionReference] = {}
+    classes: dict[str, int] = {}
     if "outputs" in document:
         for item in _array(document, "outputs"):
-            name, wanted, reference = _read_output(_object(item))
+            name, wanted, reference, count = _read_output(_object(item))
             # Of two equal names the first counts; the protocol's server does not mind (observed, unlike H48).
             if name not in listed:
                 listed[name] = wanted
                 if reference is not None:
                     destinations[name] = reference
+                if count:
+                    classes[name] = count
+    if classes:
+        fields = {**fields, "classes": classes}
     return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
 
 
@@ -155,16 +161,16 @@ def _shape(item: dict[str, Any]) -> Shape:
 # Outputs and parameters.
 
 
-def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None]:
-    """The name of an output, and whether it is wanted binary (contract H42), or where it shall be written."""
+def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None, int]:
+    """The name of an output, and whether it is wanted binary (contract H42), or where it shall be written, and of how
+    many classes, 0 for the tensor itself (H80). The real server counts them in 32 bits."""
     name = _string(item, "name")
     settings = _object(item.get("parameters"))
     if "shared_memory_region" in settings:
         _check_in_region(settings)
-        return name, None, _reference(settings)
-    if "classification" in settings and _unsigned(settings, "classification", "set"):
-        raise Unsupported(f"output '{name}' sets 'classification', which this server does not serve yet")
-    return name, "binary_data" in settings and _boolean(settings, "binary_data"), None
+        return name, None, _reference(settings), 0
+    classes = _unsigned(settings, "classification", "set") & _UINT32_MASK if "classification" in settings else 0
+    return name, "binary_data" in settings and _boolean(settings, "binary_data"), None, classes
 
 
 def _check_in_region(settings: dict[str, Any]) -> None:

@@ -42,7 +42,9 @@ _DATATYPE: Final = _enum(
     *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
     *("FP16", "BF16", "FP32", "FP64", "BYTES"),
 )
-_PARAMETERS: Final = _map({"type": ["string", "integer", "boolean", "number"]})
+_SCALARS: Final = ["string", "integer", "boolean", "number"]
+_PARAMETERS: Final = _map({"type": _SCALARS})
+_VALUES: Final[Schema] = {"type": [*_SCALARS, "array"], "items": {"type": _SCALARS}}
 _DURATIONS: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 _SETTING: Final[Schema] = {"type": ["string", "null"]}
 
@@ -79,6 +81,20 @@ SCHEMAS: Final[dict[str, Schema]] = {
         parameters=_PARAMETERS,
         data=_ANY_ORDER,
     ),
+    "GenerateRequest": {
+        "type": "object",
+        "description": "Keys that name an input of the model are tensors of one dimension or single values, all others "
+        "parameters. What stands in `parameters` counts as standing beside it.",
+        "properties": {"id": _TEXT, "parameters": _map(_VALUES)},
+        "additionalProperties": _VALUES,
+    },
+    "GenerateResponse": {
+        "type": "object",
+        "description": "The outputs and parameters of the response by name, flat.",
+        "required": ["model_name", "model_version"],
+        "properties": {"id": _TEXT, "model_name": _TEXT, "model_version": _TEXT},
+        "additionalProperties": _VALUES,
+    },
     "ServerMetadata": _object("name version extensions", name=_TEXT, version=_TEXT, extensions=_list(_TEXT)),
     "ModelMetadata": _object(
         "name versions platform inputs outputs",

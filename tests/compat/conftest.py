@@ -1,9 +1,10 @@
-"""One server for all the tests of the official clients: every datatype, with and without batching."""
+"""Servers for many tests of the official clients: one with every datatype, one with the models of the kinds."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from tests.compat.kinds import FLAGS, Kinds, write_kinds
 from tests.compat.serving import Serving, write_repository
 
 
@@ -19,3 +20,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield serving
         status = serving.stop()
         assert status == 0, f"exit status {status}: ...{serving.log_text()[-3000:]}"
+
+
+@pytest.fixture(scope="session")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
+    """A running server with the models of the official examples' kinds (`kinds.write_kinds`)."""
+    folder = tmp_path_factory.mktemp("kinds")
+    repository = write_kinds(folder / "models")
+    with Serving(repository, folder / "server.log", *FLAGS) as serving:
+        yield Kinds(serving.wait_until_live(), repository)
+        assert serving.stop() == 0, serving.log_text()[-3000:]

@@ -5,14 +5,18 @@ The stream is read message by message and raw, so that the client library holds 
 
 import os
 import signal
+import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import grpc
+import h2.connection
+import h2.events
+import h2.settings
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
@@ -24,9 +28,11 @@ LIMIT = 20.0
 COUNTS = {"pool of any size": 10_000, "pool of 1": 2_000}
 ELEMENTS = 25_000
 SIZE = 4 * ELEMENTS
-AHEAD = 16 << 20
+AHEAD = 8 << 20
 """How far a model may get ahead of a client that does not read: 2 MiB in its worker's window, 1 MiB on the call, one
-response each, what sockets hold, and the window of the client, which its library lets grow to several MiB."""
+response each, what sockets hold, and what the client's library takes."""
+NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
+"""For a client whose window does not grow with the speed at which it is sent to: to 16 MiB and more."""
 GROWTH = 48 << 20
 """What server and worker together may grow meanwhile: the same, and what allocators keep. All responses are 1 GB."""
 
@@ -78,19 +84,28 @@ class Flooded:
         return sent, bool(cancelled)
 
     def memory(self) -> int:
-        """Bytes of all processes of the server."""
-        return sum(_resident(pid) for pid in processes_with(self.serving.mark))
+        return memory_of(self.serving)
 
     def wait_until_it_stands_still(self) -> int:
         """How many responses were sent when no more came for a while."""
-        seen: list[int] = []
+        return stands_still(self.serving, lambda: self.progress()[0])
 
-        def still() -> bool:
-            seen.append(self.progress()[0])
-            return len(seen) > 25 and seen[-1] > 0 and seen[-25] == seen[-1]
 
-        self.serving.until(still, "let the model go on and on", LIMIT)
-        return seen[-1]
+def memory_of(serving: Serving) -> int:
+    """Bytes of all processes of the server."""
+    return sum(_resident(pid) for pid in processes_with(serving.mark))
+
+
+def stands_still(serving: Serving, count: Callable[[], int]) -> int:
+    """What is counted, once it grows no more for a while."""
+    seen: list[int] = []
+
+    def still() -> bool:
+        seen.append(count())
+        return len(seen) > 25 and seen[-1] > 0 and seen[-25] == seen[-1]
+
+    serving.until(still, "went on and on", LIMIT)
+    return seen[-1]
 
 
 def _resident(pid: int) -> int:
@@ -120,7 +135,7 @@ class Client:
     """One stream of raw messages."""
 
     def __init__(self, url: str) -> None:
-        self._channel = grpc.insecure_channel(url)
+        self._channel = grpc.insecure_channel(url, NARROW)
         self._requests: SimpleQueue[bytes | None] = SimpleQueue()
         call = self._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", None, None)
         self.answers: Any = call(iter(self._requests.get, None), timeout=LIMIT)
@@ -149,6 +164,53 @@ class Client:
             assert message.endswith(message[-4:] * ELEMENTS)
             found.append(number)
         raise AssertionError("the stream ended before the last response")
+
+
+class RoomForNothing:
+    """A client whose window on the stream is that of an answer when it is asked for, and else nothing."""
+
+    def __init__(self, url: str) -> None:
+        host, _, port = url.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), LIMIT)
+        self._h2 = h2.connection.H2Connection()
+        self._h2.initiate_connection()
+        self._h2.update_settings({h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        self._h2.increment_flow_control_window(1 << 24)
+
+    def __enter__(self) -> "RoomForNothing":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self, count: int) -> None:
+        path = "/inference.GRPCInferenceService/ModelStreamInfer"
+        pseudo = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "x")]
+        self._h2.send_headers(1, [*pseudo, ("te", "trailers"), ("content-type", "application/grpc")])
+        message = pb.ModelInferRequest(model_name="flood", raw_input_contents=[struct.pack("<i", count)])
+        message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+        raw = message.SerializeToString()
+        self._h2.send_data(1, struct.pack(">BI", 0, len(raw)) + raw)
+        self._flush()
+
+    def take_one(self) -> None:
+        """Lets the prefix of a message come, and then as much as it says."""
+        (size,) = struct.unpack(">xI", self._take(5))
+        assert len(self._take(size)) == size
+
+    def _take(self, size: int) -> bytes:
+        self._h2.increment_flow_control_window(size, 1)
+        self._flush()
+        taken = bytearray()
+        while len(taken) < size:
+            for event in self._h2.receive_data(self._socket.recv(1 << 16)):
+                if isinstance(event, h2.events.DataReceived):
+                    taken += event.data or b""
+            self._flush()
+        return bytes(taken)
+
+    def _flush(self) -> None:
+        self._socket.sendall(self._h2.data_to_send())
 
 
 def other_model_answers(serving: Serving) -> bool:
@@ -191,6 +253,21 @@ def test_client_that_goes_without_reading_releases_the_model(flooded: Flooded) -
     with Client(flooded.serving.grpc_url) as client:
         client.ask(3)
         assert client.numbers() == [0, 1, 2]
+
+
+@pytest.mark.rows("G32")
+@pytest.mark.parametrize("size", [1, 3])
+def test_pool_of_responses_counts_those_that_the_client_has_no_room_for(tmp_path: Path, size: int) -> None:
+    """By a client that gives room for one response after the other, and not a byte more."""
+    with (
+        served(tmp_path, f"--grpc-max-response-pool-size={size}") as flooded,
+        RoomForNothing(flooded.serving.grpc_url) as client,
+    ):
+        client.ask(10)
+        assert flooded.wait_until_it_stands_still() == size
+        for taken in (1, 2, 3):
+            client.take_one()
+            assert flooded.wait_until_it_stands_still() == size + taken
 
 
 def test_worker_that_dies_while_its_client_does_not_read(tmp_path: Path) -> None:

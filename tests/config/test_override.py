@@ -34,8 +34,11 @@ def test_override_takes_enums_in_any_case(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "Expecting value"),
-        ("{", "Expecting property name"),
+        ("", "zero-length, empty document"),
+        ("{", "line 1 column 2"),
+        ('{"name":"\udcff"}', ""),  # bytes that are not UTF-8, as they come over HTTP
+        ('{"input":[{"name":"\\ud800"}]}', ""),
+        ('{"input":[{"name":"I","data_type":"TYPE_\udcff32","dims":[2]}]}', ""),
         ("[]", ""),
         ('"x"', ""),
         ('{"x":1}', 'no field named "x"'),

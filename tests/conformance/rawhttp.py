@@ -169,7 +169,7 @@ def _fate(connection: Connection, *, ended: bool) -> Fate:
     """Where the connection ends, ClosedError comes out of `read`: a refusal that was not waited for may come before."""
     if not ended:
         connection.send(PROBE)
-    if connection.read().status == 200:
+    if connection.read().status in (200, 403):  # 403 where not everybody may ask for health
         return Fate.OPEN
     connection.read()
     return Fate.GARBLED

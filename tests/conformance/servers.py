@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -137,6 +138,8 @@ class Server:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/live", timeout=2) as answer:
                 return bool(answer.status == 200)
+        except urllib.error.HTTPError as error:
+            return error.code == 403  # it answers, though not everybody may ask
         except OSError:
             return False
 

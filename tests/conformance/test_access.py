@@ -1,7 +1,8 @@
-"""Restricted APIs and forwarded headers, against the real server with the same flags (H24, H25, G13, G14)."""
+"""Restricted APIs and forwarded headers, against the real server with the same flags (H24, H25, G13, G14); its name."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,9 @@ _FLAGS = (
     f"--grpc-restricted-protocol={_NAMES}:key=v=1",
     f"--http-header-forward-pattern={_PATTERN}",
     f"--grpc-header-forward-pattern={_PATTERN}",
+    "--id=a name of its own",
 )
+_HEALTH_FLAGS = ("--http-restricted-api=health:key=v", "--grpc-restricted-protocol=health:key=v")
 _KEY = (("key", "v=1"),)
 _META = (("triton-grpc-protocol-key", "v=1"),)
 
@@ -58,7 +61,12 @@ _RESERVED = "Header '{}' is reserved for Triton usage and cannot be forwarded."
 _NO_CHECK = "2.51 forwards it"
 _INPUT = 'model_name: "parameters" inputs { name: "INPUT0" datatype: "INT32" shape: [1] contents { int_contents: 1 } }'
 
+_HEALTH = ("/v2/health/live", "/v2/health/ready", "/v2/models/parameters/ready", "/v2/models/nope/ready")
+_HEALTH_RPCS = ("ServerLive", "ServerReady", "ModelReady", "/grpc.health.v1.Health/Check")
+
 CASES: tuple[Case, ...] = (
+    http("server metadata of a server with an id", "H9", get("/v2", _KEY), masks="version length"),
+    grpc("server metadata of a server with an id", "H9 G1", "ServerMetadata", "", metadata=_META, masks="version"),
     http("restricted API, live", "H24", get("/v2/health/live")),
     http("restricted API, unknown path", "H24", get("/v2/nope")),
     *(http(f"restricted API {path}", "H24", request(method, path)) for path, method in _PATHS.items()),
@@ -161,12 +169,36 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 
+HEALTH_CASES: tuple[Case, ...] = (
+    *(http(f"restricted health {path}", "H24 H7 H8 H10", get(path)) for path in _HEALTH[:3]),
+    *(http(f"restricted health, key, {path}", "H24", get(path, (("key", "v"),))) for path in _HEALTH[:3]),
+    http("restricted health, unknown model", "H24", get(_HEALTH[3])),
+    http("restricted health, wrong method", "H24", request("POST", "/v2/health/live", b"")),
+    http("restricted health, metadata", "H24", get("/v2/models/parameters")),
+    *(grpc(f"restricted health {rpc}", "G13 G2", rpc, b"") for rpc in _HEALTH_RPCS),
+    *(
+        grpc(f"restricted health, key, {rpc}", "G13 G2", rpc, b"", metadata=(("triton-grpc-protocol-key", "v"),))
+        for rpc in _HEALTH_RPCS[:2] + _HEALTH_RPCS[3:]
+    ),
+    grpc("restricted health, ModelMetadata", "G13", "ModelMetadata", 'name: "parameters"'),
+)
+
+
 @pytest.fixture(scope="module")
 def guarded(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Both servers, with the flags, over the one model that shows its parameters."""
-    folder = tmp_path_factory.mktemp("access")
+    yield from _served(tmp_path_factory.mktemp("access"), _FLAGS)
+
+
+@pytest.fixture(scope="module")
+def hidden(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """The same, where only those with a key may ask whether the server is well."""
+    yield from _served(tmp_path_factory.mktemp("hidden"), _HEALTH_FLAGS)
+
+
+def _served(folder: Path, flags: tuple[str, ...]) -> Iterator[Pair]:
     repo = servers.copy_models(folder / "models" / "parameters", servers.MODELS / "parameters").parent
-    ours, real = (*servers.our_command(), *_FLAGS), (*servers.real_command(), *_FLAGS)
+    ours, real = (*servers.our_command(), *flags), (*servers.real_command(), *flags)
     with (
         servers.Server("ours", ours, repo, folder / "ours.log") as one_,
         servers.Server("the real server", real, repo, folder / "real.log") as other,
@@ -182,3 +214,10 @@ def test_access_as_the_real_server(case: Case, guarded: Pair, results: list[Resu
     results.append(result)
     assert result.ours == result.wanted
     assert not result.stale, "the real server answers like this by now: the mark is out of date"
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=pytest.mark.rows(*c.rows)) for c in HEALTH_CASES])
+def test_restricted_health_as_the_real_server(case: Case, hidden: Pair, results: list[Result]) -> None:
+    result = compare(case, hidden)
+    results.append(result)
+    assert result.ours == result.wanted

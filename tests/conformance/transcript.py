@@ -1,8 +1,10 @@
 """What a server answered, as text that is compared line by line: status, the headers that the contract names, body.
 
-JSON stays exactly as it came (key order, number text), binary tensors are hexadecimal. Pure.
+JSON stays exactly as it came (key order, number text), binary tensors are hexadecimal. A compressed body is shown as it
+is after inflating: how small it gets is a matter of the library. Pure.
 """
 
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,8 +19,9 @@ COMPARED = (
     "accept-encoding",
     "transfer-encoding",
     "connection",
+    "endpoint-load-metrics",
 )
-TEXT = ("application/json", "text/plain")
+TEXT = ("application/json", "text/plain", "text/event-stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +45,28 @@ def of_http(conversation: rawhttp.Conversation) -> Transcript:
 
 def _response(response: rawhttp.Response) -> Iterable[str]:
     yield f"{response.version} {response.status}"
+    coded = response.header("content-encoding") in ("gzip", "deflate")
     for name in COMPARED:
-        if (value := response.header(name)) is not None:
+        if (value := response.header(name)) is not None and not (coded and name == "content-length"):
             yield f"{name}: {value}"
+    body = _inflated(response.body) if coded else response.body
     kind = response.header("content-type") or ""
     at = int(response.header("inference-header-content-length") or 0)
-    at = at or (len(response.body) if kind.startswith(TEXT) and not response.header("content-encoding") else 0)
-    if response.body[:at]:
-        yield response.body[:at].decode("utf-8", "backslashreplace")
-    if response.body[at:]:
-        yield f"bytes {response.body[at:].hex(' ', 4)}"
+    at = at or (len(body) if kind.startswith(TEXT) else 0)
+    if body[:at]:
+        yield body[:at].decode("utf-8", "backslashreplace")
+    if body[at:]:
+        yield f"bytes {body[at:].hex(' ', 4)}"
+
+
+def _inflated(body: bytes) -> bytes:
+    """What a stream holds, and behind it that it was cut off or is none."""
+    stream = zlib.decompressobj(47)
+    try:
+        data = stream.decompress(body)
+    except zlib.error as error:
+        return f"<no stream: {error}>".encode()
+    return data if stream.eof else data + b"<cut off>"
 
 
 def of_grpc(rpc: str, outcome: rawgrpc.Outcome) -> Transcript:

@@ -13,8 +13,43 @@ from tests.front.fakes import FakePort
 MAX_INPUT_SIZE = 1 << 23
 
 
+class FakeStream:
+    """An answer in parts. It is full once it has `room` parts, until the test says `drain`."""
+
+    def __init__(self, status: int, fields: bytes, room: int) -> None:
+        self.status = status
+        self.fields = fields
+        self.parts: list[bytes] = []
+        self.ended = False
+        self.room = room
+        self._resumes: list[Callable[[], None]] = []
+
+    def send(self, body: Sequence[Buffer], last: bool = False) -> bool:
+        assert not self.ended, "something after the last part"
+        if body:
+            self.parts.append(b"".join(bytes(part) for part in body))
+        self.ended = last
+        return len(self.parts) < self.room
+
+    def on_writable(self, resume: Callable[[], None]) -> None:
+        if len(self.parts) < self.room:
+            resume()
+        else:
+            self._resumes.append(resume)
+
+    def drain(self, room: int) -> None:
+        """The client reads: there is room for so many parts in all."""
+        self.room = room
+        resumes, self._resumes = self._resumes, []
+        for resume in resumes:
+            resume()
+
+
 class FakeExchange:
-    """One request; `answers` are all that were given to it (a connection takes the first and ignores the others)."""
+    """One request; `answers` are all that were given to it (a connection takes the first and ignores the others), and
+    `streams` those that were begun, each with `room`."""
+
+    room = 1 << 20
 
     def __init__(self, method: str, target: str, body: Buffer = b"", **headers: str) -> None:
         self.method = method.encode()
@@ -26,6 +61,12 @@ class FakeExchange:
         self.gone = False
         self.on_gone: Callable[[], None] = lambda: None
         self.answers: list[tuple[int, bytes, bytes]] = []
+        self.streams: list[FakeStream] = []
+
+    def begin(self, status: int, fields: bytes) -> FakeStream:
+        assert not self.answers, "an answer was given before"
+        self.streams.append(FakeStream(status, fields, self.room))
+        return self.streams[-1]
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         self.answers.append((status, fields, b"".join(bytes(part) for part in body)))
@@ -39,6 +80,11 @@ class FakeExchange:
     def answer(self) -> tuple[int, bytes, bytes]:
         assert len(self.answers) == 1, f"{len(self.answers)} answers: {self.answers}"
         return self.answers[0]
+
+    @property
+    def stream(self) -> FakeStream:
+        assert len(self.streams) == 1, f"{len(self.streams)} streams"
+        return self.streams[0]
 
     @property
     def status(self) -> int:

@@ -45,7 +45,8 @@ PAIR = struct.pack("<2i", 1, 2)
 
 
 class FakeCall:
-    """A `Call` that keeps what is sent, and is writable while `room` lasts."""
+    """A `StreamedCall` that keeps what is sent, and is writable while `room` lasts. What is sent is on its way when the
+    test calls `unsent`."""
 
     def __init__(self, metadata: Metadata = (), room: int = 1000) -> None:
         self.metadata = metadata
@@ -53,6 +54,8 @@ class FakeCall:
         self.sent: list[bytes] = []
         self.status: tuple[int, str] | None = None
         self.resumes: list[Callable[[], None]] = []
+        self.unsent: list[Callable[[], None]] = []
+        self.held_back = False
 
     def send(self, message: Message) -> bool:
         assert self.status is None, "sent after the end"
@@ -61,6 +64,17 @@ class FakeCall:
 
     def on_writable(self, resume: Callable[[], None]) -> None:
         self.resumes.append(resume)
+
+    def on_sent(self, done: Callable[[], None]) -> None:
+        self.unsent.append(done)
+
+    def hold_back(self) -> None:
+        assert not self.held_back
+        self.held_back = True
+
+    def go_on(self) -> None:
+        assert self.held_back
+        self.held_back = False
 
     def finish(self, code: int = 0, text: str = "") -> None:
         assert self.status is None, "finished twice"

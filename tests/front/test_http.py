@@ -376,7 +376,8 @@ def test_version_comes_before_the_model() -> None:
 
 def test_encoding_comes_before_the_header_length_and_that_before_the_body() -> None:
     first = infer(Rig(), b"{", content_encoding="br", inference_header_content_length="x")
-    assert first.answer == (501, JSON, b'{"error":"Unsupported compression type"}')
+    fields = JSON + b"Accept-Encoding: gzip, deflate\r\n"
+    assert first.answer == (501, fields, b'{"error":"Unsupported compression type"}')
     second = infer(Rig(), b"{", inference_header_content_length="x")
     assert second.status == 400
     assert b"Inference-Header-Content-Length" in second.body_sent

@@ -1,15 +1,18 @@
 import json
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind
+from halimede.backends.api import InstancePlace, ModelFolder, Placement
+from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.loader import Backends, LoadedVersion, LoadOptions, LoadResult, load, places, survey
 from halimede.models.repository import FoundModel, fingerprint
 from halimede.tensors import FP32
+from tests.fakes import PATIENCE
 from tests.models.configs import config_of
-from tests.models.fakes import FakeBackend, OneBackend, repository
+from tests.models.fakes import FakeBackend, FakeInstance, FakeModel, OneBackend, repository
 
 TENSORS = """
 input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }
@@ -211,6 +214,44 @@ def test_instances_are_named_after_their_group_and_their_number_there() -> None:
         ("gpu_0", InstanceKind.GPU, 3),
     ]
     assert [(place.index, place.total) for place in made] == [(i, 4) for i in range(4)]
+
+
+class Together(FakeModel):
+    """Its instances are processes, of which each waits for the others to be begun too."""
+
+    placement = Placement.LOOP
+
+    def __init__(self, log: list[str], number: int, breaks_at: int = -1) -> None:
+        super().__init__(log, breaks_at, Unavailable("no room"))
+        self._all_begun = Barrier(number)
+
+    def create_instance(self, place: InstancePlace) -> FakeInstance:
+        self._all_begun.wait(PATIENCE)
+        return super().create_instance(place)
+
+
+class TogetherBackend(FakeBackend):
+    breaks_at = -1
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+        return Together(self.log, 3, self.breaks_at)
+
+
+THREE = CONFIG + "instance_group [ { kind: KIND_CPU count: 3 } ]"
+
+
+def test_instances_that_are_processes_start_together_and_keep_their_order(tmp_path: Path) -> None:
+    version = opened(load_model(tmp_path, THREE, TogetherBackend()))
+    places_of = [one.place for one in version.instances if isinstance(one, FakeInstance)]
+    assert [(place.name, place.index) for place in places_of] == [("m_0_0", 0), ("m_0_1", 1), ("m_0_2", 2)]
+
+
+def test_instances_that_start_together_are_closed_when_one_fails(tmp_path: Path) -> None:
+    backend = TogetherBackend()
+    backend.breaks_at = 1
+    assert str(failure(load_model(tmp_path, THREE, backend))) == "no room"
+    assert sorted(backend.log[:2]) == ["create m_0_0", "create m_0_2"]
+    assert sorted(backend.log[2:]) == ["close m_0_0", "close m_0_2", "close model"]
 
 
 def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) -> None:

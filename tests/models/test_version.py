@@ -1,7 +1,10 @@
+from collections.abc import Callable
+
 import pytest
 
-from halimede.backends.api import Instance
+from halimede.backends.api import InstancePlace
 from halimede.config import DynamicBatching
+from halimede.config.model_config import InstanceKind
 from halimede.errors import Invalid
 from halimede.models.version import ModelVersion, policy_for
 from halimede.scheduling.inference import Inference
@@ -48,15 +51,41 @@ def test_version_counts_the_inferences_that_hold_it() -> None:
     assert {one.times[0] for one in made.observer.successes} == {123}
 
 
-def test_version_is_healthy_while_all_its_instances_are() -> None:
+def test_version_is_healthy_while_one_of_its_instances_is() -> None:
     opened = loaded(config_of(spec("x", "INT32", [-1])), instances=2)
     version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
-    assert version.healthy
-    second: Instance = opened.instances[1]
-    assert isinstance(second, FakeInstance)
-    second.healthy = False
-    assert not version.healthy
+    seen = []
+    for instance in opened.instances:
+        seen.append(version.healthy)
+        assert isinstance(instance, FakeInstance)
+        instance.healthy = False
+    assert (seen, version.healthy) == ([True, True], False)
     version.close()
+
+
+class Returning(FakeInstance):
+    """An instance that breaks and comes back when a test says so."""
+
+    restarts = 0
+
+    def watch(self, changed: Callable[[bool, bool], None]) -> None:
+        self.changed = changed
+
+
+def test_version_has_requests_wait_for_an_instance_that_is_expected_back() -> None:
+    made = Made()
+    opened = loaded(made.version.config)
+    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
+    instance = Returning(place, [])
+    opened.instances[:] = [instance]
+    made.version = ModelVersion(opened, made.loop, made.observer, made.settled.append)
+    instance.changed(False, True)
+    reply = made.infer(1, 1)
+    assert (reply.finals, made.version.waiting) == (0, 1)
+    instance.restarts = 3
+    instance.changed(True, False)
+    made.finish(reply)
+    assert (made.version.waiting, made.version.restarts) == (0, 3)
 
 
 def test_version_is_not_held_by_a_request_that_does_not_fit() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Condition
 from typing import Any
 
@@ -207,3 +208,45 @@ def test_event_loop_is_never_blocked(reply: RecordingReply) -> None:
     for _ in range(10):
         flow.enter(WINDOW)
     flow.release()
+
+
+def test_counted_responses_are_waited_for_one_by_one(reply: RecordingReply) -> None:
+    flow = Flow(reply, 2)
+    calls: list[int] = []
+    for n in range(3):
+        flow.delivered(1, False)
+        flow.on_writable(partial(calls.append, n))
+    sent = list(reply.resumes)
+    assert len(sent) == 3
+    for n in range(3):
+        assert calls == list(range(n))
+        sent[n]()
+    flow.on_writable(lambda: calls.append(3))
+    assert calls == [0, 1, 2, 3]
+
+
+def test_counted_response_that_is_sent_lets_one_more_go(reply: RecordingReply, threads: ThreadPoolExecutor) -> None:
+    producers = Producers(Flow(reply, 3), threads)
+    done = producers.start(5, 1)
+    producers.wait_until_sent(3)
+    for _ in range(3):
+        producers.flow.delivered(1, False)
+    assert waits(done)
+    for sent in (4, 5):
+        reply.resumes.pop(0)()
+        producers.wait_until_sent(sent)
+        assert producers.sent == sent
+    done.result(PATIENCE)
+
+
+def test_counted_responses_that_are_released(reply: RecordingReply) -> None:
+    flow = Flow(reply, 1)
+    calls: list[int] = []
+    for n in range(2):
+        flow.delivered(1, False)
+        flow.on_writable(partial(calls.append, n))
+    flow.release()
+    assert calls == [0, 1]
+    for late in reply.resumes:
+        late()
+    assert calls == [0, 1]

@@ -358,7 +358,7 @@ def test_engine_with_a_dead_instance_says_which_version_is_not_ready(tmp_path: P
         async with running(options) as engine:
             assert await ask(engine, port.ServerReady()) is True
             first, second = engine.models.ready_versions("m")
-            first.loaded.instances.append(DeadInstance())
+            first.loaded.instances[:] = [DeadInstance()]
 
             async def answers() -> list[object]:
                 found: list[object] = []
@@ -369,7 +369,7 @@ def test_engine_with_a_dead_instance_says_which_version_is_not_ready(tmp_path: P
 
             assert await answers() == [False, True, True, True]
             assert await ask(engine, port.ServerReady()) is ready
-            second.loaded.instances.append(DeadInstance())
+            second.loaded.instances[:] = [DeadInstance()]
             assert await answers() == [False, False, False, True]
             assert await ask(engine, port.ServerLive()) is True
 

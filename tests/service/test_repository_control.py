@@ -227,7 +227,7 @@ def test_load_of_an_unchanged_model_that_is_not_healthy_loads_it_again(tmp_path:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             before = engine.models.find("m", -1)
-            before.loaded.instances.append(Dead())
+            before.loaded.instances[:] = [Dead()]
             assert await control(engine, LoadModel("m")) is None
             after = engine.models.find("m", -1)
             assert after is not before

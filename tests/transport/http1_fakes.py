@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from halimede.tensors import Buffer
-from halimede.transport.http1 import Exchange, Listener
+from halimede.transport.http1 import Listener
+from halimede.transport.http1_exchange import Exchange
+from tests.transport.http2_bench import Clock
 
 
 class FakeTransport(asyncio.Transport):
@@ -40,6 +42,10 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.ended
+
+    def can_write_eof(self) -> bool:
+        """As with TLS; the other way of closing has tests of its own."""
+        return False
 
     def pause_reading(self) -> None:
         self._check(self.reading and not self.ended, "paused twice or after the end")
@@ -94,7 +100,8 @@ class Client:
 
     def __init__(self, handler: Callable[[Exchange], None] | None = None, listener: Listener | None = None) -> None:
         self.exchanges: list[Exchange] = []
-        self.listener = listener or Listener(handler or self.exchanges.append)
+        self.clock = Clock()
+        self.listener = listener or Listener(handler or self.exchanges.append, self.clock.call_later)
         self.transport = FakeTransport()
         self.connection = self.listener.connect()
         self.connection.connection_made(self.transport)

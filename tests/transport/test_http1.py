@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1 import MAX_HEAD_BYTES, Exchange
+from halimede.transport.http1 import MAX_HEAD_BYTES
+from halimede.transport.http1_exchange import Exchange
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 STREAM = (

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1 import JOIN_BYTES, MAX_WAITING, RECEIVE_BYTES, Exchange
+from halimede.transport.http1 import MAX_WAITING
+from halimede.transport.http1_exchange import JOIN_BYTES, Exchange
+from halimede.transport.http1_shared import RECEIVE_BYTES
 from tests.transport.http1_fakes import Client, echo, request, responses
 
 

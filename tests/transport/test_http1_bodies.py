@@ -6,7 +6,9 @@ import pytest
 
 from halimede.tensors import Buffer
 from halimede.transport.buffers import ALIGNMENT
-from halimede.transport.http1 import MAX_CHUNKS, RECEIVE_BYTES, Exchange
+from halimede.transport.http1 import MAX_CHUNKS
+from halimede.transport.http1_exchange import Exchange
+from halimede.transport.http1_shared import RECEIVE_BYTES
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from halimede.transport.http1 import Connection, Exchange, Listener
+from halimede.transport.http1 import Connection, Listener
+from halimede.transport.http1_exchange import Exchange
 from tests.transport.http1_fakes import Client, echo, request
 
 LIMIT = 10.0

@@ -91,10 +91,27 @@ run_and_literals = st.builds(
     st.sampled_from([0, 0, 0, 0, 1, 3]),
 )
 """What a client makes of a call whose metadata are new: a run that repeats, and fields spelled out after it."""
+spellings = st.builds(
+    lambda kind, name, value: bytes([kind]) + name + value,
+    st.sampled_from([0x00, 0x10, 0x40]),
+    *[st.sampled_from([b"\x01a", b"\x81\x1f", b"\x82\x1f\xff", b"\x00", b"\x81\xff", b"\xff\x01" + b"\xfe" * 128])] * 2,
+)
+"""Names and values in Huffman code, sound or not, and lengths of more than one byte."""
+long_integers = st.builds(
+    lambda top, more: top + more,
+    st.sampled_from([b"\xff", b"\x7f", b"\x0f", b"\x1f", b"\x3f"]),
+    st.sampled_from([b"", b"\0", b"\x80\0", b"\x01", b"\x80" * 4 + b"\0", b"\x80" * 6, b"\xff" * 9 + b"\x01"]),
+).map(lambda integer: integer + b"\x01v")
+in_any_order = st.builds(
+    lambda pieces, cut: b"".join(pieces)[: -cut or None],
+    st.lists(indexed | any_indexed | literals | named_literals | table_sizes | spellings | long_integers, max_size=5),
+    st.sampled_from([0, 0, 0, 1]),
+)
+"""Most of them are no blocks at all."""
 by_encoder = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(VALUES), st.booleans()), max_size=6)
 """Those that are sensitive are never indexed."""
 broken = st.lists(any_indexed, min_size=1, max_size=3).map(b"".join)
-step = st.one_of(*[by_hand, only_indexed, run_and_literals, by_encoder, st.integers(0, 40)] * 3, broken)
+step = st.one_of(*[by_hand, only_indexed, run_and_literals, by_encoder, spellings, st.integers(0, 40)] * 3, broken)
 """A block, fields for the encoder, or which of the blocks before comes again."""
 
 
@@ -246,16 +263,64 @@ def test_decoder_remembers_little() -> None:
     assert len(compiled) > len(many), "not all of them are kept"
 
 
-@given(st.binary(max_size=200))
+@settings(max_examples=400)
+@given(st.one_of(in_any_order, st.binary(max_size=200)))
 def test_decoder_of_any_bytes(block: bytes) -> None:
     plain, decoder = Plain(), ours()
+    for n in range(70):  # so that indexes may take more than one byte
+        entry = literal(0x40, b"a", b"%d" % n)
+        assert seen(decoder.decode(entry)) == expected(plain.fields(entry))
     try:
         fields = plain.fields(block)
     except Exception:
         with pytest.raises(ConnectionFault):
             decoder.decode(block)
-    else:
-        assert seen(decoder.decode(block)) == expected(fields)
+        return
+    assert seen(decoder.decode(block)) == expected(fields)
+    for index in range(62, 62 + 70):
+        entry = integer(index, 7, 0x80)
+        try:
+            [field] = plain.fields(entry)
+        except hpack.HPACKError:
+            with pytest.raises(ConnectionFault):
+                decoder.decode(entry)
+            return
+        assert decoder.fields(entry) == [field], "the table is another"
+
+
+def test_decoder_of_heads_that_differ_in_one_field() -> None:
+    """As gRPC's C++ core sends a deadline: inserted with its name, so that all entries move at each call, and the
+    constant fields are inserted anew before they are evicted; and as `hpack` does, in Huffman code."""
+    constant = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/s/M"), (b"te", b"trailers")]
+    plain, decoder, encoder = Plain(), ours(), hpack.Encoder()
+    inserted = 0
+    for n in range(300):
+        timeout = (b"grpc-timeout", b"%dm" % n)
+        if n % 70 == 0:
+            by_hand = b"".join(literal(0x40, *field) for field in [*constant, timeout])
+            inserted = 0
+        else:
+            run = [integer(62 + inserted + 4 - at, 7, 0x80) for at in range(4)]
+            by_hand = b"".join(run) + literal(0x40, *timeout) + literal(0x00, b"traceparent", b"%d" % n)
+            inserted += 1
+        assert seen(decoder.decode(by_hand)) == expected(plain.fields(by_hand))
+        assert decoder.decode(integer(62, 7, 0x80)).fields == (timeout,)
+        plain.fields(integer(62, 7, 0x80))
+    decoder = ours()
+    for n in range(300):
+        block = bytes(encoder.encode([*constant, (b"grpc-timeout", b"%dm" % n)], huffman=n % 3 > 0))
+        assert decoder.decode(block).fields == (constant[3], (b"grpc-timeout", b"%dm" % n))
+
+
+def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
+    """More fields than are remembered, some of them malformed, again and again."""
+    decoder = ours()
+    start = b"\x83\x86" + literal(0x00, b":path", b"/s/M")
+    names = [b"n%d" % n for n in range(100)] + [b"Upper", b"te", b"connection", b"bl nk"]
+    for _ in range(3):
+        for name in names:
+            malformed = decoder.decode(start + literal(0x00, name, b"value")).malformed
+            assert malformed == (not name.startswith(b"n"))
 
 
 # The encoder

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.errors import Error, Internal, Invalid
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import BYTES, DATATYPES, FP32, INT32, HostMemory, Tensor, array_of
 from halimede.wire.grpc import (
@@ -478,7 +478,6 @@ def test_parameters_are_checked_before_tensors() -> None:
             Invalid,
             "output can't set both 'shared_memory_region' and 'classification'",
         ),
-        ({"classification": ("int64_param", 2)}, Unsupported, "classification of output 'OUT' is not supported"),
     ],
 )
 def test_output_parameters_wrong(parameters: dict[str, Value], kind: type[Error], text: str) -> None:

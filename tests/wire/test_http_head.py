@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.errors import Error, Internal, Invalid
 from halimede.wire.http_head import read_head
 
 ITEM: dict[str, Any] = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
@@ -173,11 +173,6 @@ def test_request_against_the_rules(document: object, words: str) -> None:
 )
 def test_request_with_other_bytes_than_it_says(document: object, room: int, words: str) -> None:
     assert refused(document, room).message == words
-
-
-@pytest.mark.parametrize("document", [wanting(classification=1)])
-def test_request_for_what_is_not_served(document: object) -> None:
-    assert type(refused(document)) is Unsupported
 
 
 def test_malformed_json_is_internal() -> None:

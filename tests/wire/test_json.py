@@ -53,6 +53,8 @@ REFUSED = [
     (b'{"a":1e400}', "Number too big to be stored in double. at 5"),
     (b"[" * 200, "Invalid value. at 200"),
     (b"\xef\xbb\xbf{", "Missing a name for object member. at 4"),
+    (b"\xef\xbb{", "Missing a name for object member. at 3"),
+    (b"\xef\xbb\xbe{}", "Invalid value. at 2"),
     (b'"\xff', "Missing a closing quotation mark in string. at 2"),
     (b'{"id":\xff}', "Invalid value. at 6"),
     (b'{"id":"\x7f\xc3"} x', "The document root must not be followed by other values. at 12"),
@@ -71,12 +73,15 @@ def test_document_refused(text: bytes, words: str) -> None:
     [
         (b' \n\t{"a":1} ', {"a": 1}),
         (b'\xef\xbb\xbf{"a":1}', {"a": 1}),
+        (b'\xef{"a":1}', {"a": 1}),
         (b'{"a":1}\0anything', {"a": 1}),
         (b"[Inf,Infinity,-Inf,-Infinity]", [math.inf, math.inf, -math.inf, -math.inf]),
         (b"[18446744073709551615,-9223372036854775808]", [2**64 - 1, -(2**63)]),
         (b"[18446744073709551616,-9223372036854775809]", [2.0**64, -(2.0**63)]),
         (b"[-0,1E2]", [0, 100.0]),
         (b'["\xff\\u00e9\xc3\xa9",NaN,18446744073709551616]', ["\udcffé\u00e9", None, 2.0**64]),
+        (b'{"a":18446744073709551616,"\xff":0}', {"a": 2.0**64, "\udcff": 0}),
+        (b"[NaN,7.49243691e-308,18446744073709551615]", [None, 7.49243691e-308, 2**64 - 1]),
     ],
 )
 def test_document_accepted(text: bytes, value: object) -> None:

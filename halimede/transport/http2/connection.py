@@ -33,6 +33,7 @@ from halimede.transport.http2.listener import CONNECTION_WINDOW, GREETING, MAX_C
 from halimede.transport.http2.outbox import Outbox, Sender
 from halimede.transport.http2.reader import FrameReader, Taker
 from halimede.transport.http2.stream import Stream
+from halimede.transport.lingering import close_lingering
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Connection(FrameReader, Generic[H]):
     def buffer_updated(self, nbytes: int) -> None:
         out = self.out
         out.hold()
-        self._keeper.heard = True
+        self._keeper.heard_at = self._now()
         try:
             if not self._closing:
                 self.read(nbytes)
@@ -467,7 +468,9 @@ class Connection(FrameReader, Generic[H]):
             self._closing = True
             self.stop_reading()
             self.out.flush()
-            self._transport.close()
+            self.out.closed = True
+            listener = self._listener
+            close_lingering(self._transport, listener.scratch.view, listener.loop.call_later, self.connection_lost)
             self._keeper.closing()
 
     def _fail(self, fault: ConnectionFault) -> None:

@@ -1,8 +1,9 @@
 """Header blocks in and out (HPACK, RFC 7541) and what a request's head must be (RFC 9113, section 8.3).
 
-Decoding is done by the `hpack` library, behind a memory of the blocks that consist of indexed fields alone: clients
-send the same few again and again. Encoding needs a handful of fields only, which go into the peer's table once. No
-connection, no gRPC. One decoder and one encoder for each connection, in the order of its frames.
+Decoding walks over a block with the table, the Huffman code and the integers of the `hpack` library, behind a memory of
+the blocks that consist of indexed fields alone: clients send the same few again and again. Encoding needs a handful of
+fields only, which go into the peer's table once. No connection, no gRPC. One decoder and one encoder for each
+connection, in the order of its frames.
 """
 
 import re
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import hpack
-from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.exceptions import HPACKDecodingError, HPACKError, OversizedHeaderListError
+from hpack.hpack import decode_integer
+from hpack.huffman_table import decode_huffman
+from hpack.table import HeaderTable
 
 from halimede.transport.http2.frames import Code, ConnectionFault
 
@@ -20,15 +24,13 @@ Fields = tuple[Field, ...]
 
 MAX_LIST_BYTES = 1 << 16
 """Of a decoded header list; beyond it the connection ends, since the table is no longer known."""
-FEW_FIELDS = 15
-"""So many fields, none larger than the table or a one-byte length allows, are within that limit whatever they are."""
 KNOWN_BLOCKS = 256
 KNOWN_HEAD_BYTES = 1 << 12
 """Of a decoded list that is remembered: a few bytes of indexes may stand for long fields, in any number of orders."""
+SOUND_FIELDS, SOUND_BYTES = 64, 128
+"""How many fields are remembered as well formed, and how long each may be."""
 _ENTRY_OVERHEAD = 32
 
-_PLAIN_LITERAL = (0x00, 0x10)
-"""A field with a new name that does not enter the table; 0x10 that never shall, on any connection."""
 _TOP_BITS_INDEXED = 0x80
 _TOP_BITS_INSERTING = 0x40
 _TOP_BITS_RESIZING = 0x20
@@ -54,16 +56,16 @@ H = TypeVar("H")
 class HeaderDecoder(Generic[H]):
     """Header blocks of one connection, each turned by `compile` into what its receiver wants to know of it.
 
-    What is remembered of indexed fields holds until the dynamic table changes.
+    What is remembered of a block holds until the dynamic table changes; what is remembered of a field always holds.
     """
 
-    __slots__ = ("_compile", "_decoder", "_known", "_runs")
+    __slots__ = ("_compile", "_decoder", "_known", "_sound")
 
     def __init__(self, compile: Callable[[RequestHead], H]) -> None:
         self._compile = compile
         self._decoder = hpack.Decoder(MAX_LIST_BYTES)
         self._known: dict[bytes, H] = {}
-        self._runs: dict[bytes, list[Field]] = {}
+        self._sound: dict[Field, None] = {}
 
     def decode(self, block: bytes) -> H:
         """Raises ConnectionFault: COMPRESSION_ERROR, or ENHANCE_YOUR_CALM for a list that is far too long."""
@@ -71,81 +73,96 @@ class HeaderDecoder(Generic[H]):
         return self._decode(block) if known is None else known
 
     def _decode(self, block: bytes) -> H:
-        head = request_head(self.fields(block))
-        compiled = self._compile(head)
-        if len(self._known) < KNOWN_BLOCKS and head.byte_size <= KNOWN_HEAD_BYTES and indexed_run(block) == len(block):
+        fields, byte_size, spelled, _ = self._read(block)
+        compiled = self._compile(request_head(fields, byte_size, self._sound))
+        if not spelled and len(self._known) < KNOWN_BLOCKS and byte_size <= KNOWN_HEAD_BYTES:
             self._known[block] = compiled
         return compiled
 
     def fields(self, block: bytes) -> Sequence[Field]:
         """The fields of a block. Raises as `decode` does."""
-        end = indexed_run(block)
-        if end < len(block):
-            extra = plain_literals(block, end)
-            if extra is not None:
-                fields = self._run(block[:end]) + extra
-                if len(fields) > FEW_FIELDS and sum(map(entry_size, fields)) > MAX_LIST_BYTES:
-                    raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large")
-                return fields
-            # It may change the table.
-            self._known.clear()
-            self._runs.clear()
-        return self._library(block)
+        return self._read(block)[0]
 
-    def _run(self, block: bytes) -> list[Field]:
-        """The fields of an indexed run that is a part of a block."""
-        fields = self._runs.get(block)
-        if fields is None:
-            fields = self._library(block)
-            if len(self._runs) < KNOWN_BLOCKS and sum(map(entry_size, fields)) <= KNOWN_HEAD_BYTES:
-                self._runs[block] = fields
-        return fields
-
-    def _library(self, block: bytes) -> list[Field]:
+    def _read(self, block: bytes) -> tuple[list[Field], int, bool, bool]:
+        """As `read_fields`, for any block."""
         try:
-            return [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+            if block and _TOP_BITS_RESIZING <= block[0] < _TOP_BITS_INSERTING:
+                fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
+                read = fields, sum(map(entry_size, fields)), True, True
+            else:
+                read = read_fields(block, self._decoder.header_table)
         except OversizedHeaderListError:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except (HPACKError, IndexError, ValueError) as error:
             # Its text may repeat all that the client sent.
             raise ConnectionFault(Code.COMPRESSION_ERROR, f"header block: {type(error).__name__}") from None
+        if read[3]:
+            self._known.clear()
+        return read
 
 
-def indexed_run(block: bytes) -> int:
-    """Where the indexed fields end that a block begins with. Decoding them leaves the table as it is."""
+def read_fields(block: bytes, table: HeaderTable) -> tuple[list[Field], int, bool, bool]:
+    """The fields of a block (6.1, 6.2), their size, whether any is spelled out, and whether any enters the table.
+
+    A client whose heads differ in one field, such as a deadline, sends blocks of which every byte is new: what it
+    inserts moves all entries. So nothing can be remembered, and the walk is kept short; what it needs besides is the
+    library's. Raises HPACKError or IndexError; the table is then not what the client believes.
+    """
+    fields: list[Field] = []
+    size, spelled, changed = 0, False, False
+    entry = table.get_by_index
     at, end = 0, len(block)
     while at < end:
         byte = block[at]
-        if byte < _TOP_BITS_INDEXED:
-            return at
-        at += 1
-        if byte == 0xFF:  # an index of more than one byte
-            while at < end and block[at] & 0x80:
-                at += 1
+        if _TOP_BITS_INDEXED < byte < 0xFF:
+            field = entry(byte & 0x7F)
             at += 1
-    return end
+        elif byte >= _TOP_BITS_INDEXED:
+            index, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+            field = entry(index)
+            at += used
+        else:
+            spelled = True
+            inserting = byte >= _TOP_BITS_INSERTING
+            if not inserting and byte >= _TOP_BITS_RESIZING:
+                raise HPACKDecodingError("the table's size changes after a field")
+            name, at = _name(block, at, 6 if inserting else 4, table)
+            value, at = _text(block, at)
+            field = name, value
+            if inserting:
+                changed = True
+                table.add(name, value)
+        size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+        if size > MAX_LIST_BYTES:
+            raise OversizedHeaderListError
+        fields.append(field)
+    return fields, size, spelled, changed
 
 
-def plain_literals(block: bytes, at: int) -> list[Field] | None:
-    """The fields from `at` on if all of them are spelled out and none enters the table: what clients make of metadata
-    that is new with every call, such as a trace's. None for anything that takes more reading (6.2.2, 6.2.3)."""
-    fields: list[Field] = []
-    end = len(block)
-    while at < end:
-        if block[at] not in _PLAIN_LITERAL:
-            return None
-        parts = []
-        at += 1
-        for _ in range(2):
-            # Huffman coding, or a length of more than one byte, is for the library.
-            size = block[at] if at < end else 0x7F
-            at += 1
-            if size >= 0x7F or at + size > end:
-                return None
-            parts.append(block[at : at + size])
-            at += size
-        fields.append((parts[0], parts[1]))
-    return fields
+_LONGEST_INTEGER = 16
+"""More bytes than the library takes for an integer."""
+
+
+def _name(block: bytes, at: int, prefix: int, table: HeaderTable) -> tuple[bytes, int]:
+    """The name of a literal field, an entry's or its own, and where its value begins."""
+    if not block[at] & (1 << prefix) - 1:
+        return _text(block, at + 1)
+    index, used = decode_integer(block[at : at + _LONGEST_INTEGER], prefix)
+    return table.get_by_index(index)[0], at + used
+
+
+def _text(block: bytes, at: int) -> tuple[bytes, int]:
+    """A string of a block (5.2), and where it ends."""
+    size = block[at] & 0x7F
+    start = at + 1
+    if size == 0x7F:
+        size, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+        start = at + used
+    end = start + size
+    if end > len(block):
+        raise HPACKDecodingError("a string that is cut off")
+    text = block[start:end]
+    return (decode_huffman(text) if block[at] & 0x80 else text), end
 
 
 def entry_size(field: Field) -> int:
@@ -159,20 +176,23 @@ _CONNECTION_FIELDS = frozenset(
 _PSEUDO = (b":method", b":scheme", b":path", b":authority")
 
 
-def request_head(fields: Sequence[Field]) -> RequestHead:
-    """The head of a request from all of its fields, checked."""
+def request_head(fields: Sequence[Field], byte_size: int, sound: dict[Field, None]) -> RequestHead:
+    """The head of a request from all of its fields, checked. `sound` remembers those that are well formed."""
     pseudo: dict[bytes, bytes] = {}
     ordinary: list[Field] = []
     well_formed = True
-    size = 0
     for field in fields:
         name, value = field
-        size += entry_size(field)
         if name[:1] == b":":
             well_formed = well_formed and not ordinary and name in _PSEUDO and name not in pseudo
             pseudo[name] = value
         else:
-            well_formed = well_formed and _is_well_formed(name, value)
+            if field not in sound:
+                well_formed = _is_well_formed(name, value) and well_formed
+                if well_formed and len(name) + len(value) <= SOUND_BYTES:
+                    if len(sound) >= SOUND_FIELDS:
+                        sound.clear()
+                    sound[field] = None
             ordinary.append(field)
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not method or not path or not pseudo.get(b":scheme"):
@@ -182,7 +202,7 @@ def request_head(fields: Sequence[Field]) -> RequestHead:
     if lengths or (length is not None and not length.isdigit()):
         length, well_formed = None, False
     expected = None if length is None else int(length[:20])
-    return RequestHead(method, path, tuple(ordinary), expected, size, not well_formed)
+    return RequestHead(method, path, tuple(ordinary), expected, byte_size, not well_formed)
 
 
 def are_trailers(fields: Sequence[Field]) -> bool:

@@ -1,6 +1,6 @@
 """The timers of one connection: its greeting, keep-alive pings, its age, and the end of a drain.
 
-Timers only set flags or call the connection; what a byte received costs here is one flag. Event-loop thread only.
+Timers only set flags or call the connection; what a read costs here is a note of its time. Event-loop thread only.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,8 @@ GREETING_SECONDS = 20.0
 DRAIN_PING_SECONDS = 5.0
 CLOSING_SECONDS = 5.0
 """For a client to take the last bytes of a connection that is closed."""
+TICK = 0.001
+"""Loops count time in milliseconds: a timer may fire so much too soon."""
 
 
 class Handle(Protocol):
@@ -43,9 +45,9 @@ class Connection(Protocol):
 
 
 class Keeper:
-    """`heard` is set whenever something is received."""
+    """`heard_at` is when something was last received, by the loop's clock."""
 
-    __slots__ = ("_age", "_connection", "_keepalive", "_last", "_loop", "_next", "_pings_left", "_police", "heard")
+    __slots__ = ("_age", "_connection", "_keepalive", "_last", "_loop", "_next", "_pings_left", "_police", "heard_at")
 
     def __init__(self, loop: Loop, keepalive: Keepalive, connection: Connection) -> None:
         self._loop = loop
@@ -53,7 +55,7 @@ class Keeper:
         self._connection = connection
         self._police = PingPolice(keepalive)
         self._pings_left = keepalive.max_pings_without_data
-        self.heard = False
+        self.heard_at = loop.time()
         self._next = loop.call_later(GREETING_SECONDS, connection.abort)
         self._last: Handle | None = None
         self._age: Handle | None = None
@@ -93,23 +95,26 @@ class Keeper:
             self._pings_left = self._keepalive.max_pings_without_data
 
     def _watch(self) -> None:
-        self.heard = False
-        self._next = self._loop.call_later(self._keepalive.time, self._silent)
+        """Looks again when `time` has passed since the client was last heard, or from now if that is past."""
+        keepalive = self._keepalive
+        left = self.heard_at + keepalive.time - self._loop.time()
+        self._next = self._loop.call_later(left if left > 0 else keepalive.time, self._look)
 
-    def _silent(self) -> None:
-        """`time` has passed since the last look: asks the client if nothing came meanwhile."""
+    def _look(self) -> None:
+        """Asks the client if nothing came for `time`."""
         self._note_sent()
         keepalive = self._keepalive
-        wanted = not self.heard and (self._connection.calls or keepalive.permit_without_calls)
+        silent = self._loop.time() - self.heard_at >= keepalive.time - TICK
+        wanted = silent and (self._connection.calls or keepalive.permit_without_calls)
         if not wanted or (keepalive.max_pings_without_data and not self._pings_left):
             self._watch()
             return
         self._pings_left -= 1
         self._connection.ping()
-        self._next = self._loop.call_later(keepalive.timeout, self._unanswered)
+        self._next = self._loop.call_later(keepalive.timeout, self._unanswered, self._loop.time())
 
-    def _unanswered(self) -> None:
-        if self.heard:
+    def _unanswered(self, asked_at: float) -> None:
+        if self.heard_at >= asked_at:
             self._watch()
         else:
             self._connection.abort()

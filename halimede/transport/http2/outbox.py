@@ -101,7 +101,7 @@ class Outbox:
         self.backlog = 0
         """Bytes written while it was clogged: answers that the client asks for without reading any."""
         self.closed = False
-        """The connection is lost: nothing is written any more."""
+        """The connection is lost, or ends with what was written: nothing more is."""
         self.pending = 0
         self.data_frames = 0
         self.sent_data = False

@@ -52,7 +52,7 @@ CASES: tuple[GrpcCase, ...] = (
     ),
     grpc("ModelMetadata, version not loaded", "G3", "ModelMetadata", 'name: "unready" version: "1"'),
     grpc("ModelMetadata, no name", "G3", "ModelMetadata", ""),
-    grpc("ModelStatistics before the first request", "G6", "ModelStatistics", 'name: "labels"'),
+    grpc("ModelStatistics before the first request", "G6", "ModelStatistics", 'name: "dynamic"'),
     grpc(
         "ModelStatistics after requests of batch 1 and 2",
         "G6",

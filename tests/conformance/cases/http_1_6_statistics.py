@@ -1,4 +1,5 @@
-"""Contract 1.6, statistics (H119, H120). Models named `counted_*` are touched by these cases only."""
+"""Contract 1.6, statistics (H119, H120). Models named `counted_*` are touched by these cases only,
+`dynamic` has no inference at all."""
 
 from tests.conformance.case import HttpCase, get, http, infer, one
 
@@ -12,7 +13,7 @@ _FAILED = (infer("counted_failures", one("INT32", [1], [1])),)
 _MASKS = "times last-inference length"
 
 CASES: tuple[HttpCase, ...] = (
-    http("statistics before the first request", "H119", get("/v2/models/labels/stats")),
+    http("statistics before the first request", "H119", get("/v2/models/dynamic/stats")),
     http(
         "statistics after requests of batch 1 and 2",
         "H119",
@@ -29,7 +30,7 @@ CASES: tuple[HttpCase, ...] = (
         until='"fail":{"count":1',
         masks=_MASKS,
     ),
-    http("statistics of one version", "H119", get("/v2/models/labels/versions/1/stats")),
+    http("statistics of one version", "H119", get("/v2/models/dynamic/versions/1/stats")),
     http("statistics, unknown model", "H120", get("/v2/models/nope/stats")),
     http("statistics, unknown version", "H120", get("/v2/models/labels/versions/9/stats")),
     http("statistics, model not loaded", "H120", get("/v2/models/unready/stats")),

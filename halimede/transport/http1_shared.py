@@ -1,0 +1,74 @@
+"""What the connections of one HTTP/1 port share, and how all of them end. Event-loop thread only."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from halimede.transport.buffers import Buffers
+from halimede.transport.http1_exchange import Exchange, Head
+from halimede.transport.lingering import Later, on_running_loop
+
+KNOWN_HEADS = 256
+KNOWN_HEAD_BYTES = 2048
+RECEIVE_BYTES = 1 << 16
+"""Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
+
+Handler = Callable[[Exchange], None]
+
+
+class Member(Protocol):
+    """A connection as the others of its port see it."""
+
+    def close_if_idle(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Shared:
+    """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
+    is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
+    parsed at all."""
+
+    def __init__(self, handler: Handler, later: Later = on_running_loop) -> None:
+        self.handler = handler
+        self.later = later
+        self.connections: set[Member] = set()
+        self.draining = False
+        self.received = bytearray(RECEIVE_BYTES)
+        self.scratch = memoryview(self.received)
+        self.buffers = Buffers()
+        self.heads: dict[bytes, Head] = {}
+        self._empty: asyncio.Event | None = None
+
+    def drain(self) -> None:
+        """No request is taken any more: idle connections are closed, the others after the answer they wait for."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def learn(self, text: bytes, head: Head) -> None:
+        """Remembers how a head parses, in bounded memory."""
+        if len(text) <= KNOWN_HEAD_BYTES:
+            if len(self.heads) >= KNOWN_HEADS:
+                self.heads.clear()
+            self.heads[text] = head
+
+    async def closed(self, timeout: float, waiting: Callable[[float, int], None] = lambda left, count: None) -> None:
+        """Waits until no connection is left, or so many seconds have passed. `waiting` is told at once and each second
+        how many are left of the seconds and of the connections."""
+        self._empty = asyncio.Event()
+        left = timeout
+        while self.connections and left > 0:
+            waiting(left, len(self.connections))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), min(left, 1.0))
+            left -= 1.0
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
+    def left(self, connection: Member) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()

@@ -1,0 +1,98 @@
+"""The end of a connection that the server closes: what it wrote must arrive, be the client still sending or not.
+
+To close a socket while bytes of the client are unread, or come later, resets the connection, and the client's system
+throws away what it had received. So the server ends its own side, reads on for a while without looking, and closes then
+(RFC 9112, section 9.6). Knows no protocol. Event-loop thread only.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+QUIET_SECONDS = 2.0
+"""A client that has sent nothing for so long is taken to know."""
+MOST_SECONDS = 30.0
+MOST_BYTES = 1 << 26
+"""Of what a client sends to nobody, for how long and how much is read."""
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Later(Protocol):
+    """Calls back after so many seconds, on the event loop."""
+
+    def __call__(self, delay: float, callback: Callable[[], object]) -> Handle: ...
+
+
+def on_running_loop(delay: float, callback: Callable[[], object]) -> Handle:
+    return asyncio.get_running_loop().call_later(delay, callback)
+
+
+def close_lingering(
+    transport: asyncio.Transport, scratch: memoryview, later: Later, lost: Callable[[Exception | None], None]
+) -> None:
+    """Closes once the client has had time to read what was written. The protocol of the transport is not called any
+    more: `lost` is, as its `connection_lost`. What the client sends is read into `scratch`.
+
+    Where a side cannot be ended alone (TLS, or a client that has ended its own), it closes after what was written.
+    """
+    if transport.is_closing() or not transport.can_write_eof():
+        transport.close()
+        return
+    transport.set_protocol(_Lingering(transport, scratch, later, lost))
+    try:
+        transport.write_eof()
+    except OSError:  # it was reset, which the transport has not seen yet
+        transport.abort()
+        return
+    if not transport.is_reading():
+        transport.resume_reading()
+
+
+class _Lingering(asyncio.BufferedProtocol):
+    """What is left of a connection: it waits for the client to end its side."""
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        scratch: memoryview,
+        later: Later,
+        lost: Callable[[Exception | None], None],
+    ) -> None:
+        self._transport = transport
+        self._scratch = scratch
+        self._later = later
+        self._lost = lost
+        self._heard = False
+        self._bytes_left = MOST_BYTES
+        self._seconds_left = MOST_SECONDS
+        self._look = later(QUIET_SECONDS, self._looked)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        self._bytes_left -= nbytes
+        if self._bytes_left < 0:
+            self._transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._look.cancel()
+        self._lost(exc)
+
+    def _looked(self) -> None:
+        """Waits on for a client that sends, and without a limit, as closing would, for one that reads."""
+        if self._transport.get_write_buffer_size():
+            self._seconds_left = MOST_SECONDS
+        elif not self._heard or self._seconds_left <= 0:
+            self._transport.abort()
+            return
+        self._heard = False
+        self._seconds_left -= QUIET_SECONDS
+        self._look = self._later(QUIET_SECONDS, self._looked)

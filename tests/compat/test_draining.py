@@ -1,0 +1,89 @@
+"""What gRPC clients are told while the server waits, after SIGTERM, for the requests that it has accepted (G35)."""
+
+import queue
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from tests.compat.serving import Serving, write_held_model, write_model
+
+LIMIT = 20.0
+DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
+ONE = b"\1\0\0\0"
+
+
+def asked(model: str, request: str = "") -> pb.ModelInferRequest:
+    message = pb.ModelInferRequest(model_name=model, id=request, raw_input_contents=[ONE])
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1])
+    return message
+
+
+class Stream:
+    """A stream that the client keeps open; its answers, and how it ends."""
+
+    def __init__(self, stub: Any) -> None:
+        self._requests: queue.SimpleQueue[pb.ModelInferRequest | None] = queue.SimpleQueue()
+        self._call = stub.ModelStreamInfer(iter(self._requests.get, None), timeout=LIMIT)
+
+    def send(self, request: pb.ModelInferRequest) -> None:
+        self._requests.put(request)
+
+    def rest(self) -> tuple[list[Any], tuple[Any, str]]:
+        """All answers, and the status that ends the stream though the client does not."""
+        answers: list[Any] = []
+        with pytest.raises(grpc.RpcError) as caught:
+            answers.extend(self._call)
+        self._requests.put(None)
+        error: Any = caught.value
+        return answers, (error.code(), error.details())
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    write_model(tmp_path / "models", "good", "INT32")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def serving(repository: Path, tmp_path: Path) -> Iterator[Serving]:
+    write_held_model(repository)
+    with Serving(repository, tmp_path / "server.log") as serving:
+        yield serving.wait_until_live()
+
+
+@pytest.mark.rows("G35")
+def test_requests_while_others_end(serving: Serving, repository: Path) -> None:
+    """Unary inferences, and messages on a stream that is open."""
+    held = repository / "held"
+    with grpc.insecure_channel(serving.grpc_url) as channel:
+        stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stream = Stream(stub)
+        stream.send(asked("held", "begun"))
+        serving.until((held / "begun").exists, "did not execute the model")
+        serving.process.send_signal(signal.SIGTERM)
+        serving.until(lambda: refused(stub), "goes on taking requests")
+        stream.send(asked("good", "late"))
+        (held / "go").touch()
+        answers, end = stream.rest()
+        assert (answers[0].infer_response.id, answers[0].error_message) == ("begun", "")
+        # Where the late message is not there before the last answer is, the stream is over already.
+        assert [answer.error_message for answer in answers[1:]] in ([DRAINING], [])
+        assert end == (grpc.StatusCode.UNAVAILABLE, DRAINING)
+    assert serving.wait() == 0
+
+
+def refused(stub: Any) -> bool:
+    """Whether a new call is: in the contract's words, or in the library's because nobody listens to its next try."""
+    try:
+        stub.ModelInfer(asked("good"), timeout=LIMIT)
+    except grpc.RpcError as caught:
+        error: Any = caught
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        return True
+    return False

@@ -1,0 +1,136 @@
+"""A client that has ended its side while its answer is due: one that reads gets it, one that is gone is noticed."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from halimede.transport.half_closed import BEGINNING
+from halimede.transport.http1_exchange import Exchange
+from tests.transport.http1_fakes import Client, echo, request
+from tests.transport.test_http1_ending import LIMIT, LOOPS, over_sockets
+
+LONG = 60.0
+"""Seconds by the hand-moved clock after which no letter is sent any more."""
+WAYS = pytest.mark.parametrize("seconds", [0.0, 0.06, 0.2, LONG])
+BODY = b"y" * 100_000
+
+
+def half_closed(*requests: bytes) -> Client:
+    client = Client().send(b"".join(requests))
+    client.end()
+    return client
+
+
+@WAYS
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("body", [b"x", BODY], ids=["joined", "in parts"])
+def test_answer_is_the_same_whenever_it_comes(seconds: float, version: str, body: bytes) -> None:
+    whole = Client().send(request("POST", "/", body, version=version))
+    echo(whole.exchanges[0])
+    client = half_closed(request("POST", "/", body, version=version))
+    client.clock.advance(seconds)
+    echo(client.exchanges[0])
+    assert client.answers[0].body == whole.answers[0].body
+    assert client.transport.written == whole.transport.written
+    assert client.transport.closed
+    assert not client.clock.waiting
+
+
+def test_quick_answer_comes_in_one_piece() -> None:
+    client = half_closed(request())
+    client.clock.advance(0.04)
+    echo(client.exchanges[0])
+    assert len(client.transport.calls) == 1
+
+
+def test_letters_are_sent_one_by_one_and_no_more_than_every_answer_has() -> None:
+    client = half_closed(request())
+    client.clock.advance(0.06)
+    assert client.transport.written == BEGINNING[:1]
+    client.clock.advance(LONG)
+    assert client.transport.written == BEGINNING
+    assert max(len(call[0]) for call in client.transport.calls) == 1
+
+
+def test_pipelined_answers_are_whole() -> None:
+    client = half_closed(request("GET", "/a"), request("GET", "/b"))
+    client.clock.advance(0.06)
+    echo(client.exchanges[0])
+    client.clock.advance(LONG)
+    echo(client.exchanges[1])
+    assert [answer.body for answer in client.answers] == [b"GET /a\n", b"GET /b\n"]
+    assert client.transport.closed
+
+
+def test_stream_that_has_not_begun_is_whole() -> None:
+    client = Client().send(request())
+    stream = client.exchanges[0].begin(200, b"Content-Type: text/event-stream\r\n")
+    client.end()
+    client.clock.advance(0.06)
+    stream.send([b"part"])
+    client.clock.advance(LONG)
+    stream.send([], last=True)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert client.transport.written == head + b"4\r\npart\r\n0\r\n\r\n"
+    assert client.transport.closed
+
+
+def test_stream_that_has_begun_gets_no_letters() -> None:
+    client = Client().send(request())
+    stream = client.exchanges[0].begin(200, b"")
+    stream.send([b"part"])
+    before = client.transport.written
+    client.end()
+    client.clock.advance(LONG)
+    assert client.transport.written == before
+    stream.send([], last=True)
+    assert client.transport.written == before + b"0\r\n\r\n"
+
+
+def test_no_letter_follows_the_end_of_the_connection() -> None:
+    client = half_closed(request())
+    client.transport.abort()
+    client.lose(ConnectionResetError())
+    client.clock.advance(LONG)
+    assert client.transport.misused == []
+    assert client.transport.written == b""
+
+
+@LOOPS
+@pytest.mark.parametrize("pipelined", [1, 3])
+def test_client_that_closed_is_noticed_over_a_socket(
+    new_loop: Callable[[], asyncio.AbstractEventLoop], pipelined: int
+) -> None:
+    """It has read all that was sent, so that its system says no more than that it has ended."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(request() * pipelined)
+        taken = await arrived.get()
+        taken.on_gone = gone.set
+        writer.close()
+        await asyncio.wait_for(gone.wait(), LIMIT)
+        assert taken.gone
+
+    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    gone = asyncio.Event()
+    over_sockets(new_loop, arrived.put_nowait, talk)
+
+
+@LOOPS
+def test_client_that_only_sends_no_more_is_answered_late_over_a_socket(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(request("GET", "/a"))
+        writer.write_eof()
+        taken = await arrived.get()
+        assert await reader.readexactly(2) == BEGINNING[:2]
+        echo(taken)
+        rest = await reader.read()
+        assert rest.startswith(b"TP/1.1 200 OK\r\n")
+        assert rest.endswith(b"\r\n\r\nGET /a\n")
+        assert not taken.gone
+
+    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    over_sockets(new_loop, arrived.put_nowait, talk)
