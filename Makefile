@@ -45,8 +45,9 @@ bench: $(VENV)/.bench ## speed beside the real server: a table and a plot in ben
 	  --metrics-port={metrics}' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; status=$$?; \
 	  $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
 
-soak: $(VENV)/.dev ## 20,000 corrupted requests, then ten minutes of everything at once, with users that leave at any point
+soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, then ten minutes of everything, with users that leave at any point
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
+	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
 	$(BIN)/python -m tools.soak --json $(RESULTS)/soak.json
 
 profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
@@ -32,6 +32,9 @@ class BatchedRequest(Protocol):
     def outputs(self) -> Sequence[str]: ...
     @property
     def cancelled(self) -> bool: ...
+    def when_cancelled(self, tell: Callable[[], None]) -> None:
+        """Has `tell`, which must not raise, called when the client goes. On the event loop only."""
+        ...
 
 
 class Batch(Protocol):
@@ -109,8 +112,7 @@ class Instance(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether it can run a batch; False for good when what it runs in is gone (contract P10). Asked on the event
-        loop."""
+        """Whether it can run a batch; False when what it runs in is gone (contract P10). Asked on the event loop."""
         ...
 
     def execute(self, batch: Batch, responses: Responses) -> None:
@@ -120,6 +122,22 @@ class Instance(Protocol):
 
     def close(self) -> None:
         """Gives everything back; called on a load thread when no batch runs. May block, does not raise."""
+        ...
+
+
+@runtime_checkable
+class Supervised(Protocol):
+    """An instance that may break and come back. On the event loop."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it came back."""
+        ...
+
+    def watch(self, changed: Callable[[bool, bool], None]) -> None:
+        """Has `changed` told whether it is healthy, and whether it is expected back so soon that requests should wait
+        for it: whenever that changes, and at once where it is not healthy already. It is told before the requests of a
+        batch that broke off are answered."""
         ...
 
 

@@ -66,6 +66,18 @@ _SPINNING: Mapping[str, str] = MappingProxyType(
 )
 """Workers that spin from one operator to the next make a run much shorter. Spinning on after it, or for longer than a
 wake-up takes, they only take the cores from the loop and from other models (docs/decisions/sessions-and-threads.md)."""
+_NO_SPINNING: Mapping[str, str] = MappingProxyType(
+    {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+)
+_BOUNDS_SPINNING = (1, 31)
+"""The first version of the runtime that is known to bound it; older ones pass over the entry and spin for 1 ms."""
+
+
+def spinning(version: str) -> Mapping[str, str]:
+    """Session entries that say how long workers of a session's own pool spin, for a version of the runtime."""
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    return _SPINNING if numbers >= _BOUNDS_SPINNING else _NO_SPINNING
+
 
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ALLOCATOR = "session.use_device_allocator_for_initializers"
@@ -181,7 +193,7 @@ def _session_options(plan: SessionPlan) -> Any:
     options.use_per_session_threads = not plan.global_pool
     options.intra_op_num_threads = plan.intra_threads
     options.inter_op_num_threads = plan.inter_threads
-    for key, value in _SPINNING.items():
+    for key, value in spinning(ort.__version__).items():
         options.add_session_config_entry(key, value)
     if plan.parallel:
         options.execution_mode = ort.ExecutionMode.ORT_PARALLEL

@@ -8,67 +8,27 @@ everything else on the event loop.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
 
 from halimede.backends.api import Batch, BatchedRequest, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.python_settings import execution_limit, parse_settings
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.tensors import Buffer
+from halimede.workers.calls import Call, Calls, Desk, Nobody, Port
 from halimede.workers.child import frames
+from halimede.workers.limit import ExecutionLimit
 from halimede.workers.messages import Answer, read_answers, requests_frame
-from halimede.workers.process import Process
-from halimede.workers.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
+from halimede.workers.pool import Workers
+from halimede.workers.supervisor import Supervisor
+from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
 
 log = logging.getLogger(__name__)
 
 _DEFAULT_FILENAME = "model.py"
-
-
-@dataclass(frozen=True, slots=True)
-class PythonSettings:
-    """The backend's settings. `finish_limit` is how long a model may take to finalize, `describe_limit` to complete its
-    configuration, in seconds."""
-
-    finish_limit: float = 30.0
-    describe_limit: float = 300.0
-
-
-def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
-    """Checks `--backend-config=python,...` (contract P70). Raises Invalid.
-
-    The settings of shared memory are checked and change nothing: there is no fixed region.
-    """
-    values = {}
-    for name, (least, complaint) in _NUMBERS.items():
-        if name in settings:
-            values[name] = _number(name, settings[name])
-            if values[name] < least:
-                raise Invalid(complaint)
-    if settings.get("shm-region-prefix-name") == "":
-        raise Invalid("shm-region-prefix-name can't be empty")
-    return PythonSettings(
-        finish_limit=float(values.get("stub-timeout-seconds", 30)),
-        describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
-    )
-
-
-_NUMBERS: Mapping[str, tuple[int, str]] = {
-    "shm-default-byte-size": (4 << 20, "shm-default-byte-size can't be smaller than 4 MiBs"),
-    "shm-growth-byte-size": (1, "shm-growth-byte-size can't be smaller than or equal to zero."),
-    "stub-timeout-seconds": (1, "stub-timeout-seconds can't be smaller than or equal to zero."),
-    "thread-pool-size": (1, "thread-pool-size can't be less than 1."),
-    "auto-complete-timeout-seconds": (1, "auto-complete-timeout-seconds can't be smaller than or equal to zero."),
-}
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise Invalid(f"{name} must be an integer, not '{text}'") from None
 
 
 class _Flight:
@@ -76,10 +36,11 @@ class _Flight:
 
     `running` until the worker can take the next batch. Senders may answer after that. `taken` is how much the readers
     of requests with many responses took, `due` from where on the worker shall be told. `places` are where the requests
-    stood in the batch that the responses belong to: some of it may have been left out.
+    stood in the batch that the responses belong to: some of it may have been left out. `unread` counts the
+    credits that wait for a reader to take what was sent; `waits` says that one had to, and the worker perhaps with it.
     """
 
-    __slots__ = ("due", "missing", "places", "requests", "responses", "running", "taken")
+    __slots__ = ("calls", "due", "missing", "places", "requests", "responses", "running", "taken", "unread", "waits")
 
     def __init__(self, requests: Sequence[BatchedRequest], responses: Responses, places: Sequence[int]) -> None:
         self.requests = requests
@@ -89,6 +50,13 @@ class _Flight:
         self.running = True
         self.taken: list[int] | None = None
         self.due: list[int] = []
+        self.unread = 0
+        self.waits = False
+        self.calls: dict[int, Call] | None = None
+
+    @property
+    def waits_for(self) -> Collection[Call]:
+        return self.calls.values() if self.calls else ()
 
     def answer(self, answer: Answer) -> None:
         index, final, outputs, error, parameters = answer
@@ -112,30 +80,64 @@ class _Flight:
 
 
 class PythonInstance:
-    """One worker that serves a model. `healthy` says whether it can run a batch: false from the death of the process.
+    """A worker that serves a model, and after its death another one. `healthy` says whether it can run a batch: not
+    from the death of a process until the next one is ready.
 
-    `execute` runs on the event loop and passes the batch on; the answers come later, by the loop.
+    `execute` runs on the event loop and passes the batch on; the answers come later, by the loop. It may take `limit`
+    seconds, 0 for any time.
     """
 
-    def __init__(self, worker: Worker, name: str, finish_limit: float, on_close: Callable[[Worker], None]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        supervisor: Supervisor,
+        desk: Desk,
+        limit: float,
+        finish_limit: float,
+    ) -> None:
         self._worker = worker
         self._name = name
+        self._loop = loop
         self._finish_limit = finish_limit
-        self._on_close = on_close
+        self._supervisor = supervisor
+        self._desk = desk
+        self._calls = desk.of(worker)
+        self._limit = ExecutionLimit(loop, limit, self._hangs, self._waits_for_readers) if limit else None
+        self._failure: Error | None = None
+        self._changed: Callable[[bool, bool], None] = lambda healthy, expected: None
+        self._proven = False
         self._numbers = count(1)
         self._flights: dict[int, _Flight] = {}
+        supervisor.attach(self._taken_over, self._tell)
 
     @property
     def healthy(self) -> bool:
         return self._worker.alive
 
     @property
+    def flights(self) -> Collection[_Flight]:
+        """The batches that the worker has."""
+        return self._flights.values()
+
+    @property
     def pid(self) -> int:
         return self._worker.pid
 
-    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+    @property
+    def restarts(self) -> int:
+        return self._supervisor.count
+
+    def listen(self) -> None:
         """Lets the loop take over the worker, which has initialized its model."""
-        self._worker.attach(loop, self._arrived, self._lost)
+        self._calls.loading = False
+        self._worker.attach(self._loop, self._arrived, self._lost)
+
+    def watch(self, changed: Callable[[bool, bool], None]) -> None:
+        self._changed = changed
+        if not self.healthy:
+            self._tell()
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         """Raises Internal where the worker is gone (contract P10). A request that cannot be passed on fails alone."""
@@ -154,21 +156,28 @@ class PythonInstance:
             requests = [requests[i] for i in places]
             buffers = requests_frame(number, requests)
         self._flights[number] = _Flight(requests, responses, places)
+        if self._limit is not None:
+            self._limit.begin()
         self._worker.send(buffers)
 
     def close(self) -> None:
         """Has the model finalized (contract P8) and the process ended, within a limit."""
+        self._supervisor.close()
         if self._worker.alive:
             self._worker.close(self._finish_limit)
-        self._on_close(self._worker)
+        self._desk.close(self._worker)
+        self._supervisor.forget(self._worker)
 
     def _arrived(self, message: frames.Frame) -> None:
         flight = self._flights.get(message.batch)
         try:
-            if message.kind == frames.QUESTION:
+            if message.kind in _ANSWERS:
+                if flight is not None:
+                    self._answer(flight, message)
+            elif message.kind == frames.QUESTION and message.flags == frames.IS_CANCELLED:
                 self._reply(flight, message)
-            elif flight is not None:
-                self._answer(flight, message)
+            else:
+                self._calls.arrived(message, self._flights)
         except frames.MALFORMED as error:
             self._worker.distrust(error)
 
@@ -187,38 +196,84 @@ class PythonInstance:
             if not answer.final:
                 self._give_credit(flight, answer.i, message)
         if message.flags & frames.FINISHED:
+            if self._limit is not None:
+                self._limit.end()
+            if not self._proven:
+                self._proven = True
+                self._supervisor.served()
             flight.finish()
         if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
 
     def _give_credit(self, flight: _Flight, index: int, message: frames.Frame) -> None:
-        """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame (contract G32).
+        """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame, or has taken it
+        where answers are counted (contract G32).
         What is told is the sum and not the difference, so that the order of these frames does not matter."""
         if flight.taken is None:
             flight.taken = [0] * len(flight.requests)
             flight.due = [frames.CREDIT_STEP] * len(flight.requests)
-        cost = frames.cost(len(message.data), flight.requests[index].request.most_ahead)
+        most_ahead = flight.requests[index].request.most_ahead
+        cost = frames.cost(len(message.data), most_ahead)
         flight.taken[index] = taken = flight.taken[index] + cost
-        if taken >= flight.due[index]:
+        if 0 < most_ahead < frames.WINDOW // frames.OVERHEAD or taken >= flight.due[index]:
             flight.due[index] = taken + frames.CREDIT_STEP
             credit = frames.frame(frames.CREDIT, [frames.NUMBER.pack(taken)], None, message.batch, index)
-            flight.responses.on_writable(flight.places[index], partial(self._worker.send, credit))
+            flight.unread += 1
+            flight.responses.on_writable(flight.places[index], partial(self._taken, flight, self._worker, credit))
+            flight.waits = flight.unread > 0
+
+    def _taken(self, flight: _Flight, worker: Worker, credit: list[Buffer]) -> None:
+        flight.unread -= 1
+        if self._limit is not None and flight.waits and flight.running and worker.alive:
+            self._limit.begin()  # what the model waited for its reader was not its own time
+        worker.send(credit)
 
     def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
-        """Answers the one question that there is: whether the client of a request has gone (contract P82). Of a request
+        """Answers the question whether the client of a request has gone (contract P82). Of a request
         that is over nothing is known any more."""
         (number,) = message.unpack(frames.NUMBER)
         index = message.count
         cancelled = flight is not None and index < len(flight.requests) and flight.requests[index].cancelled
         self._worker.send(frames.frame(frames.REPLY, [], None, number, int(cancelled)))
 
+    # ---- supervision
+
     def _lost(self) -> None:
-        log.error("worker process %d of '%s' ended", self._worker.pid, self._name)
+        """Whoever gives out batches is told first, so that the end of the batch here brings no other one."""
+        error, self._failure = self._failure or _unhealthy(self._name), None
         flights, self._flights = self._flights, {}
+        if self._limit is not None:
+            self._limit.end()
+        self._calls.close()
+        self._desk.close(self._worker)
+        self._supervisor.lost(self._worker)
+        self._tell()
         for flight in flights.values():
-            flight.fail(_unhealthy(self._name))
+            flight.fail(error)
             if flight.running:
                 flight.finish()
+
+    def _tell(self) -> None:
+        self._changed(self.healthy, self._supervisor.expected)
+
+    def _taken_over(self, worker: Worker) -> None:
+        self._worker = worker
+        self._calls = self._desk.of(worker)
+        self._proven = False
+        self.listen()
+        self._tell()
+
+    def _hangs(self) -> None:
+        text = f"Failed to process the request(s) for model '{self._name}', message: the time limit for execute is over"
+        log.error("%s", text)
+        self._failure = Internal(text)
+        self._worker.end(f"of '{self._name}' is killed: it exceeded its time limit")
+
+    def _waits_for_readers(self) -> bool:
+        return any(flight.unread for flight in self._flights.values() if flight.running)
+
+
+_ANSWERS = frozenset({frames.ANSWERS, frames.FAILED})
 
 
 def _passable(requests: Sequence[BatchedRequest], responses: Responses) -> list[int]:
@@ -244,10 +299,11 @@ class PythonModel:
     placement = Placement.LOOP
     inline_safe = False
 
-    def __init__(self, backend: "PythonBackend", config: ModelConfig, folder: ModelFolder) -> None:
+    def __init__(self, backend: "PythonBackend", config: ModelConfig, folder: ModelFolder, limit: float) -> None:
         self._backend = backend
         self._config = config
         self._folder = folder
+        self._limit = limit
 
     def create_instance(self, place: InstancePlace) -> PythonInstance:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
@@ -262,7 +318,7 @@ class PythonModel:
             "model_name": config.name,
         }
         order = {**_where(self._folder, config.model_filename), "args": args, "decoupled": config.decoupled}
-        return self._backend.start_instance(order, place.name)
+        return self._backend.start_instance(order, place.name, self._limit)
 
     def close(self) -> None:
         """Nothing of its own: instances are closed one by one."""
@@ -285,10 +341,11 @@ class PythonBackend:
     default_instance_count = 1
     describes_always = True
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str], port: Port | None = None) -> None:
         self._loop = loop
+        self._desk = Desk(loop, port or Nobody())
         self._settings = parse_settings(settings)
-        self._workers: set[Worker] = set()
+        self._workers = Workers()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
@@ -299,13 +356,13 @@ class PythonBackend:
         config = json.loads(config_json)
         name = config.get("name") or folder.model.name
         order = {**_where(folder, filename), "name": name, "complete": config}
-        worker = self._spawn()
+        worker = self._workers.spawn()
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
             return completed
         finally:
             worker.kill()
-            self._workers.discard(worker)
+            self._workers.forget(worker)
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel:
         """Raises Unsupported for what the configuration asks and this backend does not do."""
@@ -317,43 +374,54 @@ class PythonBackend:
         force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if force_cpu not in ("yes", "no"):
             raise Invalid(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
-        return PythonModel(self, config, folder)
+        return PythonModel(self, config, folder, execution_limit(config, self._settings.execution_limit))
 
-    def start_instance(self, order: Mapping[str, Any], name: str) -> PythonInstance:
+    def start_instance(self, order: Mapping[str, Any], name: str, limit: float) -> PythonInstance:
         """A worker that carried out `order`, listened to by the loop. Raises Internal."""
-        worker = self._spawn()
-        try:
-            self._ask(worker, order, name, None)
-        except Error:
-            self._workers.discard(worker)
-            raise
-        instance = PythonInstance(worker, name, self._settings.finish_limit, self._workers.discard)
-        instance.listen(self._loop)
+        teach = partial(self._teach, order, name)
+        supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience)
+        worker = supervisor.start()
+        instance = PythonInstance(worker, name, self._loop, supervisor, self._desk, limit, self._settings.finish_limit)
+        instance.listen()
         return instance
 
     def close(self) -> None:
-        """Ends what still runs, such as a worker whose model never finishes its initialize."""
-        for worker in list(self._workers):
-            worker.kill()
-        self._workers.clear()
+        """Ends what still runs, such as a worker whose model never finishes its initialize, and starts none again."""
+        self._workers.close()
 
-    def _spawn(self) -> Worker:
+    def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
+        """The model may call others from its `initialize` on."""
+        calls = self._desk.open(worker, name, order["args"]["model_name"])
         try:
-            worker = Worker(Process())
-        except OSError as error:
-            raise Internal(f"Failed to start a worker process: {error}") from error
-        self._workers.add(worker)
-        return worker
+            self._ask(worker, order, name, None, Meanwhile(self._loop, partial(_called, worker, calls)))
+        except BaseException:
+            self._desk.close(worker)
+            raise
 
-    def _ask(self, worker: Worker, order: Mapping[str, Any], name: str, limit: float | None) -> Any:
+    def _ask(
+        self,
+        worker: Worker,
+        order: Mapping[str, Any],
+        name: str,
+        limit: float | None,
+        meanwhile: Meanwhile | None = None,
+    ) -> Any:
         try:
-            return worker.ask(order, limit)
+            return worker.ask(order, limit, meanwhile)
         except WorkerRefused as error:
             raise Internal(str(error)) from error
         except WorkerSlow as error:
             raise Internal(f"Timed out while completing the configuration of '{name}': {error}") from error
         except WorkerLost as error:
             raise _unhealthy(name) from error
+
+
+def _called(worker: Worker, calls: Calls, message: frames.Frame) -> None:
+    """A frame of a worker that has no batches yet."""
+    try:
+        calls.arrived(message, {})
+    except frames.MALFORMED:
+        worker.kill()
 
 
 _NOT_SERVED = ("EXECUTION_ENV_PATH", "EXECUTION")

@@ -43,7 +43,8 @@ def create_backend(
     table: Mapping[str, BackendEntry] = BACKENDS,
     port: Port | None = None,
 ) -> Backend:
-    """The backend called `name`, with its `--backend-config` settings; `port` is where its models call others. Blocks while its runtime is imported.
+    """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported. `port` is
+    where its models call others.
 
     Raises Invalid where there is no such backend (the real server's words), Unavailable where its runtime is not
     installed (naming the extra that brings it).

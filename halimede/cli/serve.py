@@ -28,7 +28,8 @@ from halimede.platform.offload import Offload
 from halimede.service.answers import EXTENSIONS
 from halimede.service.engine import Engine
 from halimede.service.port import EnginePort
-from halimede.transport.http1 import Handler, Listener
+from halimede.transport.http1 import Listener
+from halimede.transport.http1_shared import Handler
 from halimede.transport.sockets import place, serve_at
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Server:
             await ended.wait()
             return 0 if await self._stop(engine) else 1
         finally:
-            offload.close()
+            offload.close(wait=not self.left_behind)
 
     async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:
         """Loads the models; whether the server shall run. A signal meanwhile ends it."""
@@ -143,10 +144,10 @@ class Server:
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
             front = HttpFront(port, offload, options.http_max_input_size, access, options.allow_client_shm)
-            self._http = await self._listen(options.http, front.handle, loop)
+            self._http = await self._listen(options.http, front.handle, _say_waiting)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(port).handle, loop)
+            metrics = await self._listen(options.metrics, MetricsFront(port).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
     async def _open_grpc(self, port: EnginePort) -> None:
@@ -170,15 +171,15 @@ class Server:
 
         self._closers.append(close)
 
-    async def _listen(self, endpoint: Endpoint, handler: Handler, loop: asyncio.AbstractEventLoop) -> str:
-        """Serves HTTP there; the address and the port that it came to be."""
+    async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
+        """Serves HTTP there; the address and the port that it came to be. `waiting` as in `Listener.closed`."""
         listener = Listener(handler)
         server = await serve_at(endpoint.address, endpoint.port, listener.connect, endpoint.reuse_port)
 
         async def close(timeout: float) -> None:
             server.close()
             listener.drain()
-            await listener.closed(timeout)
+            await listener.closed(timeout, waiting)
             listener.abort()
 
         self._closers.append(close)
@@ -209,6 +210,11 @@ class Server:
         if not finished:
             log.error("Exit timeout expired. Exiting immediately.")
         return finished
+
+
+def _say_waiting(left: float, connections: int) -> None:
+    """Contract H21."""
+    log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
 
 
 def is_exposed(options: ServerOptions) -> bool:

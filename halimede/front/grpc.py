@@ -208,10 +208,11 @@ class InferStream:
     """
 
     HELD = 1 << 20
-    """Bytes of held responses from which on no request is begun."""
+    """Bytes of held responses from which on the call delivers no more messages. Those delivered before are begun."""
     UNDER_WAY = 1 << 28
-    """The same for the bytes of requests under way, each taken for `OVERHEAD` more than it is long."""
+    """The same for the bytes of requests under way."""
     OVERHEAD = 1 << 12
+    """Bytes that a request takes besides those of its message."""
 
     __slots__ = (
         "_ends_on_error",
@@ -294,7 +295,7 @@ class InferStream:
             raise decoupled
         if decoupled:
             reply.ordered = False
-            self._line.remove(reply)
+            self._leave_line(reply)
             self._advance()
         request = self._service.decoder.request(reply.incoming, reply.incoming.version)
         request.decoupled_ok = True
@@ -302,6 +303,13 @@ class InferStream:
         reply.key = self._service.port.infer(request, reply)
         if self._over:  # its own first answer has ended the call
             self._service.port.cancel(reply.key)
+
+    def _leave_line(self, reply: "_StreamReply") -> None:
+        """It is the last where the engine knows the model at once, as it does: a long line is not searched."""
+        if self._line[-1] is reply:
+            self._line.pop()
+        else:
+            self._line.remove(reply)
 
     def deliver(self, reply: "_StreamReply", answer: Answer, final: bool) -> bool:
         """Sends an answer, or holds it until those before it in the line are sent. False when the call is full."""

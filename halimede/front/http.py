@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from halimede.errors import DecoupledModel, Error, Internal, Unsupported
 from halimede.front.access import OPEN, Access, Category, forward_headers
 from halimede.front.http_admin import MODEL, HttpAdmin
-from halimede.front.http_compression import Answerable, answering, error_fields, with_body
+from halimede.front.http_compression import answering, error_fields, inflated_at_once
 from halimede.front.http_generate import HttpGenerate
 from halimede.front.http_handling import (
     JSON,
     OFFLOAD_BYTES,
     PLAIN,
     POST,
+    Answerable,
     Exchange,
-    Handler,
     Offload,
     Route,
+    RouteHandler,
     ask,
+    elsewhere,
     guarded,
     refuse,
     refuse_method,
@@ -33,12 +35,14 @@ from halimede.requests import Answer, InferRequest, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
 from halimede.wire import http as wire
+from halimede.wire.compression import decompress
 
 log = logging.getLogger(__name__)
 
 KNOWN_TARGETS = 4096
 KNOWN_TARGET_BYTES = 512
 
+HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
 
 
@@ -46,7 +50,7 @@ _TEXT = ("utf-8", "surrogateescape")
 class Target:
     """What a path means: the handler, the methods it takes, and the names within the path."""
 
-    handle: Handler
+    handle: RouteHandler
     methods: frozenset[bytes]
     fields: bytes
     model: str = ""
@@ -126,18 +130,27 @@ class HttpFront:
             self._decode_compressed(exchange, model, number, coding)
 
     def _decode_compressed(self, exchange: Exchange, model: str, number: int, coding: bytes) -> None:
-        def go_on(body: Buffer | Error) -> None:
-            if isinstance(body, Error):
-                self._decoded(exchange, model, number, body)
-            elif not exchange.gone:
-                self._decode(exchange, model, number, memoryview(body))
+        compressed, exchange.body = exchange.body, b""
+        try:
+            body = inflated_at_once(coding, compressed, self._max_input_size)
+        except Error as error:
+            self._decoded(exchange, model, number, error)
+            return
+        if body is not None:
+            self._decode(exchange, model, number, memoryview(body))
+            return
 
-        with_body(coding, exchange.body, self._max_input_size, self._offload, go_on)
+        def work() -> tuple[InferRequest, wire.ResponseForm]:
+            # In one go, so that no more inflated bodies are held than there are threads.
+            body = memoryview(decompress(compressed, self._max_input_size))
+            length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
+            return wire.decode_infer(model, number, body, length, self._max_input_size)
+
+        elsewhere(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
 
     def _decode(self, exchange: Exchange, model: str, number: int, body: memoryview) -> None:
         try:
-            text = exchange.headers.get(b"inference-header-content-length")
-            length = None if text is None else wire.parse_header_length(text.decode("latin-1"), len(body))
+            length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
                 self._decode_elsewhere(exchange, model, number, body, length)
                 return
@@ -151,7 +164,9 @@ class HttpFront:
         self, exchange: Exchange, model: str, number: int, body: memoryview, length: int | None
     ) -> None:
         # A function of its own: variables that a lambda holds cost the short way as well.
-        self._offload(
+        elsewhere(
+            self._offload,
+            exchange,
             lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
             lambda decoded: self._decoded(exchange, model, number, decoded),
         )
@@ -223,7 +238,7 @@ class InferReply:
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
         elif wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
-            self._offload(lambda: wire.encode_infer(response, self._form), self._encoded)
+            elsewhere(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
         else:
             try:
                 body, head_length = wire.encode_infer(answer, self._form)

@@ -5,6 +5,7 @@ Holds an engine port and no state. Event-loop thread only; a large body is read 
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from halimede.errors import Error, Internal
@@ -16,10 +17,11 @@ from halimede.front.http_handling import (
     PLAIN,
     POST,
     Exchange,
-    Handler,
     Offload,
     Route,
+    RouteHandler,
     ask,
+    elsewhere,
     refuse,
 )
 from halimede.front.http_openapi import describe
@@ -133,7 +135,7 @@ class HttpAdmin:
 
     # How a row is answered.
 
-    def _asking(self, read: Read[A], write: Callable[[A], Written], fields: bytes = JSON) -> Handler:
+    def _asking(self, read: Read[A], write: Callable[[A], Written], fields: bytes = JSON) -> RouteHandler:
         """The handler that asks what `read` makes of the request and answers what `write` makes of the answer.
 
         `fields` belong to an error.
@@ -156,7 +158,8 @@ class HttpAdmin:
 
         def handle(exchange: Exchange, first: str, second: str) -> None:
             if len(exchange.body) > OFFLOAD_BYTES:
-                self._offload(lambda: read(exchange, first, second), lambda query: asked(exchange, query))
+                work = partial(read, exchange, first, second)
+                elsewhere(self._offload, exchange, work, partial(asked, exchange), even_if_gone=True)
                 return
             query: Query[A] | Error
             try:
@@ -167,10 +170,10 @@ class HttpAdmin:
 
         return handle
 
-    def _model(self, query: Callable[[str, int], Query[A]], encode: Callable[[A], bytes]) -> Handler:
+    def _model(self, query: Callable[[str, int], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
         return self._asking(_of_model(query), _json(encode))
 
-    def _health(self, query: Query[bool]) -> Handler:
+    def _health(self, query: Query[bool]) -> RouteHandler:
         return self._asking(lambda *_: query, lambda fine: (200 if fine else 400, PLAIN, b""), PLAIN)
 
 

@@ -3,11 +3,10 @@
 What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offload`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http_handling import JSON, Offload, status_of
+from halimede.front.http_handling import JSON, Answerable, Offload, elsewhere, status_of
 from halimede.tensors import Buffer
 from halimede.wire.compression import (
     IDENTITY,
@@ -16,40 +15,29 @@ from halimede.wire.compression import (
     accepted_coding,
     check_coding,
     compress,
-    decompress,
     inflate,
 )
 from halimede.wire.http import encode_error
 
 INFLATED_BYTES = 1 << 16
 """More than comes out of a body in 0.2 ms is inflated on another thread."""
+INFLATING_BYTES = 1 << 14
+"""So is a larger body, whatever it becomes: one of empty blocks becomes nothing and takes long all the same."""
 DEFLATED_BYTES = 1 << 13
 """More than is deflated in 0.15 ms is deflated on another thread."""
 
 _ACCEPTS = f"Accept-Encoding: {SUPPORTED}\r\n".encode()
 
 
-class Answerable(Protocol):
-    """Of an exchange, what is needed to answer it."""
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
-
-
-def with_body(
-    coding: bytes, body: Buffer, max_input_size: int, offload: Offload, done: Callable[[Buffer | Error], None]
-) -> None:
-    """Calls `done` with what the body is without its coding, at once or later; with Unsupported where the coding is
-    unknown, with Invalid where the body is none of that coding or becomes larger than `max_input_size` bytes."""
-    try:
-        check_coding(coding)
-        small = body if coding == IDENTITY else inflate(body, min(INFLATED_BYTES, max_input_size))
-    except Error as error:
-        done(error)
-        return
-    if small is not None:
-        done(small)
-    else:
-        offload(lambda: decompress(body, max_input_size), done)
+def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer | None:
+    """What the body is without its coding, None where finding out is for another thread. Raises Unsupported where the
+    coding is unknown, Invalid where the body is none of that coding."""
+    check_coding(coding)
+    if coding == IDENTITY:
+        return body
+    if len(body) > INFLATING_BYTES:
+        return None
+    return inflate(body, min(INFLATED_BYTES, max_input_size))
 
 
 def error_fields(error: Error) -> bytes:
@@ -73,6 +61,13 @@ class _Compressing:
         self._coding = coding
         self._offload = offload
 
+    @property
+    def gone(self) -> bool:
+        return self._exchange.gone
+
+    def fail(self) -> None:
+        self._exchange.fail()
+
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if status != 200:
             self._exchange.respond(status, fields, body)
@@ -88,4 +83,4 @@ class _Compressing:
         if sum(map(len, body)) <= DEFLATED_BYTES:
             done(compress(body, self._coding))
         else:
-            self._offload(lambda: compress(body, self._coding), done)
+            elsewhere(self._offload, self._exchange, lambda: compress(body, self._coding), done)

@@ -22,6 +22,7 @@ from halimede.front.http_handling import (
     Offload,
     Route,
     ask,
+    elsewhere,
     refuse,
     status_of,
 )
@@ -71,9 +72,10 @@ class HttpGenerate:
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
             refuse(exchange, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
-        decode = partial(decode_generate, model, number, facts.inputs, exchange.body, self._limit)
-        if len(exchange.body) > OFFLOAD_BYTES:
-            self._offload(decode, partial(self._start, kind, exchange))
+        body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
+        decode = partial(decode_generate, model, number, facts.inputs, body, self._limit)
+        if len(body) > OFFLOAD_BYTES:
+            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange))
             return
         request: InferRequest | Error
         try:
@@ -110,16 +112,17 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
 class GenerateReply(ABC):
     """The reply slot of one request: what is sent to it is encoded in its order, large responses on another thread.
 
-    While one of them is there the slot is not writable and holds what is sent all the same.
+    While one of them is being encoded there (`_encoding`) the slot is not writable; what is sent all the same waits in
+    its queue.
     """
 
-    __slots__ = ("_away", "_exchange", "_held", "_offload", "_resumes", "over")
+    __slots__ = ("_encoding", "_exchange", "_offload", "_queue", "_resumes", "over")
 
     def __init__(self, exchange: Exchange, offload: Offload) -> None:
         self._exchange = exchange
         self._offload = offload
-        self._away = False
-        self._held: deque[tuple[Answer, bool]] = deque()
+        self._encoding = False
+        self._queue: deque[tuple[Answer, bool]] = deque()
         self._resumes: list[Resume] = []
         self.over = False
 
@@ -131,43 +134,53 @@ class GenerateReply(ABC):
             self.over = True
             refuse(self._exchange, answer)
             return True
-        self._held.append((answer, final))
+        self._queue.append((answer, final))
         return self._advance()
 
     def on_writable(self, resume: Resume) -> None:
-        if self._away:
+        if self._encoding:
             self._resumes.append(resume)
         else:
             self._on_writable(resume)
 
     def _advance(self) -> bool:
-        """Gives on what is held; whether more may be sent."""
+        """Delivers what is queued, up to the next large response; whether more may be sent."""
         writable = True
-        while self._held and not self._away:
-            answer, final = self._held.popleft()
+        while self._queue and not self._encoding:
+            answer, final = self._queue.popleft()
             if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
-                self._away = True
-                self._offload(partial(_encode, answer), partial(self._back, final))
+                self._encoding = True
+                elsewhere(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
             else:
-                writable = self._give(None if answer is None else _encode(answer), final)
-        return writable and not self._away
+                writable = self._deliver(None if answer is None else _encode(answer), final)
+        return writable and not self._encoding
 
-    def _back(self, final: bool, encoded: _Encoded | Error) -> None:
-        self._away = False
-        self._give(_encode(encoded) if isinstance(encoded, Error) else encoded, final)
-        self._advance()
-        if not self._away:
-            resumes, self._resumes = self._resumes, []
-            for resume in resumes:
-                self._on_writable(resume)
+    def _encoded(self, final: bool, encoded: _Encoded | Error) -> None:
+        """The other thread is done with a large response."""
+        self._encoding = False
+        try:
+            self._deliver(_encode(encoded) if isinstance(encoded, Error) else encoded, final)
+            self._advance()
+        except Exception:  # nothing can follow; whoever waits for this answer must not wait for ever
+            self.over = True
+            self._queue.clear()
+            raise
+        finally:
+            if not self._encoding:
+                self._resume()
+
+    def _resume(self) -> None:
+        resumes, self._resumes = self._resumes, []
+        for resume in resumes:
+            self._on_writable(resume)
 
     @abstractmethod
-    def _give(self, encoded: _Encoded | None, final: bool) -> bool:
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         """Takes the next response, or that there are no more; whether the client takes more at once."""
 
     @abstractmethod
     def _on_writable(self, resume: Resume) -> None:
-        """As that of the slot, once all that was sent to it is given on."""
+        """As that of the slot, once all that was sent to it is delivered."""
 
 
 class SingleReply(GenerateReply):
@@ -188,7 +201,7 @@ class SingleReply(GenerateReply):
             self._count += 1
         return super().send(answer if self._count <= 1 else None, final)
 
-    def _give(self, encoded: _Encoded | None, final: bool) -> bool:
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if encoded is not None:
             self._first = encoded
         if final:
@@ -210,7 +223,7 @@ class EventReply(GenerateReply):
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 
-    def _give(self, encoded: _Encoded | None, final: bool) -> bool:
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if self._stream is None:
             self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
         self.over = final

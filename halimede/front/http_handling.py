@@ -3,6 +3,7 @@
 Knows the engine's port and no path. Event-loop thread only, but for the work that is given to `Offload`.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -24,6 +25,8 @@ from halimede.tensors import Buffer
 from halimede.transport.headers import Headers
 from halimede.wire import http as wire
 from halimede.wire.json import encode, quote
+
+log = logging.getLogger(__name__)
 
 JSON = b"Content-Type: application/json\r\n"
 PLAIN = b""
@@ -67,17 +70,29 @@ class AnswerStream(Protocol):
         ...
 
 
-class Exchange(Protocol):
+class Answerable(Protocol):
+    """Of an exchange, what is needed to answer it."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether its client has gone."""
+        ...
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
+
+    def fail(self) -> None:
+        """Answers that the server broke over it, or cuts the answer off where it has begun."""
+        ...
+
+
+class Exchange(Answerable, Protocol):
     """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
 
     method: bytes
     target: bytes
     headers: Headers
     body: Buffer
-    gone: bool
     on_gone: Callable[[], None]
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
     def begin(self, status: int, fields: bytes) -> AnswerStream: ...
 
@@ -88,7 +103,37 @@ class Offload(Protocol):
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
 
 
-Handler = Callable[[Exchange, str, str], None]
+def elsewhere(
+    offload: Offload,
+    exchange: Answerable,
+    work: Callable[[], A],
+    done: Callable[[A | Error], None],
+    even_if_gone: bool = False,
+) -> None:
+    """Has `work` for an exchange done on another thread, and `done` called with what came of it; where `done` breaks,
+    the client is told. Work whose client has gone meanwhile is not begun (`done` gets Cancelled), unless it is to be
+    done for its own sake."""
+
+    def unless_gone() -> A:
+        if exchange.gone and not even_if_gone:
+            raise Cancelled("the client has gone")
+        try:
+            return work()
+        except Error as error:
+            error.__context__ = None  # both know the frames, and these hold the bodies that they looked at
+            raise error.with_traceback(None)  # noqa: B904  # which would add a context again
+
+    def told(result: A | Error) -> None:
+        try:
+            done(result)
+        except Exception:
+            log.exception("going on with what another thread did broke")
+            exchange.fail()
+
+    offload(unless_gone, told)
+
+
+RouteHandler = Callable[[Exchange, str, str], None]
 """Takes an exchange and the two names within its path, empty where the path has none."""
 
 
@@ -100,7 +145,7 @@ class Route:
     pattern: str
     methods: frozenset[bytes]
     category: Category
-    handle: Handler
+    handle: RouteHandler
     fields: bytes = JSON
 
 

@@ -9,7 +9,19 @@ from typing import TypeVar
 
 from halimede.errors import Error, Unsupported
 from halimede.front.access import Category
-from halimede.front.http_handling import GET, JSON, OFFLOAD_BYTES, POST, Exchange, Handler, Offload, Route, ask, refuse
+from halimede.front.http_handling import (
+    GET,
+    JSON,
+    OFFLOAD_BYTES,
+    POST,
+    Exchange,
+    Offload,
+    Route,
+    RouteHandler,
+    ask,
+    elsewhere,
+    refuse,
+)
 from halimede.service.port import (
     MEMORY_DISABLED,
     CudaMemoryStatus,
@@ -49,7 +61,7 @@ class HttpSharedMemory:
             _route(cuda + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.CUDA))),
         )
 
-    def _doing(self, read: Callable[[str, Buffer], Query[None]]) -> Handler:
+    def _doing(self, read: Callable[[str, Buffer], Query[None]]) -> RouteHandler:
         """A handler that says what shall be done, read from the region's name (empty where the path has none) and the
         body, which is not looked at where nothing may be registered (contract H90)."""
 
@@ -62,7 +74,8 @@ class HttpSharedMemory:
         def handle(exchange: Exchange, region: str, _: str) -> None:
             query: Query[None] | Error
             if len(exchange.body) > OFFLOAD_BYTES and self._allowed:
-                self._offload(lambda: self._read(read, region, exchange.body), lambda query: asked(exchange, query))
+                work = partial(self._read, read, region, exchange.body)
+                elsewhere(self._offload, exchange, work, partial(asked, exchange), even_if_gone=True)
                 return
             try:
                 query = self._read(read, region, exchange.body)
@@ -84,14 +97,14 @@ class HttpSharedMemory:
 
         return limited
 
-    def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> Handler:
+    def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
         def handle(exchange: Exchange, region: str, _: str) -> None:
             ask(self._port, exchange, query(region), lambda facts: exchange.respond(200, JSON, (encode(facts),)))
 
         return handle
 
 
-def _route(pattern: str, methods: frozenset[bytes], handle: Handler) -> Route:
+def _route(pattern: str, methods: frozenset[bytes], handle: RouteHandler) -> Route:
     return Route(pattern, methods, Category.SHARED_MEMORY, handle)
 
 

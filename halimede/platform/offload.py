@@ -24,9 +24,9 @@ class Offload:
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
         self._pool.submit(self._run, work, done)
 
-    def close(self) -> None:
-        """Takes no more work and waits for what runs."""
-        self._pool.shutdown()
+    def close(self, wait: bool = True) -> None:
+        """Takes no more work, drops what has not begun, and waits for what runs (blocking) unless told not to."""
+        self._pool.shutdown(wait, cancel_futures=True)
 
     def _run(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
         result: A | Error

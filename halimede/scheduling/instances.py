@@ -47,13 +47,19 @@ class InstanceThread:
 
 
 class Instances:
-    """`free` holds the indices of the instances without a batch, the longest free first (so all take their turn)."""
+    """`free` holds the indices of the instances that can be given a batch, the longest free first (so all take their
+    turn). One that is broken is not among them while another is well, or while one is expected back: then requests
+    wait. Where there is neither, the broken ones are there again, to refuse what they are given.
+    """
 
     def __init__(self, name: str, instances: Sequence[Runnable]) -> None:
         self._name = name
         self._instances = instances
         self._threads: dict[int, InstanceThread] = {}
         self.free = deque(range(len(instances)))
+        self._withheld: list[int] = []
+        self._broken: dict[int, bool] = {}
+        """The instances that are not well, and whether they are expected back soon."""
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -67,6 +73,25 @@ class Instances:
 
     def give_back(self, index: int) -> None:
         self.free.append(index)
+        if self._broken:
+            self._sort()
+
+    def mark(self, index: int, healthy: bool, expected: bool) -> None:
+        """An instance broke, or is well again. Broken, it may be `expected` back so soon that requests should wait."""
+        if healthy:
+            self._broken.pop(index, None)
+        else:
+            self._broken[index] = expected
+        self._sort()
+
+    def _sort(self) -> None:
+        """Decides anew which of the instances without a batch can be given one."""
+        idle = [*self.free, *self._withheld]
+        broken = self._broken
+        refusing = len(broken) == len(self._instances) and not any(broken.values())
+        self.free.clear()
+        self.free.extend(index for index in idle if refusing or index not in broken)
+        self._withheld = [index for index in idle if not refusing and index in broken]
 
     def thread(self, index: int) -> InstanceThread:
         thread = self._threads.get(index)

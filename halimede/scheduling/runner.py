@@ -242,6 +242,8 @@ class Runner:
             rows += inference.batch_size or 1
             if facts.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
+                if inference.cancelled:
+                    inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
                 destined += 1 + sum(place.byte_size for place in inference.destinations.values())

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from time import monotonic_ns
 from typing import TypeVar
@@ -77,7 +78,7 @@ class Engine:
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
-        self._in_order = Offload(loop, threads=1)
+        self._offload = Offload(loop)
         calls = ModelCalls(self)
         backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name), port=calls))
         self._repository = RepositoryControl(options, loop, self._models, backends, gpus, self._open_versions)
@@ -146,7 +147,7 @@ class Engine:
             finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
         if finished:
             self._shared_memory.close()
-            self._in_order.close()
+            self._offload.close()  # nothing is left in it: what it did were answers, and they were sent
         self._repository.abandon()
         self._engine_loop.close()
         return finished
@@ -175,7 +176,7 @@ class Engine:
                 raise DecoupledModel("the model is decoupled and the request takes a single response")
             if request.classes is not None:
                 batching = version.config.max_batch_size > 0
-                reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._in_order)
+                reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._offload)
             key = next(self._keys)
             if request.in_regions:
                 inference = self._infer_in_regions(version, key, request, reply, start)
@@ -190,7 +191,7 @@ class Engine:
             reply.send(Internal(f"{type(error).__name__}: {error}"), True)
             return 0
         version.submit(inference)
-        if inference.state is not State.SETTLED:  # a quick model has answered already
+        if inference.state is not State.SETTLED or _under_way(inference):  # a quick model has answered already
             self._inferences[key] = (inference, version)
         return key
 
@@ -210,8 +211,12 @@ class Engine:
 
     def cancel(self, key: int) -> None:
         begun = self._inferences.get(key)
-        if begun is not None:
-            inference, version = begun
+        if begun is None:
+            return
+        inference, version = begun
+        if isinstance(inference.reply, ClassifyingReply):
+            inference.reply.cancel()
+        if inference.state is not State.SETTLED:
             version.cancel(inference)
 
     def is_queued(self, key: int) -> bool:
@@ -225,6 +230,14 @@ class Engine:
         return begun[1].loaded.instances if begun is not None else ()
 
     def _settled(self, inference: Inference) -> None:
+        """The model is done with it. It is over once its answers are sent, which may lie in memory of the client."""
+        slot = _under_way(inference)
+        if slot is not None:
+            slot.when_sent(partial(self._over, inference))
+        else:
+            self._over(inference)
+
+    def _over(self, inference: Inference) -> None:
         if inference.request.in_regions:
             self._shared_memory.end(self._leases.pop(inference.key))
         if self._inferences.pop(inference.key, None) and self._drained is not None and not self._inferences:
@@ -238,3 +251,9 @@ class Engine:
             return
         answer: A | Error = self._answers.answer(query)
         done(answer)
+
+
+def _under_way(inference: Inference) -> ClassifyingReply | None:
+    """The slot of a settled inference where its answers are still being classified."""
+    reply = inference.reply
+    return reply if isinstance(reply, ClassifyingReply) and reply.under_way else None

@@ -13,7 +13,7 @@ from halimede.service.statistics import Statistics
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
     """What the metrics say of one model version. `waiting` inferences have no instance yet; `inline_executions` of its
-    batches ran on the event loop."""
+    batches ran on the event loop; its worker processes were started again `restarts` times, None where it has none."""
 
     name: str
     version: int
@@ -21,6 +21,7 @@ class ModelMeasures:
     waiting: int
     load_seconds: float
     inline_executions: int
+    restarts: int | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -113,5 +114,11 @@ def families(models: Iterable[ModelMeasures]) -> list[MetricFamily]:
             "Number of model executions that ran on the event loop instead of a thread of their instance",
             "counter",
             tuple((m.labels, float(m.inline_executions)) for m, _ in read),
+        ),
+        MetricFamily(
+            "halimede_worker_restarts_total",
+            "Number of worker processes of the model that ended unasked and were started again",
+            "counter",
+            tuple((m.labels, float(m.restarts)) for m, _ in read if m.restarts is not None),
         ),
     ]

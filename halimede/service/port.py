@@ -161,8 +161,8 @@ class LoadModel(Query[None]):
 class UnloadModel(Query[None]):
     """Contract H116, G9. Answered once the model takes no more requests.
 
-    `asker` is the model that asks for this while it is being loaded itself (contract P29), so that its load waits; empty
-    for a model that serves, None for a client.
+    `asker` is the model that asks for this while it is being loaded itself (contract P29), so that its load waits;
+    empty for a model that serves, None for a client.
     """
 
     model: str

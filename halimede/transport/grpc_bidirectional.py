@@ -12,14 +12,25 @@ from halimede.tensors import Buffer
 from halimede.transport.grpc_calls import OK, Bidirectional, Cancel, Message
 from halimede.transport.grpc_calls import Stream as Receiver
 from halimede.transport.grpc_heads import ANSWER_HEAD, ENCODED_HEADS, OK_STATUS, CallHead, status_field, text_fields
-from halimede.transport.grpc_messages import IDENTITY, INTERNAL, LARGE, PREFIX, MessageFault, deflate
-from halimede.transport.grpc_streams import UNKNOWN, UNREADABLE, Call, Server
+from halimede.transport.grpc_messages import (
+    IDENTITY,
+    INTERNAL,
+    LARGE,
+    PREFIX,
+    UNKNOWN,
+    MessageFault,
+    deflate,
+)
+from halimede.transport.grpc_streams import UNREADABLE, Call, Server
 from halimede.transport.http2.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
 PART = 1 << 16
-"""Bytes that are taken in one turn of the loop of what had to wait: as much as a read brings."""
+"""Bytes that are taken in one turn of the loop of what had to wait."""
+AT_ONCE = 32
+"""Messages that are made of bytes before the first of them is handed on. So many may wait as objects, where the rest
+waits as bytes."""
 
 
 class StreamCall(Call):
@@ -83,8 +94,11 @@ class StreamCall(Call):
         self._unread += len(data)
         if self._inbox or self._backlog:
             self._backlog += data
-        else:
-            self._read(data)
+            return
+        read = self._read(data)
+        if read < len(data) and not self.over:
+            self._backlog += data[read:]
+        self._settle()
 
     def room(self) -> memoryview | None:
         return None if self._backlog else super().room()
@@ -95,14 +109,17 @@ class StreamCall(Call):
         self._reader.filled(count)
         self._deliver()
 
-    def _read(self, data: memoryview) -> None:
-        reader = self._reader or self._new_reader()
+    def _read(self, data: memoryview) -> int:
+        """Hands on what the turn, the client and the service have room for; how much of the bytes was taken."""
+        reader, turns = self._reader or self._new_reader(), self._server.turns
+        at, end = 0, len(data)
         try:
-            reader.feed(data)
+            while at < end and turns.left and not self._inbox and not self.over:
+                at += reader.feed(data[at:] if at else data, AT_ONCE)
+                self._hand_on_all()
         except MessageFault as fault:
             self.fail(fault.code, fault.text)
-            return
-        self._deliver()
+        return at
 
     def ended(self) -> None:
         self._deliver()
@@ -141,9 +158,14 @@ class StreamCall(Call):
     # What comes.
 
     def _deliver(self) -> None:
+        self._hand_on_all()
+        self._settle()
+
+    def _hand_on_all(self) -> None:
         """Hands on what has come, in order, as long as the client takes its answers and the service its messages."""
         receiver, inbox, reader = self._receiver, self._inbox, self._reader
         if reader is not None and reader.messages:
+            self._server.turns.spend(len(reader.messages))
             inbox.extend(reader.messages)
             reader.messages.clear()
         while inbox and not self._busy and not self._held_back and self._writable:
@@ -159,7 +181,10 @@ class StreamCall(Call):
                 self._busy = True
             else:
                 self._hand_on(whole)
-        if not inbox and not self._held_back and self._writable:
+
+    def _settle(self) -> None:
+        """After messages were handed on: lets the client send as much again, and goes on with what is there."""
+        if not self._inbox and not self._held_back and self._writable:
             backlog = len(self._backlog)
             read, self._unread = self._unread - backlog, backlog
             self.consume(read)
@@ -183,14 +208,14 @@ class StreamCall(Call):
         """In another turn of the loop, since much may have come."""
         if not self._due:
             self._due = True
-            self._server.loop.call_soon(self._read_on)
+            self._server.turns.wait(partial(self._guarded, self._read_on))
 
     def _read_on(self) -> None:
         self._due = False
         if self._backlog and not self._inbox and not self._held_back and not self.over:
-            part = bytes(self._backlog[:PART])
-            del self._backlog[:PART]
-            self._read(memoryview(part))
+            read = self._read(memoryview(bytes(memoryview(self._backlog)[:PART])))
+            del self._backlog[:read]
+            self._settle()
         else:
             self._deliver()
 
@@ -265,13 +290,15 @@ class StreamCall(Call):
         self.drained()
 
     def on_writable(self, resume: Callable[[], None]) -> None:
-        if self._writable:
+        if self._writable or self.over:
             resume()
         else:
             self._resumes.append(resume)
 
     def on_sent(self, done: Callable[[], None]) -> None:
-        if self._outbox:  # by then more may have been sent, which is waited for as well
+        if self.over:
+            done()
+        elif self._outbox:  # by then more may have been sent, which is waited for as well
             self._resumes.append(partial(self.on_sent, done))
         elif self.queued:
             self._marks.append((self._taken + self.queued, done))

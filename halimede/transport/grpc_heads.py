@@ -19,7 +19,7 @@ from halimede.transport.grpc_messages import (
     percent_encoded,
     timeout_seconds,
 )
-from halimede.transport.http2.headers import Fields, RequestHead
+from halimede.transport.http2.headers import Fields, RequestHead, entry_size
 from halimede.transport.http2.listener import MAX_HEADER_LIST
 
 OK_STATUS: Fields = ((b"grpc-status", b"0"),)
@@ -56,8 +56,26 @@ class CallHead:
     encoding: str
     answers: str
     content_length: int | None
-    malformed: bool
-    refusal: Refusal | None
+    malformed: bool = False
+    refusal: Refusal | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it is remembered. One that begins no call need not be, and one with binary metadata is many times as
+        large as what was sent, and rarely the same again."""
+        if self.malformed or self.refusal is not None:
+            return False
+        return not any(isinstance(value, bytes) for _, value in self.metadata)
+
+
+def _beginning_no_call(malformed: bool, refusal: Refusal | None) -> CallHead:
+    return CallHead(None, (), None, IDENTITY, IDENTITY, None, malformed, refusal)
+
+
+_MALFORMED = _beginning_no_call(True, None)
+SHOWN = 64
+"""Characters of what a client has sent that are repeated to it."""
+TOO_MUCH = "received metadata size exceeds limit"
 
 
 class HeadCompiler:
@@ -68,25 +86,34 @@ class HeadCompiler:
         self._level = level
 
     def compile(self, head: RequestHead) -> CallHead:
+        """What costs more than a look at the fields comes last: a head of a few bytes may stand for 64 KiB of them."""
+        if head.malformed:
+            return _MALFORMED
         fields = dict(head.fields)
-        rpc = self._rpcs.get(head.path)
-        timeout = fields.get(b"grpc-timeout")
-        accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
-        level = self._level if rpc is not None and rpc.compressed else "none"
         try:
-            metadata, refusal = _metadata(head.fields), self._refusal(head, fields)
+            refusal = self._refusal(head, fields)
+            metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST - head.byte_size)
         except MessageFault as fault:
-            metadata, refusal = (), Refusal(200, fault.code, fault.text)
+            refusal = Refusal(200, fault.code, fault.text)
+        if refusal is not None:
+            return _beginning_no_call(False, refusal)
+        rpc = self._rpcs[head.path]
+        timeout = fields.get(b"grpc-timeout")
         return CallHead(
             rpc,
             metadata,
             None if timeout is None else timeout_seconds(timeout),
             _encoding(fields),
-            answer_encoding(level, accepted),
+            self._answers(fields) if rpc.compressed else IDENTITY,
             head.content_length,
-            head.malformed,
-            refusal,
         )
+
+    def _answers(self, fields: dict[bytes, bytes]) -> str:
+        """The encoding of answers."""
+        if self._level == "none":
+            return IDENTITY
+        accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
+        return answer_encoding(self._level, accepted)
 
     def _refusal(self, head: RequestHead, fields: dict[bytes, bytes]) -> Refusal | None:
         """Why a call with this head is not begun. Raises MessageFault where that is a gRPC status."""
@@ -96,14 +123,14 @@ class HeadCompiler:
         if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b"-", b";"):
             return Refusal(415)
         if head.byte_size > MAX_HEADER_LIST:
-            raise MessageFault(RESOURCE_EXHAUSTED, "received metadata size exceeds limit")
+            raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
         if head.path not in self._rpcs:
             raise MessageFault(UNIMPLEMENTED, "")
         timeout = fields.get(b"grpc-timeout")
         if timeout is not None and timeout_seconds(timeout) is None:
             raise MessageFault(INTERNAL, "invalid value of 'grpc-timeout'")
         if _encoding(fields) not in ENCODINGS:
-            raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)}' is not supported")
+            raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)[:SHOWN]}' is not supported")
         return None
 
 
@@ -114,15 +141,19 @@ def _encoding(fields: dict[bytes, bytes]) -> str:
 _NOT_METADATA = frozenset((b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding"))
 
 
-def _metadata(fields: Fields) -> Metadata:
-    """What the client says beside the protocol's own. Raises MessageFault for binary values that are none."""
+def _metadata(fields: Fields, room: int) -> Metadata:
+    """What the client says beside the protocol's own. Raises MessageFault for binary values that are none, and for more
+    of them joined into one than had `room` in the header list as fields of their own."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name in _NOT_METADATA:
             continue
         key = name.decode("latin-1")
         if key.endswith("-bin"):
-            found += ((key, _binary(key, part)) for part in value.split(b","))
+            room -= value.count(b",") * entry_size((name, b""))
+            if room < 0:
+                raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
+            found += [(key, _binary(key, part)) for part in value.split(b",")]
         else:
             found.append((key, value.decode("utf-8", "replace")))
     return tuple(found)
@@ -132,4 +163,4 @@ def _binary(key: str, value: bytes) -> bytes:
     try:
         return b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise MessageFault(INTERNAL, f"Error parsing '{key}' metadata: illegal base64 encoding") from None
+        raise MessageFault(INTERNAL, f"Error parsing '{key[:SHOWN]}' metadata: illegal base64 encoding") from None

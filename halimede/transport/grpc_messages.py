@@ -15,7 +15,8 @@ from halimede.transport.buffers import aligned
 PREFIX = Struct(">BL")
 """Before each message: whether it is compressed, and its size."""
 
-INVALID, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 3, 8, 12, 13
+UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 2, 3, 4, 8, 12, 13
+"""The codes of status that the transport gives by itself."""
 
 LARGE = 1 << 16
 """Messages from this size on get a buffer with their tensors aligned; (de)compressing them leaves the event loop."""
@@ -60,10 +61,11 @@ class MessageReader:
         """Whether no message is half there."""
         return not self._prefix and self._buffer is None
 
-    def feed(self, data: memoryview) -> None:
-        """Takes a part of the body, copied. Raises MessageFault."""
-        at, end = 0, len(data)
-        while at < end:
+    def feed(self, data: memoryview, most: int) -> int:
+        """Takes a part of the body, copied, as far as where `most` messages are there; how much of it. Raises
+        MessageFault."""
+        at, end, messages = 0, len(data), self.messages
+        while at < end and len(messages) < most:
             if self._buffer is None:
                 at = self._begin(data, at)
                 continue
@@ -71,6 +73,7 @@ class MessageReader:
             self._buffer[self._filled : self._filled + step] = data[at : at + step]
             at += step
             self.filled(step)
+        return at
 
     def room(self) -> memoryview | None:
         """Where the next bytes of the message under way belong."""

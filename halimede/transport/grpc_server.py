@@ -25,6 +25,7 @@ from halimede.transport.http2.listener import Listener
 from halimede.transport.http2.outbox import Outbox
 from halimede.transport.http2.stream import Stream
 from halimede.transport.sockets import Listening, serve_at
+from halimede.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class GrpcServer:
         self.buffers = Buffers()
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
         self.loop: Loop = asyncio.get_running_loop() if loop is None else loop
+        self.turns = Turns(self.loop)
         tls = self._options.tls is not None
         self._listener: Listener[CallHead] = Listener(self, self.loop, self._options.keepalive, alpn=tls)
         self._server: Listening | None = None
@@ -104,6 +106,9 @@ class GrpcServer:
         future.add_done_callback(lambda finished: done(finished.result()))
 
     # For the connections.
+
+    def lasts(self, head: CallHead) -> bool:
+        return head.lasts
 
     def open(self, out: Outbox, stream_id: int, head: CallHead) -> Stream:
         if head.malformed:

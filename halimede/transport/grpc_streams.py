@@ -22,12 +22,14 @@ from halimede.transport.grpc_heads import (
     text_fields,
 )
 from halimede.transport.grpc_messages import (
+    DEADLINE_EXCEEDED,
     IDENTITY,
     INTERNAL,
     LARGE,
     PREFIX,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
+    UNKNOWN,
     MessageFault,
     MessageReader,
     deflate,
@@ -37,10 +39,10 @@ from halimede.transport.http2.frames import Code
 from halimede.transport.http2.keeper import Handle, Loop
 from halimede.transport.http2.outbox import Outbox
 from halimede.transport.http2.stream import Stream
+from halimede.transport.turns import Turns
 
 log = logging.getLogger(__name__)
 
-UNKNOWN, DEADLINE_EXCEEDED = 2, 4
 INFLATED_ON_LOOP = 1 << 18
 """What a small message may become on the loop: 64 kB can be 64 MB, and 200 ms, which is for another thread."""
 UNREADABLE = "Unable to parse request"
@@ -54,6 +56,7 @@ class Server(Protocol):
     loop: Loop
     max_receive_bytes: int
     buffers: Buffers
+    turns: Turns
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 
@@ -185,7 +188,7 @@ class UnaryCall(Call):
                     return
             reader = self._new_reader()
         try:
-            reader.feed(data)
+            reader.feed(data, 2)
         except MessageFault as fault:
             self.fail(fault.code, fault.text)
             return

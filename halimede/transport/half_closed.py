@@ -5,28 +5,33 @@ write fails. So what every answer of HTTP/1 begins with is sent ahead of it, a l
 answer then: who reads gets the bytes that it would have got. Event-loop thread only.
 """
 
-import asyncio
+from asyncio import WriteTransport
 from collections.abc import Iterable
 
 from halimede.tensors import Buffer
-from halimede.transport.lingering import Handle, Later
+from halimede.transport.lingering import CallLater, Handle
 
 BEGINNING = b"HTTP/1."
 FIRST_SECONDS = 0.05
 """Until the first letter, then twice as long each time: a quick answer comes whole."""
 
 
-class HalfClosed(asyncio.Transport):
-    """Stands for the transport of a connection whose client has ended its side, while an answer is due that has not
-    begun. The transport calls `connection_lost` when a letter finds nobody."""
+class HalfClosed:
+    """What answers are written to instead of the transport, once the client has ended its side. The transport calls
+    `connection_lost` when a letter finds nobody."""
 
-    def __init__(self, transport: asyncio.Transport, later: Later) -> None:
-        super().__init__()
+    def __init__(self, transport: WriteTransport, call_later: CallLater) -> None:
         self._transport = transport
-        self._later = later
+        self._call_later = call_later
         self._sent = 0
         self._delay = FIRST_SECONDS
-        self._next: Handle | None = later(self._delay, self._send_letter)
+        self._next: Handle | None = None
+
+    def probe(self) -> None:
+        """Sends letters from now on until an answer begins, which must be due and not begun."""
+        if self._next is None and not self._sent:
+            self._delay = FIRST_SECONDS
+            self._next = self._call_later(self._delay, self._send_letter)
 
     def _send_letter(self) -> None:
         self._next = None
@@ -36,10 +41,10 @@ class HalfClosed(asyncio.Transport):
         self._sent += 1
         if self._sent < len(BEGINNING):
             self._delay *= 2
-            self._next = self._later(self._delay, self._send_letter)
+            self._next = self._call_later(self._delay, self._send_letter)
 
     def _begin(self) -> int:
-        """An answer begins; how much of it was sent."""
+        """An answer begins, or goes on; how much of it was sent."""
         if self._next is not None:
             self._next.cancel()
             self._next = None
@@ -52,24 +57,3 @@ class HalfClosed(asyncio.Transport):
     def writelines(self, list_of_data: Iterable[Buffer | memoryview]) -> None:
         first, *others = list_of_data
         self._transport.writelines([memoryview(first)[self._begin() :], *others])
-
-    def close(self) -> None:
-        self._begin()
-        self._transport.close()
-
-    def abort(self) -> None:
-        self._begin()
-        self._transport.abort()
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def can_write_eof(self) -> bool:
-        """There is nothing to wait for once all is written."""
-        return False
-
-    def pause_reading(self) -> None:
-        """Nothing comes any more."""
-
-    def resume_reading(self) -> None:
-        """Nothing comes any more."""

@@ -2,8 +2,8 @@
 
 
 class Headers(dict[bytes, bytes]):
-    """By lower-case name, of equal ones the last. `sent` are all of them with their names as sent. Shared between
-    requests whose heads are the same bytes: not changed once made."""
+    """By lower-case name, of equal ones the first, as in the real server (observed). `sent` are all of them with their
+    names as sent. Shared between requests whose heads are the same bytes: not changed once made."""
 
     __slots__ = ("sent",)
 
@@ -12,5 +12,5 @@ class Headers(dict[bytes, bytes]):
         self.sent: list[tuple[bytes, bytes]] = []
 
     def add(self, name: bytes, value: bytes) -> None:
-        self[name.lower()] = value
+        self.setdefault(name.lower(), value)
         self.sent.append((name, value))

@@ -18,9 +18,9 @@ import httptools
 from halimede.tensors import Buffer
 from halimede.transport.half_closed import HalfClosed
 from halimede.transport.headers import Headers
-from halimede.transport.http1_exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream
-from halimede.transport.http1_shared import Shared
-from halimede.transport.lingering import close_lingering
+from halimede.transport.http1_exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream, Writer
+from halimede.transport.http1_shared import ConnectionGroup
+from halimede.transport.lingering import close_flushing, close_lingering
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
 
 
-class Listener(Shared):
+class Listener(ConnectionGroup):
     """One port: what its connections share, and where they come from."""
 
     def connect(self) -> "Connection":
@@ -49,6 +49,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
+        self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
+        self._half_closed: HalfClosed | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parsed = False
         self._usual = b"", _NO_HEAD
@@ -66,7 +68,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
-        self._listener.connections.add(self)
+        self._writer = self._transport
+        self._listener.add(self)
         if self._listener.draining:
             self.close_if_idle()
 
@@ -91,15 +94,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._current is None and not self._waiting:
             self._transport.close()
             return False
-        if not isinstance(self._current, Stream):
-            self._transport = HalfClosed(self._transport, self._listener.later)
-        elif not self._current.begun:
-            self._transport = self._current.transport = HalfClosed(self._transport, self._listener.later)
+        self._writer = self._half_closed = HalfClosed(self._transport, self._listener.call_later)
+        if isinstance(self._current, Stream):
+            self._current.writer = self._writer
+        self._probe()
         return True
+
+    def _probe(self) -> None:
+        """Finds out whether a client that sends no more is still there, while its answer is due and has not begun."""
+        current = self._current
+        due = current is not None and not (isinstance(current, Stream) and current.begun)
+        if due and self._half_closed is not None:
+            self._half_closed.probe()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ending = True
-        self._listener.left(self)
+        self._listener.remove(self)
         current, waiting = self._current, list(self._waiting)
         self._current = None
         self._waiting.clear()
@@ -108,8 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         elif current is not None:
             waiting.insert(0, current)
         for exchange in waiting:
-            exchange.gone = True
-            exchange.on_gone()
+            exchange.leave()
 
     def pause_writing(self) -> None:
         """The client does not read its answers: nothing more is taken from it until it does."""
@@ -121,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._clogged = False
         if isinstance(self._current, Stream):
-            if len(self._waiting) < MAX_WAITING and not self._ending:
+            if len(self._waiting) < MAX_WAITING:
                 self._read_on()  # or nobody would see that the client goes while the stream is silent
             self._current.unclog()
         else:
@@ -133,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Takes the requests at the beginning of what was received whose heads were parsed before; where the rest
         begins. Only between two requests."""
         listener, start = self._listener, 0
+        self._unknown = b""
         while start < nbytes and not self._ending:
             text, head = self._usual
             if head is not _NO_HEAD and listener.received.startswith(text, start, nbytes):
@@ -162,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._headers = Headers()
         self._head = _NO_HEAD
         self._unknown = b""
+        """Where the request began with this text, how it parses is worth remembering."""
         self._parts: list[bytes] = []
         self._body: memoryview | None = None
         self._missing: memoryview | None = None
@@ -255,6 +266,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._silent_bytes = 0
         parser, headers = self._parser, self._headers
+        if b"transfer-encoding" in headers and not _only_chunked(headers):
+            self._end()
+            return
         length = headers.get(b"content-length")
         self._head = Head(
             parser.get_method(),
@@ -264,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
             parser.get_http_version() == "1.0",
             int(length) if length and b"transfer-encoding" not in headers else 0,
         )
-        if b"expect" in headers:
+        if b"expect" in headers and not self._head.old:
             self._owes_continue = True
             self._continue()
         elif self._unknown and b"transfer-encoding" not in headers and not parser.should_upgrade():
@@ -322,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             self._listener.handler(exchange)
         except Exception:
             log.exception("handling %s broke", exchange.target)
-            exchange.respond(500, JSON, (b'{"error":"the server failed to handle the request"}',))
+            exchange.fail()
 
     def _next(self) -> None:
         """Hands on the requests that waited, and reads on when none is left. An answer that comes at once, from within
@@ -333,18 +347,22 @@ class Connection(asyncio.BufferedProtocol):
         while self._waiting and self._current is None and not self._clogged:
             self._hand_on(self._waiting.popleft())
         self._handing_on = False
-        if self._current is None and not self._clogged and not self._end_if_idle():
+        if self._current is not None:
+            self._probe()
+            if len(self._waiting) <= MAX_WAITING // 2 and not self._clogged:
+                self._read_on()  # or nobody would see that the client goes
+        elif not self._clogged and not self._end_if_idle():
             self._continue()
             self._read_on()
 
     def _continue(self) -> None:
         """Asks for the body of a request that announced it, once it is this request's turn."""
-        if self._owes_continue and self._current is None and not self._waiting:
+        if self._owes_continue and self._current is None and not self._waiting and not self._ending:
             self._owes_continue = False
             self._transport.write(_CONTINUE)
 
     def _read_on(self) -> None:
-        if not self._reading:
+        if not self._reading and self._half_closed is None:
             self._reading = True
             self._transport.resume_reading()
 
@@ -380,11 +398,11 @@ class Connection(asyncio.BufferedProtocol):
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
         self._current = None
         if asked.method == b"HEAD":
-            self._transport.write(head)
+            self._writer.write(head)
         elif size <= JOIN_BYTES:
-            self._transport.write(b"".join((head, *body)))
+            self._writer.write(b"".join((head, *body)))
         else:
-            self._transport.writelines([head, *body])
+            self._writer.writelines([head, *body])
         if not keep_alive:
             self._waiting.clear()
             self._ending = True
@@ -399,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
         connection = b"" if keep_alive or exchange.head.old else b"Connection: close\r\n"
         line = STATUS_LINES[b"1.0" if exchange.head.old else b"1.1"][status]
         head = b"%b%b%b%b\r\n" % (line, fields, framing, connection)
-        stream = Stream(self._transport, exchange, head, lambda: self._streamed(keep_alive))
+        stream = Stream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._clogged)
         if exchange is self._current:
             self._current = stream
         else:
@@ -414,6 +432,17 @@ class Connection(asyncio.BufferedProtocol):
             self._ending = True
         self._next()
 
+    def fail(self, exchange: Exchange) -> None:
+        """Where the answer has begun, no other can be given: the client sees it broken off."""
+        current = self._current
+        if isinstance(current, Stream) and current.answers(exchange):
+            current.abandon()
+            if current.begun:
+                self.abort()
+                return
+            self._current = exchange
+        self.answer(exchange, 500, JSON, (b'{"error":"the server failed to handle the request"}',))
+
     # Ending.
 
     def close_if_idle(self) -> None:
@@ -426,21 +455,31 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _end(self) -> None:
-        """No further request is read; the connection closes when what was asked before is answered."""
+        """No further request is taken; the connection closes when what was asked before is answered. Until then what
+        comes is read and thrown away, or nobody would see that the client goes."""
         self._ending = True
-        if not self._end_if_idle():
-            self._pause_reading()
+        self._end_if_idle()
 
     def _end_if_idle(self) -> bool:
         if not self._ending or self._current is not None or self._waiting:
             return False
         if not self._closed:
             self._closed = True
-            close_lingering(self._transport, self._listener.scratch, self._listener.later, self.connection_lost)
+            listener = self._listener
+            if self._half_closed is None:
+                close_lingering(self._transport, listener.scratch, listener.call_later, self.connection_lost)
+            else:
+                close_flushing(self._transport, listener.call_later)
         return True
 
 
 def _first_tensor(head: Head) -> int:
     """Where in the body the first tensor begins: behind the JSON."""
     length = head.headers.get(b"inference-header-content-length")
-    return int(length) if length and length.isdigit() else 0
+    return int(length) if length and len(length) < 20 and length.isdigit() else 0
+
+
+def _only_chunked(headers: Headers) -> bool:
+    """Whether no coding but that is named, and once: any other would be taken for the body itself."""
+    codings = [value.strip().lower() for name, value in headers.sent if name.lower() == b"transfer-encoding"]
+    return codings == [b"chunked"]

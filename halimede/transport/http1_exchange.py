@@ -3,13 +3,15 @@ that a stream writes to, and nothing of parsing, order and keeping alive: that i
 only.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from halimede.tensors import Buffer
 from halimede.transport.headers import Headers
+
+log = logging.getLogger(__name__)
 
 JOIN_BYTES = 1 << 16
 """Up to so many bytes, buffers are joined before they are written: one write is quicker than the copy."""
@@ -47,7 +49,7 @@ class Head:
 class Exchange:
     """One request, whole, and the one answer to it.
 
-    `method` and `target` as sent; `headers` by lower-case name, the last of equals; `body` all of it. When the client
+    `method` and `target` as sent; `headers` by lower-case name, the first of equals; `body` all of it. When the client
     goes away before the answer, `gone` is set and `on_gone` called.
     """
 
@@ -72,6 +74,19 @@ class Exchange:
         """Answers in parts instead: they are given to the stream, the last of them as such. `fields` as above."""
         return self._connection.begin(self, status, fields)
 
+    def fail(self) -> None:
+        """The server broke over this request: it is answered so, or cut off where its answer has begun. Nothing
+        happens where it was answered."""
+        self._connection.fail(self)
+
+    def leave(self) -> None:
+        """From the connection: the client has gone. What breaks over that concerns nobody else."""
+        self.gone = True
+        try:
+            self.on_gone()
+        except Exception:
+            log.exception("telling that the client of %s has gone broke", self.target)
+
 
 class Answering(Protocol):
     """What an exchange needs of its connection."""
@@ -80,6 +95,16 @@ class Answering(Protocol):
 
     def begin(self, exchange: Exchange, status: int, fields: bytes) -> "Stream": ...
 
+    def fail(self, exchange: Exchange) -> None: ...
+
+
+class Writer(Protocol):
+    """Where the bytes of an answer go."""
+
+    def write(self, data: Buffer | memoryview, /) -> None: ...
+
+    def writelines(self, list_of_data: Iterable[Buffer | memoryview], /) -> None: ...
+
 
 class Stream:
     """An answer in parts, each a chunk of HTTP/1.1; an older client gets them as they are, and then the end.
@@ -87,18 +112,18 @@ class Stream:
     The head goes with the first part. Nothing here raises, also after the client has gone.
     """
 
-    __slots__ = ("_chunked", "_clogged", "_ended", "_exchange", "_head", "_over", "_resumes", "transport")
+    __slots__ = ("_chunked", "_clogged", "_ended", "_exchange", "_head", "_over", "_resumes", "writer")
 
     def __init__(
-        self, transport: asyncio.WriteTransport, exchange: Exchange, head: bytes, ended: Callable[[], None]
+        self, writer: Writer, exchange: Exchange, head: bytes, ended: Callable[[], None], clogged: bool = False
     ) -> None:
-        self.transport = transport
+        self.writer = writer
         self._exchange = exchange
         self._chunked = not exchange.head.old
         self._head = head
         self._ended = ended
         self._over = False
-        self._clogged = False
+        self._clogged = clogged
         self._resumes: list[Callable[[], None]] = []
 
     # From the handler.
@@ -118,9 +143,9 @@ class Stream:
         if last and self._chunked:
             parts.append(b"0\r\n\r\n")
         if size > JOIN_BYTES:
-            self.transport.writelines(parts)
+            self.writer.writelines(parts)
         elif joined := b"".join(parts):
-            self.transport.write(joined)
+            self.writer.write(joined)
         if last:
             self._over = True
             self._resumes.clear()
@@ -149,8 +174,10 @@ class Stream:
     def leave(self) -> None:
         """The client has gone. Who waits here is not resumed, but told by `on_gone`."""
         self.abandon()
-        self._exchange.gone = True
-        self._exchange.on_gone()
+        self._exchange.leave()
+
+    def answers(self, exchange: Exchange) -> bool:
+        return exchange is self._exchange
 
     @property
     def begun(self) -> bool:

@@ -19,6 +19,8 @@ _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 _EITHER: Final = 47
 """zlib finds out which of the two it is; clients mix them up, and the real server does not mind."""
 _CODINGS: Final = frozenset({IDENTITY, *_WINDOW_BITS})
+_SLICE: Final = 1 << 16
+"""Bytes of a stream that are looked at in one go; zlib copies those of them that it does not come to."""
 SUPPORTED: Final = ", ".join(name.decode() for name in _WINDOW_BITS)
 """As in a header (contract H140)."""
 _WEIGHT: Final = re.compile(rb"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
@@ -66,16 +68,19 @@ def inflate(body: Buffer, at_most: int) -> bytes | None:
     """
     if not len(body):
         raise Invalid("nothing to be decompressed")
-    stream = zlib.decompressobj(_EITHER)
-    try:
-        data = stream.decompress(body, at_most + 1)
-    except zlib.error:
-        data = b""
-    if len(data) > at_most:
-        return None
-    if not stream.eof:
-        raise Invalid("encountered inconsistent stream state during decompression")
-    return data
+    stream, view = zlib.decompressobj(_EITHER), memoryview(body)
+    parts, room = [], at_most + 1
+    for at in range(0, len(view), _SLICE):
+        try:
+            parts.append(stream.decompress(view[at : at + _SLICE], room))
+        except zlib.error:
+            break
+        room -= len(parts[-1])
+        if not room:
+            return None
+        if stream.eof:
+            return b"".join(parts)
+    raise Invalid("encountered inconsistent stream state during decompression")
 
 
 def decompress(body: Buffer, max_input_size: int) -> bytes:

@@ -124,7 +124,9 @@ def encode_generate(response: InferResponse) -> bytes:
     members["model_version"] = b'"%d"' % response.model_version
     for name, value in (response.parameters or {}).items():
         if type(value) not in (bool, int, str, float):
-            raise Unsupported("Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported")
+            raise Unsupported(
+                f"Response parameter '{name}' has type 'TRITONSERVER_PARAMETER_BYTES' which is not currently supported"
+            )
         members.setdefault(name, json.encode(json.write(value)))
     for tensor in response.outputs:
         members.setdefault(tensor.name, _data(tensor))

@@ -45,17 +45,21 @@ def parse_version(text: str) -> int:
     return int(digits)
 
 
-_INTEGER = re.compile(r"\s*([+-]?)0*([0-9]+)\s*", re.ASCII)
+_INTEGER = re.compile(r"\s*([+-]?)([0-9]+)\s*", re.ASCII)
 _HEADER: Final = "Unable to parse Inference-Header-Content-Length"
 
 
 @lru_cache(maxsize=1024)
-def parse_header_length(text: str, content_length: int) -> int:
-    """The bytes of JSON that begin a body of `content_length` bytes. Raises Invalid (contract H33)."""
+def parse_header_length(value: bytes | None, content_length: int) -> int | None:
+    """The bytes of JSON that begin a body of `content_length` bytes, by the value of the header that says so; None
+    without one. Raises Invalid (contract H33)."""
+    if value is None:
+        return None
+    text = value.decode("latin-1")
     found = _INTEGER.fullmatch(text)
     if found is None:
         raise Invalid(f"{_HEADER}, got: {text}")
-    length = int(found[1] + found[2][:20])
+    length = int(found[1] + (found[2].lstrip("0")[:20] or "0"))
     if not -(2**31) <= length < 2**31:
         raise Invalid(f"{_HEADER}, value is out of range [ {-(2**31)}, {2**31 - 1} ], got: {text}")
     if not 0 <= length <= content_length:

@@ -1,4 +1,5 @@
-"""Batches into frames for a worker, and its answers back into tensors and errors.
+"""Batches into frames for a worker, and its answers back into tensors and errors; its calls to other models into
+requests, and what they are answered into frames.
 
 Knows requests, tensors and frames; no process, no socket, no scheduling. Called on the event loop for every batch, so
 that it avoids whatever can be cached or left out.
@@ -19,9 +20,11 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
+from halimede.requests import Answer as CallAnswer
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
+from halimede.workers.child.calls import CALL
 from halimede.workers.child.exchange import (
     ANSWER,
     ANSWERED_WITH,
@@ -126,3 +129,75 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
         name, number, shape, view = message.tensor()
         found.append(Tensor(name, BY_NUMBER[number], shape, HostMemory(view)))
     return Answer(index, final, found, None, parameters)
+
+
+# ---- calls to other models
+
+_FORM = b"call"
+"""Before the forms of requests that come by calls: no front end makes one that begins so."""
+
+
+def read_call(message: frames.Frame) -> tuple[int, InferRequest]:
+    """The number of the batch that the call is made for (0: none) and the request; its tensors are views of the frame.
+    Raises what `frames.MALFORMED` lists; Internal for an input that is there twice."""
+    batch, number, timeout, version, flags, inputs, length = message.unpack(CALL)
+    request_id = message.raw(length).decode()
+    request = InferRequest(message.text(), version)
+    request.id = request_id
+    request.inner = True
+    request.correlation_id = message.text() if flags & TEXT_CORRELATION else number
+    request.sequence_start = flags & SEQUENCE_START != 0
+    request.sequence_end = flags & SEQUENCE_END != 0
+    request.timeout_us = timeout
+    request.parameters = message.parameters() if flags & ASKED_WITH else None
+    request.decoupled_ok = message.flags & frames.STREAMED != 0
+    request.form = _FORM + message.ahead()
+    request.outputs = message.names()
+    for _ in range(inputs):
+        name, kind, shape, view = message.tensor()
+        if name in request.inputs:
+            raise refused(request.model_name, f"{request.log_prefix}input '{name}' already exists in request")
+        request.inputs[name] = Tensor(name, BY_NUMBER[kind], shape, HostMemory(view))
+    return batch, request
+
+
+def refused(model: str, text: str) -> Internal:
+    """The error of a call that did not come to the model (contract P51)."""
+    return Internal(f"Model {model} - Error when running inference: {text}")
+
+
+def call_answer_frame(number: int, answer: CallAnswer, final: bool) -> list[Buffer]:
+    """The buffers of an answer to call `number`; tensors are views of response memory. One that cannot be passed on is
+    an error instead."""
+    meta: list[bytes] = []
+    tensors: list[Buffer] = []
+    try:
+        _add_call_answer(answer, meta, tensors)
+    except (struct.error, KeyError, Error) as error:
+        tensors.clear()
+        meta[:] = _error_records(Internal(f"a response cannot be passed on to a Python model: {error}"))
+    return frames.frame(frames.CALL_ANSWER, meta, tensors, number, 1, frames.FINISHED if final else 0)
+
+
+def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer]) -> None:
+    if isinstance(answer, Error):
+        meta += _error_records(answer)
+        return
+    if answer is None:
+        meta.append(ANSWER.pack(0, NOTHING, 0, 0, 0))
+        return
+    if answer.parameters:
+        meta.append(ANSWER.pack(0, ANSWERED_WITH, 0, len(answer.outputs), 0))
+        meta.append(frames.parameters_record(answer.parameters))
+    else:
+        meta.append(ANSWER.pack(0, 0, 0, len(answer.outputs), 0))
+    for tensor in answer.outputs:
+        view = tensor.memory.host()
+        meta.append(frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view)))
+        tensors.append(view)
+
+
+def _error_records(error: Error) -> list[bytes]:
+    text = error.message.encode("utf-8", "replace")
+    code = next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
+    return [ANSWER.pack(0, IS_ERROR, code, 0, len(text)), text]

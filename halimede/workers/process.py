@@ -1,15 +1,19 @@
 """A child process that runs the worker program, with a stream socket to it.
 
-Spawning, telling whether it lives, ending and reaping; knows no frames. Load threads spawn and wait, the event loop
-kills.
+Spawning, telling whether it lives and how it ended, ending and reaping; knows no frames. Load threads spawn and wait,
+the event loop kills.
 """
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+
+from halimede.platform.processes import ends_within
 
 _MAIN = Path(__file__).parent / "child" / "main.py"
 _BUFFER = 1 << 20
@@ -19,16 +23,21 @@ class Process:
     """Spawns at once. Raises OSError where the system has no process or descriptor left.
 
     The child ends when `socket`, our end, is closed: by us, or by the system when this process dies in whatever way.
-    Standard output and error are ours; its input is empty. Interrupts of the process group are the child's to ignore.
+    Standard output and error are ours; its input is empty. It leads a process group of its own, so that what a model
+    has started ends with it, and a model that signals its group meets itself only.
     """
 
     def __init__(self, interpreter: str = sys.executable) -> None:
         self.socket, theirs = socket.socketpair()
+        self._reaping = threading.Lock()
         try:
             for end in (self.socket, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
             self._child = subprocess.Popen(
-                [interpreter, str(_MAIN), str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),)
+                [interpreter, str(_MAIN), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
             )
         except BaseException:
             self.socket.close()
@@ -40,17 +49,43 @@ class Process:
     def pid(self) -> int:
         return self._child.pid
 
-    def wait(self, limit: float) -> bool:
-        """Whether it ended (and was reaped) within `limit` seconds. Blocks."""
-        try:
-            self._child.wait(limit)
-        except subprocess.TimeoutExpired:
+    def wait(self, limit: float | None) -> bool:
+        """Whether it ended within `limit` seconds (None: any time). Then it and its group are no more. Blocks."""
+        if not ends_within(self.pid, limit):
             return False
+        with self._reaping:
+            self._kill_group()
+            self._child.wait()
         return True
 
     def kill(self) -> None:
-        """Ends it for sure and leaves no zombie; does not block."""
-        with suppress(ProcessLookupError):
-            self._child.kill()
-        if self._child.poll() is None:
-            threading.Thread(target=self._child.wait, name=f"reap {self.pid}", daemon=True).start()
+        """Ends it and its group for sure and leaves no zombie; does not block."""
+        with self._reaping:
+            self._kill_group()
+            over = self._child.poll() is not None
+        if not over:
+            threading.Thread(target=self.wait, args=(None,), name=f"reap {self.pid}", daemon=True).start()
+
+    def _kill_group(self) -> None:
+        """Before it is reaped: after that its number may be another's."""
+        if self._child.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # the latter for a zombie, on some systems
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def bury(self, grace: float) -> str:
+        """How it ended, in words. One that has hung up on us but goes on for `grace` seconds is killed. Blocks."""
+        if self.wait(grace):
+            return exit_words(self._child.returncode)
+        self.kill()
+        self.wait(None)
+        return "it closed its connection and was killed"
+
+
+def exit_words(status: int) -> str:
+    """An exit status as `subprocess` gives it, in words: `exit status 3`, `killed by signal 11 (SIGSEGV)`."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:  # a real-time signal
+        return f"killed by signal {-status}"

@@ -8,6 +8,8 @@ import asyncio
 import errno
 import json
 import logging
+import select
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -23,6 +25,7 @@ _MOST_BUFFERS = 512
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
 """By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
+_RESULTS = frozenset({frames.READY, frames.REFUSED})
 
 
 class WorkerLost(Exception):
@@ -37,6 +40,18 @@ class WorkerRefused(Exception):
     """The process could not do what it was ordered to; the text says why."""
 
 
+class Meanwhile:
+    """Where the frames go that arrive before the answer to an order: to `arrived`, on the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[frames.Frame], None]) -> None:
+        self.loop = loop
+        self._arrived = arrived
+
+    def pass_on(self, frame: frames.Frame) -> None:
+        with suppress(RuntimeError):  # the loop was closed: nobody answers any more
+            self.loop.call_soon_threadsafe(self._arrived, frame)
+
+
 class Worker:
     """A process and the frames to and from it."""
 
@@ -47,7 +62,8 @@ class Worker:
         self._unsent: list[memoryview] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_frame: Callable[[frames.Frame], None]
-        self._on_lost: Callable[[], None]
+        self._on_lost: Callable[[], None] = lambda: None
+        self._asking = False
         self.alive = True
 
     @property
@@ -56,13 +72,18 @@ class Worker:
 
     # ---- on a load thread
 
-    def ask(self, order: Mapping[str, Any], limit: float | None = None) -> Any:
-        """Gives the order and waits, at most `limit` seconds, for what comes of it.
+    def ask(self, order: Mapping[str, Any], limit: float | None = None, meanwhile: Meanwhile | None = None) -> Any:
+        """Gives the order and waits, at most `limit` seconds, for what comes of it. Other frames that arrive before it
+        go to `meanwhile`, whose loop may `send` already.
 
         Raises WorkerRefused, WorkerLost or WorkerSlow; after each of them the process is gone.
         """
         try:
-            return self._ask(order, limit)
+            try:
+                self._asking = True
+                return self._ask(order, limit, meanwhile)
+            finally:
+                self._asking = False
         except TimeoutError as error:
             self.kill()
             raise WorkerSlow(f"no answer within {limit:g} seconds") from error
@@ -76,24 +97,40 @@ class Worker:
             self.kill()
             raise
 
-    def _ask(self, order: Mapping[str, Any], limit: float | None) -> Any:
+    def _ask(self, order: Mapping[str, Any], limit: float | None, meanwhile: Meanwhile | None) -> Any:
         end = None if limit is None else monotonic() + limit
         self._socket.settimeout(limit)
         self._socket.sendall(b"".join(frames.frame(frames.START, [json.dumps(order).encode()])))
+        self._socket.setblocking(False)  # the loop may send while this thread reads
+        if meanwhile is not None:
+            self._loop = meanwhile.loop
         while True:
-            if end is not None:
-                self._socket.settimeout(max(end - monotonic(), 0.001))
-            count = self._socket.recv_into(self._assembler.space())
+            count = self._receive(end)
             if not count:
                 raise WorkerLost("the process ended")
             found = [frame for frame in self._assembler.received(count) if not self._is_log(frame)]
-            if found:
-                return _result(found[0])
+            results = [frame for frame in found if frame.kind in _RESULTS or meanwhile is None]
+            for frame in found:
+                if meanwhile is not None and frame.kind not in _RESULTS:
+                    meanwhile.pass_on(frame)
+            if results:
+                return _result(results[0])
+
+    def _receive(self, end: float | None) -> int:
+        """Raises TimeoutError, OSError."""
+        readable = select.poll()
+        readable.register(self._socket, select.POLLIN)
+        while True:
+            if not readable.poll(None if end is None else max(end - monotonic(), 0.001) * 1000):
+                raise TimeoutError
+            with suppress(BlockingIOError):
+                return self._socket.recv_into(self._assembler.space())
 
     def attach(
         self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[], None]
     ) -> None:
-        """From now on the loop owns the socket, and calls back for each frame, and once when the process is lost."""
+        """From now on the loop owns the socket, and calls back for each frame, and once when the process is lost: then
+        it has hung up, and somebody shall `bury` it."""
         self._loop = loop
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -107,6 +144,10 @@ class Worker:
         if not self._process.wait(limit):
             log.error("worker process %d did not finish within %g seconds and is killed", self.pid, limit)
         self.kill()
+
+    def bury(self, grace: float) -> str:
+        """How the process ended, in words, after `on_lost`. Blocks; what goes on for `grace` seconds is killed."""
+        return self._process.bury(grace)
 
     def kill(self) -> None:
         """Ends the process at once; `on_lost` is not called. Any thread."""
@@ -162,8 +203,7 @@ class Worker:
         """The system did not send: the process is gone, or the bytes are, as in shared memory that its owner made
         shorter. The rest of a frame that never comes would be read out of the next one: ends the process."""
         if error.errno not in _GONE:
-            log.error("worker process %d cannot be sent to and is killed: %s", self.pid, error)
-            self._lost()
+            self.end(f"cannot be sent to and is killed: {error}")
 
     def _readable(self) -> None:
         """One read for each call of the loop: what a socket holds at once is what bounds the time that it takes."""
@@ -185,16 +225,26 @@ class Worker:
 
     def distrust(self, error: Exception) -> None:
         """What the process sent makes no sense: ends it. `on_lost` is called."""
-        log.error("worker process %d sent a malformed frame and is killed: %s", self.pid, error)
+        self.end(f"sent a malformed frame and is killed: {error}")
+
+    def end(self, why: str) -> None:
+        """Ends the process, for a reason that is told in the log. `on_lost` is called."""
+        log.error("worker process %d %s", self.pid, why)
+        self._process.kill()
         self._lost()
 
     def _lost(self) -> None:
+        """The connection has ended, and the process with it, or a moment later."""
         if self.alive:
-            self.kill()
+            self.alive = False
             self._on_lost()
         self._disconnect()
 
     def _disconnect(self) -> None:
+        if self._asking:  # whoever asks closes it: while a thread polls a number, that must not become another's
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            return
         descriptor = self._socket.fileno()
         if descriptor < 0:
             return

@@ -29,6 +29,9 @@ class FakeRequest:
         self.batch_size = batch_size
         self.cancelled = False
 
+    def when_cancelled(self, tell: Callable[[], None]) -> None:
+        """Nobody cancels it."""
+
 
 class FakeBatch:
     """Requests gathered as the scheduler gathers them: views for one request, concatenated rows for several."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -82,9 +83,9 @@ PLACE = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
 class Rig:
     """A backend on a loop that turns."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str] | None = None) -> None:
         self.loop = loop
-        self.backend = PythonBackend(loop, {})
+        self.backend = PythonBackend(loop, settings or {})
 
     def start(self, where: ModelFolder, **fields: Any) -> PythonInstance:
         return self.backend.open(config(**fields), where).create_instance(PLACE)

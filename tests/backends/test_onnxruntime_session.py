@@ -16,6 +16,7 @@ from halimede.backends.onnxruntime_session import (
     available_cores,
     plan_session,
     run_options,
+    spinning,
     thread_budget,
     translated,
 )
@@ -156,6 +157,20 @@ def test_open_gives_the_session_its_settings(backend: OnnxRuntimeBackend, tmp_pa
     assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "20"
     assert run_options(made).get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
     assert run_options(plan()) is None
+
+
+@pytest.mark.parametrize("version", ["1.31.0", "1.31.1", "1.40.0.dev20270101+cpu", "2.0.0"])
+def test_workers_spin_for_as_long_as_the_runtime_can_be_told(version: str) -> None:
+    assert spinning(version) == {
+        "session.force_spinning_stop": "1",
+        "session.intra_op.spin_duration_us": "20",
+        "session.inter_op.spin_duration_us": "20",
+    }
+
+
+@pytest.mark.parametrize("version", ["1.20.0", "1.9.0", "1.30.3", "0.99"])
+def test_workers_do_not_spin_where_the_runtime_would_pass_over_the_bound(version: str) -> None:
+    assert spinning(version) == {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
 
 @pytest.mark.parametrize("data", [b"", b"not an ONNX model at all", NUMBERS[: len(NUMBERS) // 2]])

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ import numpy as np
 import pytest
 
 from halimede.backends.api import Placement
-from halimede.backends.python import PythonBackend, parse_settings
+from halimede.backends.python import PythonBackend
+from halimede.backends.python_settings import parse_settings
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.tensors import DATATYPES, tensor_of
-from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted
+from tests.backends.python_rig import SCRIPTED, Rig, config, folder
 from tests.workers.fakes import FakeRequest, turning_loop
 
 
@@ -187,43 +187,6 @@ def test_wrong_value_for_force_cpu_is_refused(rig: Rig, tmp_path: Path) -> None:
         rig.backend.open(config(parameters={"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"}), folder(tmp_path, SCRIPTED))
 
 
-# ---- the end of a process
-
-
-@pytest.mark.rows("P10")
-def test_death_fails_the_batch_and_all_after_it(rig: Rig, tmp_path: Path) -> None:
-    instance = rig.start(folder(tmp_path, SCRIPTED))
-    responses = rig.run(instance, scripted("os._exit(3)"), FakeRequest())
-    text = "Stub process 'm_0_0' is not healthy."
-    assert [(type(error), error.message) for error in responses.failed.values()] == [(Internal, text)] * 2
-    assert not instance.healthy
-    with pytest.raises(Internal, match=f"^{text}$"):
-        rig.begin(instance, FakeRequest())
-    instance.close()
-
-
-def test_kill_of_an_idle_worker_is_noticed(rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    instance = rig.start(folder(tmp_path, SCRIPTED))
-    responses = rig.begin(instance, scripted("threading.Event().wait()"))
-    os.kill(instance.pid, signal.SIGKILL)
-    responses.wait()
-    assert responses.failed[0].message == "Stub process 'm_0_0' is not healthy."
-    assert f"worker process {instance.pid} of 'm_0_0' ended" in caplog.text
-
-
-def test_worker_that_corrupts_its_stream_is_ended(rig: Rig, tmp_path: Path) -> None:
-    instance = rig.start(folder(tmp_path, SCRIPTED))
-    source = """
-        for name in os.listdir("/proc/self/fd"):
-            path = f"/proc/self/fd/{name}"
-            if os.path.lexists(path) and "socket:" in os.readlink(path):
-                os.write(int(name), b"nonsense" * 20)
-    """
-    responses = rig.run(instance, scripted(source))
-    assert responses.failed[0].message == "Stub process 'm_0_0' is not healthy."
-    assert not instance.healthy
-
-
 # ---- describe
 
 
@@ -293,6 +256,8 @@ def test_describe_ends_at_its_limit(tmp_path: Path) -> None:
         ("stub-timeout-seconds", "0", "stub-timeout-seconds can't be smaller than or equal to zero."),
         ("thread-pool-size", "0", "thread-pool-size can't be less than 1."),
         ("stub-timeout-seconds", "soon", "stub-timeout-seconds must be an integer, not 'soon'"),
+        ("execution-timeout-seconds", "-1", "execution-timeout-seconds can't be smaller than zero."),
+        ("restart-wait-seconds", "-1", "restart-wait-seconds can't be smaller than zero."),
     ],
 )
 def test_bad_setting_is_refused(name: str, value: str, text: str) -> None:
@@ -304,6 +269,9 @@ def test_bad_setting_is_refused(name: str, value: str, text: str) -> None:
 def test_limits_come_from_the_settings() -> None:
     settings = parse_settings({"stub-timeout-seconds": "7", "auto-complete-timeout-seconds": "9", "unknown": "x"})
     assert (settings.finish_limit, settings.describe_limit) == (7.0, 9.0)
+    assert (settings.execution_limit, settings.patience) == (0.0, 2.0)
+    settings = parse_settings({"execution-timeout-seconds": "60", "restart-wait-seconds": "0"})
+    assert (settings.execution_limit, settings.patience) == (60.0, 0.0)
 
 
 def test_batches_go_to_the_worker_from_the_loop(rig: Rig, tmp_path: Path) -> None:

@@ -205,15 +205,6 @@ def test_functions_of_the_interface_answer_as_triton_s(shared: tuple[Rig, Python
     assert dict(zip(cases, (text.decode() for text in found), strict=True)) == cases
 
 
-@pytest.mark.parametrize(
-    "call",
-    ["pb_utils.load_model('x')", "pb_utils.is_model_ready('x')", "requests[0].exec()"],
-)
-def test_what_is_not_offered_says_so(shared: tuple[Rig, PythonInstance, str], call: str) -> None:
-    rig, instance, _ = shared
-    assert "TritonModelException: This server does not" in rig.run(instance, scripted(call)).failed[0].message
-
-
 # ---- response senders
 
 

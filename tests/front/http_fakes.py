@@ -62,6 +62,10 @@ class FakeExchange:
         self.on_gone: Callable[[], None] = lambda: None
         self.answers: list[tuple[int, bytes, bytes]] = []
         self.streams: list[FakeStream] = []
+        self.failed = 0
+
+    def fail(self) -> None:
+        self.failed += 1
 
     def begin(self, status: int, fields: bytes) -> FakeStream:
         assert not self.answers, "an answer was given before"

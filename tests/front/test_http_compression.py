@@ -3,13 +3,14 @@
 import gzip
 import random
 import struct
+import tracemalloc
 import zlib
 
 import pytest
 
 from halimede.errors import Invalid
-from halimede.front.http_compression import DEFLATED_BYTES, INFLATED_BYTES
-from halimede.front.http_handling import JSON
+from halimede.front.http_compression import DEFLATED_BYTES, INFLATED_BYTES, INFLATING_BYTES
+from halimede.front.http_handling import JSON, OFFLOAD_BYTES
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
@@ -60,6 +61,37 @@ def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
     assert len(rig.port.inferences) == 1
 
 
+def test_large_compressed_request_is_inflated_elsewhere_whatever_it_becomes() -> None:
+    """Of empty blocks there can be so many that nothing comes out for half a second."""
+    rig = Rig()
+    exchange = infer(rig, zlib.compress(b"") + bytes(INFLATING_BYTES), content_encoding="gzip", **RAW)
+    assert not rig.port.inferences
+    rig.offload.run()
+    assert len(rig.port.inferences) == 1
+    assert not exchange.answers
+
+
+def test_inflated_bodies_do_not_pile_up() -> None:
+    """Inflating and reading are one piece of work: nothing inflated waits for a thread."""
+    rig = Rig()
+    large = gzip.compress(BODY + b" " * (2 * OFFLOAD_BYTES))
+    exchanges = [infer(rig, large, content_encoding="gzip") for _ in range(5)]
+    for done in range(1, 6):
+        rig.offload.run()
+        assert len(rig.port.inferences) == done
+    assert not len(rig.offload)
+    assert all(not exchange.body for exchange in exchanges), "nobody needs the compressed body any more"
+
+
+def test_header_length_of_a_body_inflated_elsewhere_is_read_as_ever() -> None:
+    rig = Rig()
+    large = gzip.compress(BODY + b" " * INFLATED_BYTES)
+    exchange = infer(rig, large, content_encoding="gzip", inference_header_content_length="x")
+    rig.offload.run()
+    text = b'{"error":"Unable to parse Inference-Header-Content-Length, got: x"}'
+    assert exchange.answer == (400, JSON, text)
+
+
 def test_header_length_counts_bytes_of_what_was_inflated() -> None:
     head = ITEM.replace(b'"data":[7]', b'"parameters":{"binary_data_size":4}') % b""
     rig = Rig()
@@ -76,11 +108,17 @@ def test_stream_of_nothing_is_a_raw_request() -> None:
     assert bytes(raw.host()) == b""
 
 
-def test_client_that_goes_while_its_body_is_inflated_asks_nothing() -> None:
+def test_client_that_goes_before_its_body_is_inflated_costs_and_asks_nothing() -> None:
     rig = Rig()
-    exchange = infer(rig, gzip.compress(BODY + b" " * INFLATED_BYTES), content_encoding="gzip")
+    exchange = infer(rig, gzip.compress(BODY + b" " * (4 << 20)), content_encoding="gzip")
     exchange.leave()
-    rig.offload.run()
+    tracemalloc.start()
+    try:
+        rig.offload.run()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20, "it was inflated for nobody"
     assert not rig.port.inferences
     assert not exchange.answers
 

@@ -17,7 +17,7 @@ from halimede.tensors import BYTES, FP16, INT32, HostMemory, Tensor
 from halimede.transport.http1 import Listener
 from halimede.wire.generate import NOT_ONE
 from tests.front.fakes import Inference
-from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
+from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, FakeStream, Rig
 from tests.transport.http1_fakes import Client
 from tests.transport.http1_fakes import request as http_request
 
@@ -328,6 +328,33 @@ def test_large_responses_keep_their_place(rig: Rig) -> None:
     values = [json.loads(part[6:])["O"] for part in parts]
     assert status == 200
     assert [value if isinstance(value, int) else value[-1] for value in values] == [1, 2, 3, 4]
+
+
+def test_writing_that_breaks_after_a_large_response_leaves_nobody_waiting(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(FakeExchange):
+        def begin(self, status: int, fields: bytes) -> FakeStream:
+            raise ValueError("a defect of ours")
+
+    exchange = Broken("POST", STREAM, b'{"I":[1,2]}')
+    rig.front.handle(exchange)
+    (inference,) = rig.port.inferences
+    resumed: list[bool] = []
+    assert send(inference, (large(1), False)) == [False]
+    inference.reply.on_writable(lambda: resumed.append(True))
+    assert send(inference, (response(2), False)) == [False]
+    rig.offload.run()
+    assert resumed == [True]
+    assert exchange.failed == 1
+    assert send(inference, (response(3), True)) == [True]
+
+
+@BOTH
+def test_body_is_let_go_of_once_it_is_read(rig: Rig, target: str) -> None:
+    exchange = ask(rig, target)
+    assert len(rig.port.inferences) == 1
+    assert not exchange.body
 
 
 def test_large_response_is_the_only_one(rig: Rig) -> None:

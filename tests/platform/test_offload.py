@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -57,6 +58,29 @@ def test_work_that_raises_comes_back_as_an_error(raised: Exception, kind: type[E
     result, _ = offloaded(failing(raised))
     assert type(result) is kind
     assert str(result) == text
+
+
+def test_closing_drops_what_has_not_begun() -> None:
+    begun, release = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    def first() -> None:
+        begun.set()
+        release.wait(PATIENCE)
+
+    async def scenario() -> None:
+        offload = Offload(asyncio.get_running_loop(), threads=1)
+        offload(first, lambda result: None)
+        for number in range(10):
+            offload(partial(ran.append, number), lambda result: None)
+        assert begun.wait(PATIENCE)
+        offload.close(wait=False)
+        assert not release.is_set(), "it did not wait either"
+        release.set()
+        offload.close()
+
+    asyncio.run(scenario())
+    assert ran == []
 
 
 def test_work_runs_while_the_loop_goes_on() -> None:

@@ -9,9 +9,9 @@ from halimede.errors import Internal
 from halimede.requests import Answer
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.flow import WINDOW, cost_of
-from halimede.scheduling.inference import Inference
+from halimede.scheduling.inference import QUEUED, Inference
 from tests.fakes import ManualLoop, RecordingReply
-from tests.scheduling.rig import Rig, tensor
+from tests.scheduling.rig import Rig, ScriptedPolicy, tensor
 
 COUNT = 600
 
@@ -107,6 +107,20 @@ def test_client_that_goes_without_reading_releases_its_model(flooded: tuple[Rig,
     for resume in reply.resumes:
         resume()  # late, and too late to matter
     assert reply.finals == 1
+
+
+def test_client_that_has_gone_before_its_request_runs_holds_back_no_model(rigs: Callable[..., Rig], place: str) -> None:
+    """It runs all the same where the policy could not take it off."""
+    flood = Flood()
+    rig = rigs([flood], ScriptedPolicy(breaks="cancel", wake=[1]), decoupled=True)
+    flood.loop = rig.loop
+    reply = RecordingReply(writable=False)
+    one = rig.start("gone", reply)
+    rig.runner.cancel(one)
+    assert one.state is QUEUED
+    rig.loop.ring()
+    rig.finish(reply)
+    assert len(reply.answers) == COUNT + 1
 
 
 def test_request_that_breaks_releases_its_model(rigs: Callable[..., Rig]) -> None:

@@ -60,6 +60,32 @@ def test_instances_take_their_turns() -> None:
     assert list(instances.free) == [2, 1, 0]
 
 
+def test_broken_instance_gets_nothing_while_another_is_well() -> None:
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(3)])
+    instances.take(0)
+    instances.mark(0, False, False)
+    instances.mark(1, False, True)
+    instances.give_back(0)
+    assert list(instances.free) == [2]
+    instances.mark(1, True, False)
+    assert list(instances.free) == [2, 1]
+    instances.mark(0, True, False)
+    assert list(instances.free) == [2, 1, 0]
+
+
+def test_broken_instances_refuse_only_where_none_is_expected_back() -> None:
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(2)])
+    instances.mark(0, False, False)
+    instances.mark(1, False, True)
+    assert list(instances.free) == []
+    instances.mark(1, False, False)
+    assert sorted(instances.free) == [0, 1]
+    instances.take(0)
+    instances.mark(1, True, False)
+    instances.give_back(0)
+    assert list(instances.free) == [1]
+
+
 def test_instances_start_a_thread_at_first_use_and_keep_it() -> None:
     def alive() -> list[str]:
         return sorted(one.name for one in threading.enumerate() if one.name.startswith("only here:1"))

@@ -7,10 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.errors import Cancelled, Error, Internal, Invalid, Unsupported
 from halimede.requests import Answer, InferResponse
 from halimede.service.classification import MOST_ELEMENTS, OFFLOAD_WORK, ClassifyingReply, classified, largest
-from halimede.tensors import BYTES, DATATYPES, FP32, INT64, HostMemory, Tensor, array_of, split_bytes, tensor_of
+from halimede.tensors import (
+    BYTES,
+    DATATYPES,
+    FP32,
+    FP64,
+    INT64,
+    DataType,
+    HostMemory,
+    Tensor,
+    array_of,
+    split_bytes,
+    tensor_of,
+)
 from tests.fakes import RecordingReply, UnreachableMemory
 
 ORDERED = ("UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP32", "FP64")
@@ -101,11 +113,35 @@ def test_floats_are_written_as_c_does() -> None:
     ]
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 19, 20, 25])
-def test_equal_values_stand_in_their_order(count: int) -> None:
-    values = np.array([3, 1, 2, 3, 0, 2, 3, 1, 2, 3] * 2, np.uint8)
-    wanted = sorted(range(20), key=lambda i: (-int(values[i]), i))[:count]
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 19, 20, 25])
+@pytest.mark.parametrize("name", ["UINT8", "INT32", "FP32"])
+def test_equal_values_stand_in_their_order(name: str, count: int) -> None:
+    values = np.array([[3, 1, 2, 3, 0, 2, 3, 1, 2, 3] * 2, [2] * 20, range(20)], DATATYPES[name].numpy)
+    wanted = [sorted(range(20), key=lambda i: (-row[i], i))[:count] for row in values.tolist()]
     assert largest(values, count).tolist() == wanted
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_not_a_number_stands_with_minus_infinity(count: int) -> None:
+    values = np.array([[np.nan, -np.inf, 1, np.nan], [np.nan] * 4], np.float32)
+    assert largest(values, count).tolist() == [[2, 0, 1, 3][:count], [0, 1, 2, 3][:count]]
+
+
+def test_many_items_are_each_classified() -> None:
+    """More than are looked at in one go."""
+    rows = MOST_ELEMENTS // 500 + 3
+    values = np.random.default_rng(7).permutation(rows * 500).astype(np.int64).reshape(rows, 500)
+    made = classified(tensor_of("O", INT64, values), 2, (), batching=True)
+    places = np.argsort(-values, axis=1)[:, :2]
+    wanted = [f"{values[i, place]}:{place}" for i in range(rows) for place in places[i]]
+    assert made.shape == (rows, 2)
+    assert texts(made) == wanted
+
+
+def test_no_classes_cost_nothing() -> None:
+    """What the real server answers to a count that is 0 in 32 bits; the output is not looked at for it."""
+    made = classified(Tensor("O", FP32, (1_000_000, 1), UnreachableMemory(4_000_000)), 0, (), batching=True)
+    assert (made.shape, made.memory.byte_size) == ((1_000_000, 0), 0)
 
 
 def test_item_of_too_many_elements_is_refused() -> None:
@@ -117,7 +153,7 @@ def test_item_of_too_many_elements_is_refused() -> None:
 
 
 class HeldWork:
-    """An offload whose work is done when the test says so, in its order."""
+    """An offload whose work is done when the test says so."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -178,6 +214,7 @@ def test_large_output_is_classified_elsewhere_and_keeps_the_order() -> None:
     assert not slot.send(response(LARGE), False)
     assert not slot.send(response(floats(5)), True)
     assert reply.answers == []
+    assert len(work.held) == 1, "the second could be done before the first"
     work.run()
     work.run()
     assert [(seen(answer), final) for answer, final in reply.answers] == [
@@ -205,3 +242,62 @@ def test_sender_waits_for_the_slot_behind_when_nothing_is_under_way() -> None:
     assert not slot.send(response(floats(1)), False)
     slot.on_writable(lambda: None)
     assert len(reply.resumes) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "datatype", "elsewhere"),
+    [
+        ((490, 2), 1, FP32, False),
+        ((501, 2), 1, FP32, True),
+        ((4, 100), 100, FP32, False),
+        ((4, 200), 200, FP32, True),
+        ((8, 100), 5, FP64, False),
+        ((9, 100), 5, FP64, True),
+        ((1, OFFLOAD_WORK + 1), 1, FP32, True),
+        ((1_000_000, 1), 0, FP32, False),
+    ],
+)
+def test_what_takes_more_than_half_a_millisecond_is_classified_elsewhere(
+    shape: tuple[int, ...], classes: int, datatype: DataType, elsewhere: bool
+) -> None:
+    work = HeldWork()
+    output = tensor_of("O", datatype, np.zeros(shape, datatype.numpy))
+    ClassifyingReply(RecordingReply(), {"O": classes}, {}, True, work).send(response(output), True)
+    assert bool(work.held) is elsewhere
+
+
+def test_cancelled_output_is_not_classified() -> None:
+    reply, work = RecordingReply(), HeldWork()
+    slot = ClassifyingReply(reply, {"O": 1}, {}, False, work)
+    slot.send(response(Tensor("O", FP32, (OFFLOAD_WORK,), UnreachableMemory(4 * OFFLOAD_WORK))), True)
+    slot.cancel()
+    work.run()
+    assert isinstance(reply.error, Cancelled)
+
+
+def test_cancelled_responses_are_dropped_up_to_the_last() -> None:
+    reply, work, calls = RecordingReply(), HeldWork(), list[int]()
+    slot = ClassifyingReply(reply, {"O": 1}, {}, False, work)
+    slot.send(response(LARGE), False)
+    slot.on_writable(lambda: calls.append(1))
+    slot.cancel()
+    assert slot.send(response(LARGE), False)
+    work.run()
+    assert (calls, reply.answers, work.held) == ([1], [], [])
+    slot.send(None, True)
+    assert reply.answers == [(None, True)]
+
+
+def test_slot_tells_when_all_was_sent() -> None:
+    reply, work, sent = RecordingReply(), HeldWork(), list[int]()
+    slot = ClassifyingReply(reply, {"O": 1}, {}, False, work)
+    slot.send(response(floats(1)), False)
+    assert not slot.under_way
+    slot.send(response(LARGE), False)
+    slot.send(None, True)
+    assert slot.under_way
+    slot.when_sent(lambda: sent.append(reply.finals))
+    work.run()
+    assert sent == []
+    work.run()
+    assert (sent, slot.under_way) == ([1], False)

@@ -17,7 +17,7 @@ def measured() -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         one.times = [0, 1_000, 11_000, 12_999, 15_000, 20_000]
         statistics.succeeded(one, 30_000)
     statistics.failed(inference(), 1, Reason.CANCELED)
-    read = families([ModelMeasures("m", 3, statistics, 7, 0.25, 4)])
+    read = families([ModelMeasures("m", 3, statistics, 7, 0.25, 4, 6)])
     return {family.name: {tuple(labels.items()): value for labels, value in family.series} for family in read}
 
 
@@ -35,6 +35,7 @@ def measured() -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         ("nv_inference_pending_request_count", 7),
         ("nv_model_load_duration_secs", 0.25),
         ("halimede_inline_executions_total", 4),
+        ("halimede_worker_restarts_total", 6),
     ],
 )
 def test_metric_of_a_model(name: str, value: float) -> None:
@@ -46,6 +47,11 @@ def test_metric_of_failures_has_a_series_for_every_reason() -> None:
     """Contract M2."""
     series = {dict(labels)["reason"]: value for labels, value in measured()["nv_inference_request_failure"].items()}
     assert series == {"REJECTED": 0, "CANCELED": 1, "BACKEND": 0, "OTHER": 0}
+
+
+def test_metrics_of_a_model_without_workers_have_no_restarts() -> None:
+    read = families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)])
+    assert [family.series for family in read if family.name == "halimede_worker_restarts_total"] == [()]
 
 
 def test_metrics_without_models_have_their_families_all_the_same() -> None:

@@ -19,6 +19,10 @@ class FakeTransport(asyncio.Transport):
         self.closed = False
         self.aborted = False
         self.reading = True
+        self.half_closes = False
+        """Not so with TLS; ending one side alone has tests of its own."""
+        self.unread = 0
+        """Bytes that were written and that the client has not read."""
         self.misused: list[str] = []
         """What no connection may do; kept here since an error raised within the parser is taken for bad input."""
 
@@ -44,8 +48,10 @@ class FakeTransport(asyncio.Transport):
         return self.ended
 
     def can_write_eof(self) -> bool:
-        """As with TLS; the other way of closing has tests of its own."""
-        return False
+        return self.half_closes
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.aborted else self.unread
 
     def pause_reading(self) -> None:
         self._check(self.reading and not self.ended, "paused twice or after the end")

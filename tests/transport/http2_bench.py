@@ -65,6 +65,16 @@ class Clock:
             self._ready.popleft().run()
         raise AssertionError("the loop never rests")
 
+    def turn(self) -> None:
+        """All that is ready now."""
+        for _ in range(len(self._ready)):
+            self._ready.popleft().run()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is ready."""
+        return not self._ready
+
     def advance(self, seconds: float) -> None:
         """Lets time pass; what falls due is called at its time."""
         end = self._now + seconds

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -16,6 +17,7 @@ from halimede.transport.grpc_calls import Bidirectional, StreamedCall
 from halimede.transport.grpc_messages import LARGE
 from halimede.transport.grpc_server import GrpcServer, Options
 from halimede.transport.http2.stream import RECEIVE_WINDOW
+from halimede.transport.turns import MOST
 from tests.transport.grpc_fakes import WAIT, chat, run, running
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Peer
@@ -142,6 +144,40 @@ def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
     assert bench.stream.messages[1:] == sent
 
 
+def test_stream_of_the_smallest_messages_leaves_turns_of_the_loop_to_others() -> None:
+    """Also when they all come in one read."""
+    bench = Bench(lambda stream: None)
+    count = 40_000
+    raw, protocol = data(bench.id, message(b"") * count), bench.peer.protocol
+    room = protocol.get_buffer(-1)
+    room[: len(raw)] = raw
+    protocol.buffer_updated(len(raw))
+    delivered = [1, len(bench.stream.messages)]
+    while not bench.clock.idle:
+        bench.clock.turn()
+        delivered.append(len(bench.stream.messages))
+    assert delivered[-1] == 1 + count
+    assert max(after - before for before, after in pairwise(delivered)) < 2 * MOST
+    assert bench.granted() == 0
+    bench.send(message(b"end"), end=True)
+    assert (bench.stream.messages[-1], bench.stream.ended) == (b"end", ["half closed"])
+
+
+def test_stream_held_back_in_a_read_keeps_the_rest_of_it_as_bytes() -> None:
+    bench = Bench()
+    raw, protocol = data(bench.id, message(b"") * 40_000), bench.peer.protocol
+    room = protocol.get_buffer(-1)
+    room[: len(raw)] = raw
+    tracemalloc.start()
+    try:
+        protocol.buffer_updated(len(raw))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bench.stream.messages == [b"first"]
+    assert taken < 2 * len(raw)
+
+
 def test_stream_that_goes_on_leaves_turns_of_the_loop_to_others() -> None:
     bench = Bench()
     bench.send(b"".join(map(message, numbered(10_000))))
@@ -221,6 +257,36 @@ def test_stream_that_is_reset_tells_nobody_that_it_was_sent() -> None:
     bench.peer.send(rst_stream(bench.id))
     bench.peer.look()
     assert (sent, bench.stream.ended) == ([], ["cancelled"])
+
+
+def test_stream_that_is_over_keeps_nobody_waiting() -> None:
+    """Though a large message of it is still being compressed."""
+    streams: list[Careful] = []
+    work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+
+    def open_stream(call: StreamedCall) -> Careful:
+        streams.append(Careful(call, lambda stream: None))
+        return streams[-1]
+
+    class Server(GrpcServer):
+        def off_loop(self, task: Callable[[], Any], done: Callable[[Any], None]) -> None:
+            work.append((task, done))
+
+    clock, rpcs = Clock(), {"/t/Careful": Bidirectional(open_stream, True)}
+    peer = Peer(Server(rpcs, Options(response_compression="high"), clock), clock).greet()
+    stream = peer.call("/t/Careful", b"x", end=False, more=[("grpc-accept-encoding", "gzip")])
+    call = streams[0].call
+    for _ in range(2):
+        call.send([bytes(4 * LARGE)])
+    peer.send(rst_stream(stream))
+    told: list[str] = []
+    call.on_sent(partial(told.append, "sent"))
+    call.on_writable(partial(told.append, "writable"))
+    assert told == ["sent", "writable"]
+    (first,) = work
+    first[1](first[0]())
+    peer.look()
+    assert told == ["sent", "writable"]
 
 
 def test_stream_that_is_told_may_send_again() -> None:

@@ -33,7 +33,7 @@ def read(parts: Sequence[bytes], limit: int = LIMIT) -> list[tuple[int, bytes]]:
     """What a reader makes of a body that comes in parts; it must be between messages at the end."""
     reader = MessageReader(limit)
     for part in parts:
-        reader.feed(memoryview(part))
+        assert reader.feed(memoryview(part), LIMIT) == len(part)
     assert reader.is_between
     return [(flag, bytes(found)) for flag, found in reader.messages]
 
@@ -74,7 +74,7 @@ def test_reader_of_any_messages_in_any_parts(sent: list[tuple[int, bytes]], rand
 def test_reader_within_a_message(at: int) -> None:
     reader = MessageReader(LIMIT)
     assert reader.is_between
-    reader.feed(memoryview(message(b"abc")[:at]))
+    reader.feed(memoryview(message(b"abc")[:at]), 1)
     assert (reader.is_between, reader.messages) == (False, [])
 
 
@@ -83,7 +83,7 @@ def test_reader_is_filled_in_place() -> None:
     payload = random.Random(1).randbytes(100_000)
     reader = MessageReader(LIMIT)
     assert reader.room() is None
-    reader.feed(memoryview(message(payload)[: 5 + 10]))
+    reader.feed(memoryview(message(payload)[: 5 + 10]), 1)
     at = 10
     while (room := reader.room()) is not None:
         step = min(len(room), 30_000)
@@ -106,7 +106,7 @@ def test_reader_asks_only_for_large_messages_where_they_shall_lie(size: int) -> 
     reader = MessageReader(LIMIT, first_tensor)
     body = memoryview(message(payload))
     for at in range(0, len(body), 50_000):
-        reader.feed(body[at : at + 50_000])
+        reader.feed(body[at : at + 50_000], 1)
     assert [bytes(found) for _, found in reader.messages] == [payload]
     assert asked == ([payload[: 50_000 - 5]] if size >= LARGE else [])
 
@@ -120,7 +120,7 @@ def test_reader_of_a_message_that_is_too_large() -> None:
 
 def test_reader_of_a_message_that_is_never_sent_takes_no_memory_for_it() -> None:
     reader = MessageReader(2**31 - 1)
-    reader.feed(memoryview(message(b"x", size=2**31 - 1)))
+    reader.feed(memoryview(message(b"x", size=2**31 - 1)), 1)
     room = reader.room()
     assert room is not None
     assert len(room) == 2**31 - 2

@@ -1,13 +1,14 @@
 """Metadata of gRPC calls: text, bytes, keys that repeat, and how much of it a client may send."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.grpc_heads import HeadCompiler
+from halimede.transport.grpc_heads import HeadCompiler, Refusal
 from halimede.transport.http2.headers import RequestHead
 from tests.transport.grpc_fakes import Echo, chat, error_of, run, served, unary
 
@@ -115,6 +116,32 @@ def _head(*fields: tuple[bytes, bytes]) -> RequestHead:
 def test_metadata_of_bytes_that_a_proxy_has_joined() -> None:
     head = HeadCompiler(Echo().rpcs(), "none").compile(_head((b"a-bin", b"AAE=,Ag,"), (b"a", b"1,2")))
     assert head.metadata == (("a-bin", b"\0\1"), ("a-bin", b"\2"), ("a-bin", b""), ("a", "1,2"))
+
+
+def test_metadata_of_bytes_that_are_joined_count_as_fields_of_their_own() -> None:
+    """Each takes its 32 bytes of the header list: an index of one byte may stand for thousands of them."""
+    compiler = HeadCompiler(Echo().rpcs(), "none")
+    taken = compiler.compile(_head((b"a-bin", b"," * 400)))
+    assert (len(taken.metadata), taken.refusal) == (401, None)
+    for fields in ([(b"a-bin", b"," * 600)], [(b"a-bin", b"," * 300)] * 2):
+        refused = compiler.compile(_head(*fields))
+        assert refused.refusal == Refusal(200, 8, "received metadata size exceeds limit")
+
+
+def test_metadata_are_not_looked_at_where_no_call_begins() -> None:
+    compiler = HeadCompiler(Echo().rpcs(), "none")
+    head = _head((b"a-bin", b"!"))
+    assert compiler.compile(head).refusal == Refusal(200, 13, "Error parsing 'a-bin' metadata: illegal base64 encoding")
+    assert compiler.compile(replace(head, path=b"/t/Nowhere")).refusal == Refusal(200, 12)
+    assert compiler.compile(replace(head, malformed=True)).refusal is None
+
+
+def test_heads_that_are_remembered_begin_a_call_and_are_no_larger_than_their_fields() -> None:
+    compiler = HeadCompiler(Echo().rpcs(), "none")
+    head = _head((b"key", b"value"))
+    assert compiler.compile(head).lasts
+    others = [_head((b"a-bin", b"")), replace(head, path=b"/t/Nowhere"), replace(head, malformed=True)]
+    assert not any(compiler.compile(other).lasts for other in others)
 
 
 @settings(deadline=None)

@@ -7,6 +7,7 @@ import pytest
 
 from halimede.transport.half_closed import BEGINNING
 from halimede.transport.http1_exchange import Exchange
+from halimede.transport.lingering import STALLED_SECONDS
 from tests.transport.http1_fakes import Client, echo, request
 from tests.transport.test_http1_ending import LIMIT, LOOPS, over_sockets
 
@@ -63,6 +64,52 @@ def test_pipelined_answers_are_whole() -> None:
     assert client.transport.closed
 
 
+def test_waiting_request_is_probed_for_in_its_turn() -> None:
+    client = half_closed(request("GET", "/a"), request("GET", "/b"))
+    echo(client.exchanges[0])
+    before = client.transport.written
+    client.clock.advance(LONG)
+    assert client.transport.written == before + BEGINNING
+    echo(client.exchanges[1])
+    assert [answer.body for answer in client.answers] == [b"GET /a\n", b"GET /b\n"]
+
+
+def test_request_behind_a_stream_is_probed_for_in_its_turn() -> None:
+    client = Client().send(request("GET", "/a"))
+    stream = client.exchanges[0].begin(200, b"")
+    stream.send([b"part"])
+    client.send(request("GET", "/b"))
+    client.end()
+    client.clock.advance(LONG)
+    stream.send([], last=True)
+    before = client.transport.written
+    client.clock.advance(LONG)
+    assert client.transport.written == before + BEGINNING
+    echo(client.exchanges[1])
+    assert client.transport.closed
+
+
+def test_slow_reader_is_probed_for_once_only() -> None:
+    client = half_closed(request("GET", "/a"))
+    client.connection.pause_writing()
+    client.connection.resume_writing()
+    client.clock.advance(LONG)
+    assert client.transport.written == BEGINNING
+    echo(client.exchanges[0])
+    assert [answer.body for answer in client.answers] == [b"GET /a\n"]
+
+
+def test_client_that_never_reads_its_answer_is_dropped() -> None:
+    client = half_closed(request())
+    client.transport.unread = 5
+    echo(client.exchanges[0])
+    client.clock.advance(STALLED_SECONDS * 0.9)
+    assert client.transport.closed
+    assert not client.transport.aborted
+    client.clock.advance(STALLED_SECONDS * 0.2)
+    assert client.transport.aborted
+
+
 def test_stream_that_has_not_begun_is_whole() -> None:
     client = Client().send(request())
     stream = client.exchanges[0].begin(200, b"Content-Type: text/event-stream\r\n")
@@ -88,6 +135,18 @@ def test_stream_that_has_begun_gets_no_letters() -> None:
     assert client.transport.written == before + b"0\r\n\r\n"
 
 
+def test_stream_that_has_begun_closes_its_connection_at_once() -> None:
+    """There is no end of the client to wait for."""
+    client = Client().send(request())
+    stream = client.exchanges[0].begin(200, b"")
+    stream.send([b"part"])
+    client.transport.half_closes = True
+    client.end()
+    stream.send([], last=True)
+    assert client.transport.closed
+    assert not client.clock.waiting
+
+
 def test_no_letter_follows_the_end_of_the_connection() -> None:
     client = half_closed(request())
     client.transport.abort()
@@ -111,6 +170,27 @@ def test_client_that_closed_is_noticed_over_a_socket(
         writer.close()
         await asyncio.wait_for(gone.wait(), LIMIT)
         assert taken.gone
+
+    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    gone = asyncio.Event()
+    over_sockets(new_loop, arrived.put_nowait, talk)
+
+
+@LOOPS
+def test_client_that_closed_behind_an_answer_is_noticed_over_a_socket(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """Its second request is under way when it has gone."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(request("GET", "/a") + request("GET", "/b"))
+        first = await arrived.get()
+        writer.close()
+        await writer.wait_closed()
+        echo(first)
+        second = await arrived.get()
+        second.on_gone = gone.set
+        await asyncio.wait_for(gone.wait(), LIMIT)
 
     arrived: asyncio.Queue[Exchange] = asyncio.Queue()
     gone = asyncio.Event()

@@ -192,6 +192,16 @@ def test_empty_lines_before_a_request_are_skipped() -> None:
     assert len(client.answers) == 1
 
 
+def test_first_of_equal_headers_counts() -> None:
+    """As in the real server (observed with 2.51)."""
+    client = Client().send(request("GET", "/", None, "Content-Encoding: gzip", "content-encoding: br"))
+    assert client.exchanges[0].headers[b"content-encoding"] == b"gzip"
+    assert [value for name, value in client.exchanges[0].headers.sent if name.lower() == b"content-encoding"] == [
+        b"gzip",
+        b"br",
+    ]
+
+
 def test_ten_thousand_headers_are_taken() -> None:
     fields = tuple(f"X-{i}: y" for i in range(10_000))
     client = Client().send(request("POST", "/", b"ok", *fields))
@@ -248,6 +258,9 @@ def test_line_far_beyond_what_the_original_takes_is_closed_without_an_answer(lin
         b"POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nContent-Length: 9223372036854775700\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",

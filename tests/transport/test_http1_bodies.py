@@ -76,7 +76,7 @@ def test_first_tensor_of_a_body_in_place_lies_on_a_64_byte_boundary(head: int) -
     assert received == body
 
 
-@pytest.mark.parametrize("head", ["x", "-5", "", "99999999999999999999", "1.5"])
+@pytest.mark.parametrize("head", ["x", "-5", "", "99999999999999999999", "1.5", "1" * 5000])
 def test_body_in_place_with_a_wrong_inference_header_length_arrives_for_the_front_end_to_refuse(head: str) -> None:
     body = pattern(2 * RECEIVE_BYTES)
     client = Client().send(request("POST", "/", body, f"Inference-Header-Content-Length: {head}"))
@@ -194,6 +194,21 @@ def test_expect_is_told_to_continue_before_the_body() -> None:
     assert bytes(body_of(client)) == b"abc"
     echo(client.exchanges[0])
     assert client.transport.written.startswith(CONTINUE + b"HTTP/1.1 200 OK\r\n")
+
+
+def test_expect_of_an_older_client_is_ignored() -> None:
+    """RFC 9110, section 10.1.1: it would take the interim answer for the answer."""
+    whole = request("POST", "/", b"abc", "Expect: 100-continue", version="1.0")
+    client = Client(echo).send(whole[:-3]).send(whole[-3:])
+    assert [answer.body for answer in client.answers] == [b"POST /\nabc"]
+
+
+def test_expect_behind_a_refused_request_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    long = request("GET", "/a", None, "X: " + "y" * 17_000)
+    client = Client().send(long + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
+    assert client.transport.closed
+    assert client.transport.written == b""
+    assert not caplog.records
 
 
 def test_expect_with_a_body_in_place_is_told_to_continue() -> None:

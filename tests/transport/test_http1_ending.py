@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from halimede.transport.http1 import Connection, Listener
+from halimede.transport.http1 import MAX_WAITING, Connection, Listener
 from halimede.transport.http1_exchange import Exchange
 from tests.transport.http1_fakes import Client, echo, request
 
@@ -50,6 +50,46 @@ def test_client_gone_with_requests_waiting_drops_them() -> None:
     echo(client.exchanges[0])
     assert gone == [b"/a"]
     assert [one.target for one in client.exchanges] == [b"/a"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_report_that_breaks_is_a_line_in_the_log_only(begun: bool, caplog: pytest.LogCaptureFixture) -> None:
+    def report() -> None:
+        raise ValueError("a defect of ours")
+
+    client = Client().send(request("GET", "/a"))
+    (exchange,) = client.exchanges
+    exchange.on_gone = report
+    if begun:
+        exchange.begin(200, b"")
+    client.lose()
+    assert exchange.gone
+    assert "a defect of ours" in caplog.text
+
+
+def test_malformed_bytes_behind_a_request_in_flight_are_read_and_thrown_away() -> None:
+    """Or nobody would see that the client goes."""
+    client = Client().send(request("GET", "/a") + b"\x00nonsense\r\n\r\n")
+    for _ in range(40):
+        client.send(b"more nonsense" * 4000)
+    client.send(request("GET", "/b"))
+    assert client.transport.reading
+    assert not client.transport.ended
+    echo(client.exchanges[0])
+    assert [answer.body for answer in client.answers] == [b"GET /a\n"]
+    assert len(client.exchanges) == 1
+    assert client.transport.closed
+
+
+def test_reading_goes_on_while_some_requests_still_wait() -> None:
+    """Or nobody would see that the client goes."""
+    client = Client().send(request("GET", "/") * (MAX_WAITING + 1))
+    assert not client.transport.reading
+    answered = 0
+    while not client.transport.reading:
+        echo(client.exchanges[answered])
+        answered += 1
+    assert answered <= MAX_WAITING // 2 + 1
 
 
 def test_answer_after_the_client_went_is_ignored() -> None:
@@ -159,6 +199,26 @@ def test_closed_returns_at_once_without_connections_and_after_the_timeout_with_t
         client = Client().send(request("GET", "/a"))
         await asyncio.wait_for(client.listener.closed(0.01), LIMIT)
         assert client.listener.connections
+
+    asyncio.run(check())
+
+
+def test_connection_that_comes_after_the_last_went_is_waited_for() -> None:
+    """The system may have accepted it before the listening socket was closed."""
+
+    async def check() -> None:
+        listener = Listener(lambda exchange: None)
+        first = Client(listener=listener)
+        told: list[int] = []
+        waiting = asyncio.ensure_future(listener.closed(LIMIT, lambda left, count: told.append(count)))
+        await turns()
+        first.lose()
+        late = Client(listener=listener)
+        await turns(200)
+        assert not waiting.done()
+        assert len(told) <= 2, "it did not wait, but asked again and again"
+        late.lose()
+        await asyncio.wait_for(waiting, LIMIT)
 
     asyncio.run(check())
 

@@ -104,17 +104,46 @@ def test_exchange_that_was_answered_begins_nothing() -> None:
     assert written(client) == before
 
 
-def test_handler_that_breaks_after_it_has_begun_does_not_spoil_the_stream() -> None:
+def test_handler_that_breaks_after_it_has_begun_breaks_the_answer_off() -> None:
+    """The client would wait for the rest for ever; no other answer can be given any more."""
     streams: list[Stream] = []
+    gone: list[bool] = []
 
     def handler(exchange: Exchange) -> None:
+        exchange.on_gone = lambda: gone.append(True)
         streams.append(exchange.begin(200, FIELDS))
         streams[0].send((b"a",))
         raise ValueError
 
     client = Client(handler).send(request("POST", "/", b"x"))
-    streams[0].send((b"b",), last=True)
-    assert written(client) == HEAD + b"\r\n1\r\na\r\n1\r\nb\r\n0\r\n\r\n"
+    assert client.transport.aborted
+    client.lose()
+    assert gone == [True]
+    assert streams[0].send((b"b",), last=True) is True
+    assert written(client) == HEAD + b"\r\n1\r\na\r\n"
+
+
+def test_handler_that_breaks_before_its_first_part_is_answered() -> None:
+    streams: list[Stream] = []
+
+    def handler(exchange: Exchange) -> None:
+        streams.append(exchange.begin(200, FIELDS))
+        raise ValueError
+
+    client = Client(handler).send(request("POST", "/", b"x"))
+    streams[0].send((b"late",), last=True)
+    assert [answer.status for answer in client.answers] == [500]
+    assert not client.transport.ended
+
+
+def test_handler_that_breaks_after_its_last_part_changes_nothing() -> None:
+    def handler(exchange: Exchange) -> None:
+        exchange.begin(200, FIELDS).send((b"a",), last=True)
+        raise ValueError
+
+    client = Client(handler).send(request("POST", "/", b"x"))
+    assert written(client) == HEAD + b"\r\n1\r\na\r\n0\r\n\r\n"
+    assert not client.transport.ended
 
 
 # Slow readers.
@@ -135,6 +164,15 @@ def test_slow_reader_is_not_writable_until_it_reads() -> None:
     client.connection.pause_writing()
     client.connection.resume_writing()
     assert len(resumed) == 3
+
+
+def test_stream_that_begins_for_a_slow_reader_is_not_writable() -> None:
+    client = Client().send(request("POST", "/", b"x"))
+    client.connection.pause_writing()
+    stream = client.exchanges[0].begin(200, FIELDS)
+    assert stream.send((b"a",)) is False
+    client.connection.resume_writing()
+    assert stream.send((b"b",)) is True
 
 
 def test_slow_reader_is_read_from_again_while_its_stream_goes_on() -> None:

@@ -187,6 +187,18 @@ def test_flood_of_malformed_requests() -> None:
     calm(bench, peer)
 
 
+@pytest.mark.parametrize("fields", [request("/t/Nowhere"), request(method="GET")], ids=["unknown path", "no POST"])
+def test_flood_of_calls_that_are_not_begun(fields: list[tuple[str, str]]) -> None:
+    bench = Bench()
+    peer = bench.peer()
+    peer.open(fields)
+    block = peer.block(fields)
+    peer.send(*(headers(peer.new_stream(), block, end=True) for _ in range(9900)))
+    assert not peer.transport.closing
+    peer.send(*(headers(peer.new_stream(), block, end=True) for _ in range(200)))
+    calm(bench, peer)
+
+
 def test_flood_of_refused_streams() -> None:
     bench = Bench()
     peer = bench.peer()

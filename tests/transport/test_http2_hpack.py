@@ -31,7 +31,7 @@ class Plain:
 
 
 def ours() -> HeaderDecoder[RequestHead]:
-    return HeaderDecoder(lambda head: head)
+    return HeaderDecoder(lambda head: head, lambda head: not head.malformed)
 
 
 def seen(head: RequestHead) -> tuple[bytes, bytes, tuple[Field, ...]]:
@@ -247,7 +247,7 @@ def test_decoder_remembers_little() -> None:
         compiled.append(head.byte_size)
         return head
 
-    decoder = HeaderDecoder(note)
+    decoder = HeaderDecoder(note, lambda head: True)
     decoder.decode(literal(0x40, b"key", b"x" * 3900))
     decoder.decode(literal(0x40, b"small", b""))
     small, large = b"\xbe" * 2, b"\xbf" * 12
@@ -321,6 +321,44 @@ def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
         for name in names:
             malformed = decoder.decode(start + literal(0x00, name, b"value")).malformed
             assert malformed == (not name.startswith(b"n"))
+
+
+def test_decoder_remembers_only_so_many_bytes_of_lists() -> None:
+    compiled: list[int] = []
+
+    def note(head: RequestHead) -> RequestHead:
+        compiled.append(head.byte_size)
+        return head
+
+    decoder = HeaderDecoder(note, lambda head: True)
+    decoder.decode(literal(0x40, b"key", b"x" * 3900))
+    blocks = [bytes([0xBE, 0x80 | n]) for n in range(1, 62)]
+    for block in blocks:
+        decoder.decode(block)
+    compiled.clear()
+    for block in blocks:
+        decoder.decode(block)
+    remembered = len(blocks) - len(compiled)
+    assert 20 < remembered <= (1 << 17) // 3900
+    decoder.decode(literal(0x40, b"key", b"y"))
+    for block in blocks * 2:
+        decoder.decode(block)
+    assert len(compiled) == 2 * len(blocks) - remembered + 1, "the table has changed: there is room again"
+
+
+def test_decoder_remembers_nothing_that_does_not_last() -> None:
+    compiled: list[RequestHead] = []
+
+    def note(head: RequestHead) -> RequestHead:
+        compiled.append(head)
+        return head
+
+    decoder = HeaderDecoder(note, lambda head: not head.malformed)
+    for block in (b"\x83\x86\x84", b"\x83\x86"):
+        compiled.clear()
+        for _ in range(3):
+            decoder.decode(block)
+        assert len(compiled) == (3 if compiled[0].malformed else 1)
 
 
 # The encoder

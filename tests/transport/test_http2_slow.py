@@ -17,6 +17,7 @@ from tests.transport.http2_wire import (
     Setting,
     Type,
     data,
+    frame,
     headers,
     message,
     ping,
@@ -437,3 +438,61 @@ def test_graceful_end_in_the_middle_of_a_read() -> None:
     assert len(bench.service.opened) == 1
     assert [frame.type for frame in peer.fresh() if frame.stream] == []
     bench.peer().echo()
+
+
+# What is left of a connection that is closed
+
+
+def closing(bench: Bench, size: int) -> tuple[Peer, int]:
+    """A client that has said that it goes, and is sent a large last answer, of which it reads nothing by itself."""
+    peer = bench.peer((Setting.INITIAL_WINDOW_SIZE, LARGEST_WINDOW), (Setting.MAX_FRAME_SIZE, (1 << 24) - 1))
+    peer.send(window_update(0, LARGEST_WINDOW - DEFAULT_WINDOW))
+    stream = peer.call("/t/Wait", b"x")
+    peer.send(frame(Type.GOAWAY, 0, 0, bytes(8)))
+    peer.transport.client_reads = False
+    bench.service.last.call.send([bytes(size)])
+    bench.service.last.call.finish()
+    return peer, stream
+
+
+def test_closing_connection_stays_as_long_as_its_client_reads() -> None:
+    bench = Bench()
+    peer, stream = closing(bench, 12_000_000)
+    peer.clock.run()
+    assert peer.transport.closing
+    for _ in range(40):
+        assert not peer.transport.lost
+        peer.read(300_001)
+        peer.wait(1)
+    peer.read()
+    assert peer.answers[stream].messages == [bytes(12_000_000)]
+    assert (peer.answers[stream].status, peer.transport.lost) == (0, True)
+
+
+def test_closing_connection_whose_client_reads_no_more_is_dropped() -> None:
+    bench = Bench()
+    peer, _ = closing(bench, 12_000_000)
+    peer.wait(4)
+    peer.read(1_000_000)
+    peer.wait(5)
+    assert not peer.transport.lost
+    peer.wait(5)
+    assert peer.transport.lost
+    bench.others_work()
+
+
+def test_closing_connection_that_is_drained_as_well_is_dropped_all_the_same() -> None:
+    """It has one timer, and is not asked to go once more."""
+    bench = Bench()
+    left: list[int] = []
+    for drained in (False, True):
+        before = bench.clock.waiting
+        peer = bench.peer()
+        peer.transport.client_reads = False
+        peer.send_raw(ping() + headers(2, b""))
+        assert peer.transport.closing
+        if drained:
+            peer.protocol.drain()
+        peer.lose()
+        left.append(bench.clock.waiting - before)
+    assert left[0] == left[1]

@@ -12,6 +12,8 @@ from halimede.transport.lingering import (
     MOST_BYTES,
     MOST_SECONDS,
     QUIET_SECONDS,
+    STALLED_SECONDS,
+    close_flushing,
     close_lingering,
     on_running_loop,
 )
@@ -119,12 +121,48 @@ def test_client_that_sends_too_much_is_dropped() -> None:
 
 def test_slow_reader_is_waited_for_and_then_given_its_time() -> None:
     ending = Ending(Transport())
-    ending.transport.unsent = 1
-    ending.clock.advance(10 * MOST_SECONDS)
-    assert not ending.transport.is_closing()
+    for unsent in range(20, 0, -1):
+        ending.transport.unsent = unsent
+        ending.clock.advance(STALLED_SECONDS * 0.9)
+        assert not ending.transport.is_closing()
     ending.transport.unsent = 0
     ending.clock.advance(2 * QUIET_SECONDS)
     assert ending.transport.is_closing()
+
+
+def test_client_that_never_reads_its_last_answer_is_dropped() -> None:
+    ending = Ending(Transport())
+    ending.transport.unsent = 7
+    passed = 0.0
+    while not ending.transport.is_closing():
+        ending.sends(10)  # as much as it likes
+        ending.clock.advance(1.0)
+        passed += 1.0
+        assert passed < 2 * STALLED_SECONDS
+    assert passed >= STALLED_SECONDS
+
+
+def test_flushing_goes_on_as_long_as_the_client_reads() -> None:
+    clock, transport = Clock(), Transport()
+    transport.unsent = 3
+    close_flushing(transport, clock.call_later)
+    for unsent in (2, 1):
+        transport.unsent = unsent
+        clock.advance(STALLED_SECONDS)
+    assert transport.asked == ["close"]
+    clock.advance(STALLED_SECONDS)
+    assert transport.asked == ["close", "abort"]
+    assert not clock.waiting
+
+
+def test_flushing_waits_for_nothing_once_all_is_read() -> None:
+    clock, transport = Clock(), Transport()
+    transport.unsent = 3
+    close_flushing(transport, clock.call_later)
+    transport.unsent = 0
+    clock.advance(STALLED_SECONDS)
+    assert transport.asked == ["close"]
+    assert not clock.waiting
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Compressed bodies and the headers that ask for them; what odd values mean was asked of the real server (2.51)."""
 
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -126,6 +127,37 @@ def test_limit_is_the_size_after_inflating(stream: bytes) -> None:
     )
     with pytest.raises(Invalid, match=text):
         decompress(stream, size - 1)
+
+
+def empty_blocks(count: int) -> bytes:
+    """A stream that becomes nothing: flushed again and again, each time an empty stored block."""
+    return zlib.compressobj().flush(zlib.Z_SYNC_FLUSH) + b"\x00\x00\x00\xff\xff" * count
+
+
+def test_stream_of_many_empty_blocks_is_read_to_its_end() -> None:
+    whole = empty_blocks(100_000) + b"\x03\x00" + (1).to_bytes(4, "big")
+    assert decompress(whole, 10) == b""
+    with pytest.raises(Invalid, match=f"^{INCONSISTENT}$"):
+        decompress(whole[:-1], 10)
+
+
+def test_stream_longer_than_a_slice_is_whole() -> None:
+    data = random.Random(1).randbytes(1_000_000)
+    for stream in (gzip.compress(data), zlib.compress(data, 0)):
+        assert decompress(stream, len(data)) == data
+        assert inflate(stream, len(data) - 1) is None
+
+
+@pytest.mark.parametrize(("limit", "read"), [(100, False), (1000, True)], ids=["too large", "whole"])
+def test_what_is_behind_the_end_or_the_limit_is_not_copied(limit: int, read: bool) -> None:
+    body = STREAMS["gzip"] + bytes(32 << 20)
+    tracemalloc.start()
+    try:
+        assert (inflate(body, limit) is not None) is read
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_bomb_takes_no_more_memory_than_the_limit_allows() -> None:

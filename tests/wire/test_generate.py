@@ -309,6 +309,15 @@ def test_response_without_anything_names_its_model() -> None:
     assert encode_generate(response()) == b'{"model_name":"m","model_version":"2"}'
 
 
+def test_response_parameter_without_a_json_type_is_named() -> None:
+    parameters: Any = {"x": b"bytes"}
+    with pytest.raises(Unsupported) as caught:
+        encode_generate(response(parameters=parameters))
+    assert caught.value.message == (
+        "Response parameter 'x' has type 'TRITONSERVER_PARAMETER_BYTES' which is not currently supported"
+    )
+
+
 def test_single_element_is_bare_and_others_are_flat() -> None:
     text = encode_generate(
         response(

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -111,9 +112,11 @@ def test_version_too_large(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "length"), [("0", 0), ("80", 80), ("+50", 50), (" 50", 50), ("-0", 0), ("0080", 80)])
+@pytest.mark.parametrize(
+    ("text", "length"), [("0", 0), ("80", 80), ("+50", 50), (" 50", 50), ("-0", 0), ("0080", 80), ("0" * 5000 + "7", 7)]
+)
 def test_header_length(text: str, length: int) -> None:
-    assert parse_header_length(text, 80) == length
+    assert parse_header_length(text.encode("latin-1"), 80) == length
 
 
 @pytest.mark.parametrize(
@@ -124,7 +127,7 @@ def test_header_length(text: str, length: int) -> None:
         ("1.5", "Unable to parse Inference-Header-Content-Length, got: 1.5"),
         ("0x10", "Unable to parse Inference-Header-Content-Length, got: 0x10"),
         ("50abc", "Unable to parse Inference-Header-Content-Length, got: 50abc"),
-        ("\u0665", "Unable to parse Inference-Header-Content-Length, got: \u0665"),
+        ("\xb2", "Unable to parse Inference-Header-Content-Length, got: \xb2"),
         (
             "99999999999",
             "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], "
@@ -141,8 +144,17 @@ def test_header_length(text: str, length: int) -> None:
 )
 def test_header_length_refused(text: str, words: str) -> None:
     with pytest.raises(Invalid) as caught:
-        parse_header_length(text, 80)
+        parse_header_length(text.encode("latin-1"), 80)
     assert caught.value.message == words
+
+
+def test_header_length_of_many_digits_is_refused_in_no_time() -> None:
+    """A header line may have 16 kB, and this is read on the event loop."""
+    start = process_time()
+    for size in range(15_000, 15_010):
+        with pytest.raises(Invalid, match=r"^Unable to parse"):
+            parse_header_length(b"0" * size + b"x", 80)
+    assert process_time() - start < 0.5  # it took 20 s
 
 
 # Requests that are understood.

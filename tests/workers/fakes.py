@@ -31,6 +31,15 @@ class FakeRequest:
         self.outputs = tuple(outputs)
         self.batch_size = 1
         self.cancelled = False
+        self._tell: Callable[[], None] = lambda: None
+
+    def when_cancelled(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def cancel(self) -> None:
+        """On the loop."""
+        self.cancelled = True
+        self._tell()
 
 
 class FakeBatch:

@@ -19,7 +19,7 @@ import pytest
 
 from halimede.workers.child import frames
 from halimede.workers.process import Process
-from halimede.workers.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
+from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
 
 FINE = """
@@ -27,6 +27,7 @@ FINE = """
         def execute(self, requests):
             return None
 """
+FINE_CLASS = textwrap.dedent(FINE)
 
 
 def order(folder: Path, source: str, **more: Any) -> dict[str, Any]:
@@ -62,6 +63,18 @@ def test_worker_tells_that_its_model_is_ready(worker: Worker, tmp_path: Path) ->
     assert worker.alive
 
 
+def test_worker_starts_with_little_more_than_numpy(worker: Worker, tmp_path: Path) -> None:
+    """What a start imports is what it takes: at most half as much again as numpy alone."""
+    note = tmp_path / "modules"
+    worker.ask(order(tmp_path, f"import sys; open({str(note)!r}, 'w').write(' '.join(sys.modules))\n{FINE_CLASS}"))
+    numpy = subprocess.run(
+        [sys.executable, "-c", "import numpy, sys; print(*sys.modules)"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    more = {name.partition(".")[0] for name in set(note.read_text().split()) - set(numpy.stdout.split())}
+    assert "halimede_worker" in more
+    assert not more & {"asyncio", "concurrent", "email", "http", "logging", "multiprocessing", "subprocess", "urllib"}
+
+
 def test_worker_that_refuses_says_why_and_is_gone(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(
         WorkerRefused, match=r"^AttributeError: module '1\.model' has no attribute 'TritonPythonModel'$"
@@ -89,6 +102,28 @@ def test_worker_that_is_killed_while_it_starts_ends_the_wait(worker: Worker, tmp
     with pytest.raises(WorkerLost):
         worker.ask(order(tmp_path, "import threading; threading.Event().wait()"))
     killer.join(PATIENCE)
+
+
+def test_kill_on_the_loop_while_the_worker_starts_ends_the_wait_every_time(tmp_path: Path) -> None:
+    """The number of the closed socket is in use again before the thread that waits has looked."""
+    with turning_loop() as loop:
+        for _ in range(10):
+            worker = Worker(Process())
+            what = order(tmp_path, "import threading; threading.Event().wait()")
+            lost: list[bool] = []
+
+            def ask(worker: Worker = worker, what: dict[str, Any] = what, lost: list[bool] = lost) -> None:
+                with pytest.raises(WorkerLost):
+                    worker.ask(what, None, Meanwhile(loop, lambda frame: None))
+                lost.append(True)
+
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            worker.kill()
+            with closing(socket.socket()), closing(socket.socket()):
+                asking.join(PATIENCE)
+            assert lost == [True]
+            assert ended(worker.pid)
 
 
 def test_worker_survives_interrupts_of_the_process_group(worker: Worker, tmp_path: Path) -> None:

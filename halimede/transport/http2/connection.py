@@ -61,7 +61,7 @@ class Connection(FrameReader, Generic[H]):
         self._user = listener.user
         self._now = listener.loop.time
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
-        self._decoder = HeaderDecoder(listener.user.compile)
+        self._decoder = HeaderDecoder(listener.user.compile, listener.user.lasts)
         self._streams: dict[int, Stream] = {}
         self._last_id = 0
         self._resets = LatestIds()
@@ -88,8 +88,8 @@ class Connection(FrameReader, Generic[H]):
         self.out = Outbox(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
         listener.connections.add(self)
         self._keeper = Keeper(listener.loop, listener.keepalive, self)
-        if listener.alpn and not _agreed_to_h2(transport):
-            self._transport.close()
+        if not listener.agrees(transport):
+            self._close()
             return
         self._transport.write(GREETING)
         if listener.draining:
@@ -240,8 +240,9 @@ class Connection(FrameReader, Generic[H]):
         except StreamFault as fault:
             self._refuse(stream_id, fault.code)
             return
-        if stream.over:
-            return  # answered by its head alone
+        if stream.over:  # answered by its head alone
+            self._flood(self._floods.refusals.take(self._now()), "calls that are not begun")
+            return
         self._streams[stream_id] = stream
         if ends:
             if stream.end_is_early(0, True):
@@ -443,7 +444,7 @@ class Connection(FrameReader, Generic[H]):
 
     def drain(self) -> None:
         """Asks the client to open no more streams, in two steps so that none is lost on its way (6.8)."""
-        if self._goaway_sent is None:
+        if self._goaway_sent is None and not self._closing:
             self._goaway_sent = STREAM_ID
             self.out.put_control(goaway(STREAM_ID, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
             self._keeper.drain_begun()
@@ -493,8 +494,3 @@ class Connection(FrameReader, Generic[H]):
     def abort(self) -> None:
         """Drops the connection without a word."""
         self._transport.abort()
-
-
-def _agreed_to_h2(transport: asyncio.BaseTransport) -> bool:
-    tls = transport.get_extra_info("ssl_object")
-    return tls is None or tls.selected_alpn_protocol() == "h2"

@@ -13,7 +13,7 @@ from halimede.transport.http2.outbox import Outbox
 GREETING_SECONDS = 20.0
 DRAIN_PING_SECONDS = 5.0
 CLOSING_SECONDS = 5.0
-"""For a client to take the last bytes of a connection that is closed."""
+"""For a client to take more of the last bytes of a connection that is closed."""
 TICK = 0.001
 """Loops count time in milliseconds: a timer may fire so much too soon."""
 
@@ -84,7 +84,17 @@ class Keeper:
     def closing(self) -> None:
         """The connection is closed, once its client has taken the last bytes."""
         self.close()
-        self._last = self._loop.call_later(CLOSING_SECONDS, self._connection.abort)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        self._last = self._loop.call_later(CLOSING_SECONDS, self._look_at_rest, self._connection.out.unwritten)
+
+    def _look_at_rest(self, before: int) -> None:
+        """Waits on as long as the client takes some."""
+        if self._connection.out.unwritten < before:
+            self._look_again()
+        else:
+            self._connection.abort()
 
     def _note_sent(self) -> None:
         """Sending headers or data gives both sides their pings back."""

@@ -37,7 +37,7 @@ class Bucket:
 class Floods:
     """The buckets of one connection: frames that cost the server more than their sender."""
 
-    __slots__ = ("_updates", "cancels", "empty_frames", "resets", "settings")
+    __slots__ = ("_updates", "cancels", "empty_frames", "refusals", "resets", "settings")
 
     def __init__(self) -> None:
         self.settings = Bucket(100, 10)
@@ -46,6 +46,8 @@ class Floods:
         a model is slow."""
         self.resets = Bucket(2000, 500)
         """Calls that the client made the server reset."""
+        self.refusals = Bucket(10_000, 5_000)
+        """Calls that were answered by their heads alone. A client in earnest may take a service for another one."""
         self.empty_frames = Bucket(1000, 100)
         """Frames that bring nothing: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
         self._updates = 0

@@ -1,5 +1,6 @@
 """What the connections of one port share, and how all of them end. Event-loop thread only."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -32,7 +33,11 @@ class User(Protocol[H]):
     """Who makes something of the streams."""
 
     def compile(self, head: RequestHead) -> H:
-        """What it wants to know of the head of a request; remembered for heads that repeat."""
+        """What it wants to know of the head of a request."""
+        ...
+
+    def lasts(self, head: H) -> bool:
+        """Whether that may be remembered for heads that repeat: it is no larger than the fields it was made of."""
         ...
 
     def open(self, out: Outbox, stream_id: int, head: H) -> Stream:
@@ -55,11 +60,16 @@ class Listener(Generic[H]):
         self.user = user
         self.loop = loop
         self.keepalive = keepalive
-        self.alpn = alpn
+        self._alpn = alpn
         self.scratch = Scratch()
         self.connections: set[Member] = set()
         self.draining = False
         self.on_empty: Callable[[], None] = lambda: None
+
+    def agrees(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether the client of a new connection speaks HTTP/2, as far as TLS says so."""
+        tls = transport.get_extra_info("ssl_object") if self._alpn else None
+        return tls is None or tls.selected_alpn_protocol() == "h2"
 
     def drain(self) -> None:
         """Every client is asked to go: no new calls, and the connection closes after its last one."""

@@ -241,6 +241,11 @@ class Outbox:
 
     # Writing.
 
+    @property
+    def unwritten(self) -> int:
+        """Bytes that the system has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
     def hold(self) -> None:
         """From now on frames are gathered until `flush`."""
         self._flush_due = True

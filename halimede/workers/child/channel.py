@@ -1,13 +1,15 @@
 """The worker's end of the socket to the server: whole frames in, lists of buffers out.
 
-Sending is safe on any thread. The main thread takes the batches, any thread may ask the server something; whoever waits
-first reads for all. A second thread does nothing but notice that the server is gone, even while a model computes.
+Sending is safe on any thread. The main thread takes the batches, any thread may ask the server something or call other
+models through it; whoever waits first reads for all. A second thread does nothing but notice that the server is gone,
+even while a model computes.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import threading
 from collections import deque
@@ -19,6 +21,8 @@ from . import frames
 
 _MOST_BUFFERS = 512
 """Buffers given to the kernel at once (it takes 1024)."""
+_LOOKED_AGAIN = 1000
+"""Milliseconds after which the server notices that a model has closed the connection."""
 
 
 class Channel:
@@ -30,13 +34,15 @@ class Channel:
         self._late: deque[list[Any]] = deque()
         self._assembler = frames.Assembler()
         self._whole: deque[frames.Frame] = deque()
-        self._turn = threading.Condition()
+        self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)  # the lock itself is entered faster
         self._reading = False
         self._ended = False
         self._numbers = count(1)
-        self._waiters = 0
+        self._asleep = 0
         self._replies: dict[int, frames.Frame] = {}
         self._credited: dict[int, Callable[[int, int], None]] = {}
+        self._expected: dict[int, Callable[[frames.Frame], None]] = {}
 
     def receive(self) -> frames.Frame | None:
         """The next frame that is no reply, None at the end of the stream. Raises FrameError. Main thread only."""
@@ -49,11 +55,30 @@ class Channel:
     def ask(self, what: int, batch: int, index: int) -> int:
         """The server's answer to a question about a request; any thread, blocks. Raises OSError where the server is
         gone, and FrameError."""
-        number = next(self._numbers)
-        self.send(frames.frame(frames.QUESTION, [frames.NUMBER.pack(number)], None, batch, index, what))
-        self.wait_until(lambda: number in self._replies)
-        answer: int = self._replies.pop(number).count
+        answer: int = self.question(what, batch, index).count
         return answer
+
+    def question(
+        self, what: int, batch: int, index: int, meta: list[bytes] | None = None, tensors: list[Any] | None = None
+    ) -> frames.Frame:
+        """The whole reply to a question that may bring more; as `ask`."""
+        number = next(self._numbers)
+        records = [frames.NUMBER.pack(number), *(meta or ())]
+        self.send(frames.frame(frames.QUESTION, records, tensors, batch, index, what))
+        self.wait_until(lambda: number in self._replies)
+        return self._replies.pop(number)
+
+    def new_number(self) -> int:
+        """One that no question and no call has had."""
+        return next(self._numbers)
+
+    def expect(self, number: int, arrived: Callable[[frames.Frame], None]) -> None:
+        """Now `arrived` is given each answer to this call, by whoever reads, up to the last one."""
+        self._expected[number] = arrived
+
+    def expect_no_more(self, number: int) -> None:
+        """Nobody waits for these answers. May be called by a finaliser."""
+        self._expected.pop(number, None)
 
     def take_credit(self, batch: int, credited: Callable[[int, int], None]) -> None:
         """Now `credited` is told how much of the answers to a request (its index) was taken, by whoever reads."""
@@ -66,22 +91,16 @@ class Channel:
     def wait_until(self, there: Callable[[], bool]) -> None:
         """Reads, or lets others read, until something is there; any thread. Raises OSError where the server is gone,
         and FrameError."""
-        with self._turn:
-            self._waiters += 1
-        try:
-            while not there():
-                if not self._read_unless(there):
-                    raise BrokenPipeError("the server is gone")
-        finally:
-            with self._turn:
-                self._waiters -= 1
+        while not there():
+            if not self._read_unless(there):
+                raise BrokenPipeError("the server is gone")
 
     def _read_unless(self, there: Callable[[], bool]) -> bool:
         """Reads once, or lets another thread read that already does; not at all where what is wanted is there
         meanwhile. False at the end of the stream."""
-        with self._turn:
+        with self._lock:
             while self._reading and not there():
-                self._turn.wait()
+                self._sleep()
             if there():
                 return True
             if self._ended:
@@ -93,22 +112,63 @@ class Channel:
             self._ended = True
             raise
         finally:
-            with self._turn:
-                self._reading = False
-                if self._waiters:
-                    self._turn.notify_all()
+            self._was_read()
         return not self._ended
 
-    def _read(self) -> bool:
-        size = self._socket.recv_into(self._assembler.space())
+    def _sleep(self) -> None:
+        """Until something was read. With the lock held."""
+        self._asleep += 1
+        try:
+            self._turn.wait()
+        finally:
+            self._asleep -= 1
+
+    def _was_read(self) -> None:
+        with self._lock:
+            self._reading = False
+            if self._asleep:
+                self._turn.notify_all()
+
+    def fileno(self) -> int:
+        """What an event loop watches that calls `read_now` then."""
+        return self._socket.fileno()
+
+    def read_now(self) -> None:
+        """Reads what has arrived, if no other thread does. Does not block. Raises OSError, and FrameError."""
+        with self._lock:
+            if self._reading or self._ended:
+                return
+            self._reading = True
+        try:
+            self._ended = not self._read(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass  # another thread was quicker
+        except BaseException:
+            self._ended = True
+            raise
+        finally:
+            self._was_read()
+
+    def _read(self, flags: int = 0) -> bool:
+        size = self._socket.recv_into(self._assembler.space(), 0, flags)
         for frame in self._assembler.received(size):
-            if frame.kind == frames.REPLY:
+            if frame.kind == frames.REQUESTS:
+                self._whole.append(frame)
+            elif frame.kind == frames.CALL_ANSWER:
+                self._answer(frame)
+            elif frame.kind == frames.REPLY:
                 self._replies[frame.batch] = frame
             elif frame.kind == frames.CREDIT:
                 self._credit(frame)
             else:
                 self._whole.append(frame)
         return size > 0
+
+    def _answer(self, frame: frames.Frame) -> None:
+        last = frame.flags & frames.FINISHED
+        arrived = self._expected.pop(frame.batch, None) if last else self._expected.get(frame.batch)
+        if arrived is not None:  # else nobody waits for it any more
+            arrived(frame)
 
     def _credit(self, frame: frames.Frame) -> None:
         credited = self._credited.get(frame.batch)
@@ -118,8 +178,12 @@ class Channel:
     def send(self, buffers: list[Any]) -> None:
         """Blocks until the kernel has taken everything. Raises OSError."""
         with self._sending:
-            self._write(buffers)
-        self._flush()
+            if len(buffers) == 1:
+                self._write_one(buffers[0])
+            else:
+                self._write(buffers)
+        if self._late:
+            self._flush()
 
     def send_from_finaliser(self, buffers: list[Any]) -> None:
         """Like `send`, but leaves the buffers to whoever is sending: that may be this very thread, further up."""
@@ -133,6 +197,11 @@ class Channel:
                     self._write(self._late.popleft())
             finally:
                 self._sending.release()
+
+    def _write_one(self, buffer: Any) -> None:
+        sent = self._socket.send(buffer)
+        if sent < len(buffer):
+            self._socket.sendall(memoryview(buffer)[sent:])
 
     def _write(self, buffers: list[Any]) -> None:
         for start in range(0, len(buffers), _MOST_BUFFERS):
@@ -153,7 +222,13 @@ class Channel:
     def _watch(self) -> None:
         poll = select.poll()
         poll.register(self._socket, 0)  # a hang-up is reported whatever one asks for, and data would only wake us
-        poll.poll()
+        seen: list[tuple[int, int]] = []
+        while not seen:  # while we wait here the socket stays open, also where the model has closed its descriptor
+            seen = poll.poll(_LOOKED_AGAIN)
+        if seen[0][1] & select.POLLNVAL:
+            return
+        if os.getpgrp() == os.getpid():  # what the model started ends with it
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     def abandon(self) -> None:

@@ -21,18 +21,31 @@ HEADER = struct.Struct("<4sHHIIQQqq")
 _MAGIC = b"HLM1"
 
 START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY, CREDIT = range(1, 12)
+CALL, CALL_ANSWER, CANCEL_CALL = range(12, 15)
 """Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing.
 
-A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count), and its number
-(meta); the REPLY has that number (batch) and the answer (count). CREDIT says how much of what was answered to a request
-(batch, count) its reader has taken, in all (meta). The others follow no order among themselves but their own: START,
-READY, then batches."""
+A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count) or model
+(meta), and its number (meta); the REPLY has that number (batch) and the answer (count), or says why there is none.
+CREDIT says how much of what was answered to a request (batch, count) its reader has taken, in all (meta). A worker may
+call other models at any time: CALL has a request and its number (batch), each CALL_ANSWER to it has that number. CREDIT
+from a worker is about a call (batch). The others follow no order among themselves but their own: START, READY, then
+batches."""
 
 FINISHED = 1
 """Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow."""
 
-IS_CANCELLED = 1
-"""Flags of a QUESTION: whether the client of the request has gone."""
+IS_CANCELLED, IS_READY, LOAD, UNLOAD = range(1, 5)
+"""Flags of a QUESTION: whether the client of the request has gone; whether a model is ready; that one be loaded, or
+unloaded."""
+
+REFUSAL = 1
+"""Flag of a REPLY: it is a text that says why not."""
+
+STREAMED = 1
+"""Flag of a CALL: any number of answers may come, as far ahead of their reader as CREDIT allows. Else there is one."""
+
+LET_RUN = 1
+"""Flag of CANCEL_CALL: the inference may go on, but nobody reads the answers any more."""
 
 NUMBER = struct.Struct("<Q")
 """The number of a QUESTION, the amount of a CREDIT."""
@@ -45,7 +58,7 @@ readers keep up finds its credit there when it looks, and does not wait."""
 OVERHEAD = 4 << 10
 """What an answer counts besides the bytes of its frame: many small ones fill memory too."""
 
-_KINDS = frozenset(range(START, CREDIT + 1))
+_KINDS = frozenset(range(START, CANCEL_CALL + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _TENSOR = struct.Struct("<HBBHQ")
@@ -220,6 +233,10 @@ class Frame:
     def rest(self) -> bytes:
         """All records not yet read, as they are."""
         return self.raw(len(self._meta) - self._at)
+
+    def ahead(self) -> bytes:
+        """The same, without reading them."""
+        return self._meta[self._at :]
 
     def names(self) -> tuple[str, ...]:
         (length,) = _SHORT.unpack_from(self._meta, self._at)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from .calls import Caller, ResponseIterator
     from .exchange import Exchange
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -94,6 +97,9 @@ class InferenceRequest:
         "model_version",
         "preferred_memory",
     )
+
+    _caller: ClassVar[Caller | None] = None
+    """What carries calls to other models; none while a configuration is completed."""
 
     _exchange: Exchange | None
     _inputs: list[Tensor]
@@ -207,8 +213,16 @@ class InferenceRequest:
                 "This server does not run a request again (TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)."
             )
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse:
-        raise TritonModelException("This server does not call other models from a Python model (exec).")
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """The response of another model, which may be an error; `decoupled`: an iterator over all that come (contract
+        P50, P51). Blocks. Any thread."""
+        return self._carrier().execute(self, bool(decoupled))
 
-    def async_exec(self, decoupled: bool = False) -> InferenceResponse:
-        raise TritonModelException("This server does not call other models from a Python model (async_exec).")
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+        """The same, to be awaited on the running loop (contract P52)."""
+        return self._carrier().execute_async(self, bool(decoupled))
+
+    def _carrier(self) -> Caller:
+        if self._caller is None:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        return self._caller

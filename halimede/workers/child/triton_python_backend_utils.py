@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .calls import Caller, ResponseIterator
 from .logger import Logger
 from .model_config import ModelConfig
 from .requests import InferenceRequest, InferenceResponseSender
@@ -35,6 +36,7 @@ __all__ = [
     "Logger",
     "ModelConfig",
     "PreferredMemory",
+    "ResponseIterator",
     "Tensor",
     "TritonError",
     "TritonModelException",
@@ -129,25 +131,34 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-    raise TritonModelException("This server does not load models from a Python model.")
+    raise TritonModelException(_NO_MODELS.format("load model"))
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    raise TritonModelException("This server does not unload models from a Python model.")
+    raise TritonModelException(_NO_MODELS.format("unload model"))
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    raise TritonModelException("This server does not tell a Python model about other models.")
+    raise TritonModelException(_NO_MODELS.format("check model readiness"))
 
 
-def bind(model_dir: str, logger: type) -> None:
-    """Makes this module the one that models import, speaking for one worker (contract P26, P56)."""
+_NO_MODELS = "Failed to {}: it is not possible while a configuration is completed."
+
+
+def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
+    """Makes this module the one that models import, speaking for one worker (contract P26, P56); with `caller` a model
+    can call others (P28 to P30, P51)."""
     module = sys.modules[__name__]
     vars(module).update(get_model_dir=lambda: model_dir, Logger=logger)
+    InferenceRequest._caller = caller
+    if caller is not None:
+        names = ("load_model", "unload_model", "is_model_ready")
+        vars(module).update({name: getattr(caller, name) for name in names})
     for kind in (
         InferenceRequest,
         InferenceResponse,
         InferenceResponseSender,
+        ResponseIterator,
         Tensor,
         TritonError,
         TritonModelException,

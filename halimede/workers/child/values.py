@@ -6,6 +6,7 @@ They know frames only as bytes to send; used on whatever thread the model likes.
 from __future__ import annotations
 
 import enum
+import json
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -310,5 +311,6 @@ class InferenceResponse:
     def error(self) -> TritonError | None:
         return self._error
 
-    def parameters(self) -> dict[str, Any]:
-        return self._parameters or {}
+    def parameters(self) -> str:
+        """As a JSON object, like those of a request."""
+        return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)

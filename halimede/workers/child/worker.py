@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from . import frames, triton_python_backend_utils
+from .calls import Caller
 from .channel import Channel
 from .exchange import Exchange, read_requests
 from .logger import logger_for
@@ -37,7 +38,7 @@ def _own_socket(descriptor: int) -> socket.socket:
 
 
 def _ignore_interrupts(channel: Channel) -> None:
-    """Ctrl-C and TERM reach the whole process group, and the server must drain first: the end of its socket ends us.
+    """Who stops all processes at once means the server, which must drain first: the end of its socket ends us.
 
     A handler instead of SIG_IGN, so that programs started by the model have the default again; a forked child gets it
     too, and gives up the connection.
@@ -55,32 +56,37 @@ def _ignore_interrupts(channel: Channel) -> None:
 
 def _obey(channel: Channel, order: dict[str, Any]) -> int:
     model = UserModel(order["directory"], order["version"], order["filename"])
-    triton_python_backend_utils.bind(os.path.dirname(model.path), logger_for(channel))
+    logger, where = logger_for(channel), os.path.dirname(model.path)
     try:
         if "complete" in order:
+            triton_python_backend_utils.bind(where, logger)
             _tell(channel, model.complete(order["complete"], order["name"]))
             return 0
+        caller = Caller(channel, order["args"].get("model_name", order["name"]))
+        triton_python_backend_utils.bind(where, logger, caller)
         model.start(order["args"])
     except ModelFailed as failure:
         channel.send(frames.frame(frames.REFUSED, [str(failure).encode("utf-8", "replace")]))
         return 1
     gc.freeze()
     _tell(channel, None)
-    return _serve(channel, model, bool(order.get("decoupled")))
+    return _serve(channel, caller, model, bool(order.get("decoupled")))
 
 
 def _tell(channel: Channel, result: Any) -> None:
     channel.send(frames.frame(frames.READY, [json.dumps(result).encode()]))
 
 
-def _serve(channel: Channel, model: UserModel, decoupled: bool) -> int:
+def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool) -> int:
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
+            caller.close()
             return _close(channel, model)
         exchange = Exchange(channel, message.batch, message.count, decoupled)
+        caller.serves(message.batch)
         requests = read_requests(message, exchange)
         exchange.opened(requests, time.monotonic_ns())
         del message

@@ -2,7 +2,7 @@
 
 import struct
 
-from tests.conformance.case import HttpCase, http, infer, infer_binary, one
+from tests.conformance.case import Because, HttpCase, Instead, http, infer, infer_binary, one, says
 
 _FP32 = (
     "0.1,1e-7,1e-5,0.0001,1e16,1e20,-0.0,NaN,Infinity,-Infinity,1e-45,1.17549421e-38,3.0,3,"
@@ -10,7 +10,7 @@ _FP32 = (
 )
 _LONG = "3.4028235e38,1e-6,1e21,1e22,0.0221503463,0.1925,-0.46289534,0.000022899985,1e-38,2.2e10"
 _FP64 = (
-    "0.1,1e-7,1e-6,0.00001,1e16,1e20,1e21,1e22,-0.0,NaN,Infinity,5e-324,2.2250738585072011e-308,3,1.7976931348623157e308,"
+    "0.1,1e-7,1e-6,0.00001,1e16,1e20,1e21,1e22,-0.0,NaN,Infinity,5e-324,2.2250738585072014e-308,3,1.7976931348623157e308,"
     "0.3333333333333333,123456789012345680,9007199254740993,1e100,1e-100,1.5e300,-123.456e-9"
 )
 _LISTS = {
@@ -66,6 +66,20 @@ CASES: tuple[HttpCase, ...] = (
     *(
         http(f"{datatype} of many digits", "H38", _listed(datatype, _LONG), masks="last-digit length")
         for datatype in ("FP32", "FP64")
+    ),
+    http(
+        "FP64 between two that are close",
+        "H38",
+        _listed("FP64", "2.2250738585072011e-308"),
+        instead=Instead(
+            Because.RIGHT,
+            "the nearest double is the largest subnormal; read there as the one after it, the smallest normal",
+            says(
+                200,
+                '{"model_name":"fp64","model_version":"1","outputs":[{"name":"OUTPUT0","datatype":"FP64","shape":[1],'
+                '"data":[2.225073858507201e-308]}]}',
+            ),
+        ),
     ),
     http("FP32 beyond its range", "H38", _listed("FP32", "1e39")),
     http("FP64 beyond its range", "H19", _listed("FP64", "1e309")),

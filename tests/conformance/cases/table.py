@@ -30,6 +30,7 @@ from tests.conformance.cases import (
     http_1_6_statistics,
     http_1_7_generate,
     http_1_8_compression,
+    http_7_bls,
 )
 
 _PARTS = (
@@ -53,6 +54,7 @@ _PARTS = (
     http_1_6_statistics,
     http_1_7_generate,
     http_1_8_compression,
+    http_7_bls,
     grpc_2_admin,
     grpc_2_answers,
     grpc_2_classification,

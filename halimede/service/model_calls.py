@@ -1,0 +1,59 @@
+"""What a model that calls others reaches of the engine: inferences, and models that come and go.
+
+Event-loop thread only. Fits the port that `workers.calls` states.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from halimede.errors import Error, Unavailable
+from halimede.requests import InferRequest, Reply
+from halimede.service.port import LoadModel, ModelReady, Query, UnloadModel
+
+A = TypeVar("A")
+
+
+class EngineOfModels(Protocol):
+    """What is needed of the engine. `started`: the models of the start were loaded."""
+
+    @property
+    def started(self) -> bool: ...
+    def infer(self, request: InferRequest, reply: Reply) -> int: ...
+    def cancel(self, key: int) -> None: ...
+    def instances_of(self, key: int) -> Sequence[object]: ...
+    def is_queued(self, key: int) -> bool: ...
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None: ...
+
+
+class ModelCalls:
+    def __init__(self, engine: EngineOfModels) -> None:
+        self._engine = engine
+        self.infer = engine.infer
+        self.cancel = engine.cancel
+        self.instances_of = engine.instances_of
+        self.is_queued = engine.is_queued
+
+    def is_ready(self, model: str, version: int) -> bool:
+        """False for a model that is not known too, as by the real server."""
+        answers: list[bool | Error] = []
+        self._engine.ask(ModelReady(model, version), answers.append)
+        return answers[0] is True
+
+    def load(
+        self,
+        model: str,
+        config: str | None,
+        files: Sequence[tuple[str, bytes]],
+        asker: str,
+        done: Callable[[Error | None], None],
+    ) -> None:
+        self._control(LoadModel(model, config, tuple(files), asker), done)
+
+    def unload(self, model: str, dependents: bool, asker: str, done: Callable[[Error | None], None]) -> None:
+        self._control(UnloadModel(model, dependents, asker), done)
+
+    def _control(self, query: Query[Any], done: Callable[[Error | None], None]) -> None:
+        if not self._engine.started:
+            done(Unavailable("Server not ready"))  # what the models of the start load is decided by then (contract P28)
+        else:
+            self._engine.ask(query, done)

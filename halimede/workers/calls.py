@@ -1,0 +1,405 @@
+"""The calls that workers make to other models: turned into inferences of the server, and answered (contract P28 to P30,
+P50 to P53).
+
+Event-loop thread only; no task and no thread for a call. Of the server it knows a `Port`. The calls of a worker end
+with it, those made for a batch are cancelled with its requests, and one that could never be answered is refused.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from halimede.errors import DecoupledModel, Error, Internal, Unavailable
+from halimede.requests import Answer, InferRequest, Reply, Resume
+from halimede.tensors import Buffer
+from halimede.workers.child import frames
+from halimede.workers.deadlocks import Held, is_hopeless
+from halimede.workers.messages import call_answer_frame, read_call, refused
+
+GRACE = 1.0
+"""Seconds for which a batch may seem to wait for a call that one of its model's threads made."""
+
+
+class Loop(Protocol):
+    """What is needed of an event loop."""
+
+    def call_soon(self, callback: Callable[..., object], /, *args: object) -> object: ...
+    def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: object) -> object: ...
+    def call_later(self, delay: float, callback: Callable[..., object], /, *args: object) -> object: ...
+
+
+class Caller(Protocol):
+    """A worker, hashed by identity."""
+
+    def send(self, buffers: list[Buffer], /) -> None: ...
+
+
+class Port(Protocol):
+    """What calls need of the server. Answers of `load` and `unload` come by callback, with what went wrong."""
+
+    def infer(self, request: InferRequest, reply: Reply) -> int: ...
+    def cancel(self, key: int) -> None: ...
+    def is_queued(self, key: int) -> bool: ...
+    def instances_of(self, key: int) -> Sequence[object]:
+        """The instances of the model version that an inference is at; none when it is over. Those that run in workers
+        say which batches they have by an attribute `flights`."""
+        ...
+
+    def is_ready(self, model: str, version: int) -> bool: ...
+    def load(
+        self,
+        model: str,
+        config: str | None,
+        files: Sequence[tuple[str, bytes]],
+        asker: str,
+        done: Callable[[Error | None], None],
+    ) -> None:
+        """`asker` is the model that asks, where it is being loaded itself and waits for this; else empty."""
+        ...
+
+    def unload(self, model: str, dependents: bool, asker: str, done: Callable[[Error | None], None]) -> None: ...
+
+
+class OuterRequest(Protocol):
+    """A request of a batch: it may be an inference that was called, and it may be cancelled."""
+
+    @property
+    def request(self) -> InferRequest: ...
+    @property
+    def cancelled(self) -> bool: ...
+    def when_cancelled(self, tell: Callable[[], None]) -> None: ...
+
+
+class Flight(Held, Protocol):
+    """A batch that a worker has, with the calls that were made in it; None before the first."""
+
+    calls: "dict[int, Call] | None"
+
+    @property
+    def requests(self) -> Sequence[OuterRequest]: ...
+
+
+class Call:
+    """One call: the reply slot of its inference, whose `key` the server gave it. `flight` is the batch that it was made
+    in, or probably was (`guessed`)."""
+
+    __slots__ = ("_owner", "_resume", "_sent", "_taken", "flight", "guessed", "key", "number", "over", "request")
+
+    def __init__(self, owner: "Calls", number: int, request: InferRequest) -> None:
+        self._owner: Calls | None = owner
+        self.number = number
+        self.request = request
+        self.key = 0
+        self.over = False
+        self.flight: Flight | None = None
+        self.guessed = False
+        self._sent = 0
+        self._taken = 0
+        self._resume: Resume | None = None
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        owner = self._owner
+        if final:
+            self.over = True
+        if owner is None:
+            return True
+        if isinstance(answer, Error):
+            answer = owner.told(self.request, answer)
+        buffers = call_answer_frame(self.number, answer, final)
+        owner.send(buffers)
+        if final:
+            owner.ended(self)
+            return True
+        self._sent += frames.cost(sum(map(len, buffers)), 0)
+        return self._has_room
+
+    @property
+    def _has_room(self) -> bool:
+        return self._owner is None or self._sent - self._taken < frames.WINDOW
+
+    def on_writable(self, resume: Resume) -> None:
+        if self._has_room:
+            resume()
+        else:
+            self._resume = resume
+
+    def credited(self, taken: int) -> None:
+        """The worker has read so much of the answers, in all."""
+        self._taken = taken
+        self._go_on()
+
+    def leave(self) -> None:
+        """Nobody hears the answers any more."""
+        self._owner = None
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._resume is not None and self._has_room:
+            resume, self._resume = self._resume, None
+            resume()
+
+    def blockers(self) -> Collection[Flight] | None:
+        """See `deadlocks`. While the inference is queued, any batch on an instance of its model could make way."""
+        batches: list[Flight] = []
+        for instance in self._owner.port.instances_of(self.key) if self._owner is not None else ():
+            # To ask by `isinstance` costs 20 us and more.
+            held: Collection[Flight] = getattr(instance, "flights", ())
+            running = [flight for flight in held if flight.running]
+            if not running:
+                return None
+            batches += running
+        for flight in batches:
+            if any(outer.request is self.request for outer in flight.requests):
+                return [flight]
+        return batches or None
+
+
+class Nobody:
+    """The port of a model that runs without a server."""
+
+    def infer(self, request: InferRequest, reply: Reply) -> int:
+        error = Unavailable("there is no server")
+        error.refused = True
+        reply.send(error, True)
+        return 0
+
+    def cancel(self, key: int) -> None:
+        """There is nothing that runs."""
+
+    def is_queued(self, key: int) -> bool:
+        return False
+
+    def instances_of(self, key: int) -> Sequence[object]:
+        return ()
+
+    def is_ready(self, model: str, version: int) -> bool:
+        return False
+
+    def load(
+        self,
+        model: str,
+        config: str | None,
+        files: Sequence[tuple[str, bytes]],
+        asker: str,
+        done: Callable[[Error | None], None],
+    ) -> None:
+        done(Unavailable("there is no server"))
+
+    def unload(self, model: str, dependents: bool, asker: str, done: Callable[[Error | None], None]) -> None:
+        done(Unavailable("there is no server"))
+
+
+class Calls:
+    """The calls of one worker, which `send` reaches. `name` is its instance, `model` what it runs; `loading` while it
+    is not ready itself."""
+
+    def __init__(self, port: Port, loop: Loop, name: str, model: str, send: Callable[[list[Buffer]], None]) -> None:
+        self.port = port
+        self.send = send
+        self.loading = True
+        self._loop = loop
+        self._name = name
+        self._model = model
+        self._open: dict[int, Call] = {}
+        self._closed = False
+        self._looking = False
+
+    @property
+    def count(self) -> int:
+        """How many are on their way."""
+        return len(self._open)
+
+    def arrived(self, message: frames.Frame, flights: Mapping[int, Flight]) -> None:
+        """A frame about calls or models; `flights` are the batches that the worker has, by number. Raises what
+        `frames.MALFORMED` lists."""
+        if message.kind == frames.CALL:
+            if not self._closed:
+                self._begin(message, flights)
+        elif message.kind == frames.QUESTION:
+            self._ask(message)
+        elif (call := self._open.get(message.batch)) is not None:  # else it has been answered meanwhile
+            if message.kind == frames.CREDIT:
+                call.credited(*message.unpack(frames.NUMBER))
+            elif message.kind == frames.CANCEL_CALL and message.flags & frames.LET_RUN:
+                self._forget(call)
+                call.leave()
+            elif message.kind == frames.CANCEL_CALL:
+                self.port.cancel(call.key)
+
+    # ---- inference
+
+    def _begin(self, message: frames.Frame, flights: Mapping[int, Flight]) -> None:
+        try:
+            batch, request = read_call(message)
+        except Error as error:
+            self.send(call_answer_frame(message.batch, error, True))
+            return
+        call = Call(self, message.batch, request)
+        flight = flights.get(batch)
+        if not batch:
+            call.guessed = True
+            flight = next((flight for flight in flights.values() if flight.running), None)
+        self._open[call.number] = call
+        call.key = self.port.infer(request, call)
+        if call.over or flight is None:
+            return
+        call.flight = flight
+        self._bind(call, flight)
+        if self.port.is_queued(call.key):  # one that runs waits for a batch that has only begun
+            self._look(flight)
+
+    def _bind(self, call: Call, flight: Flight) -> None:
+        if flight.calls is None:
+            flight.calls = {}
+            for outer in flight.requests:
+                outer.when_cancelled(partial(self._cancelled, flight))
+        flight.calls[call.number] = call
+        if flight.requests[0].cancelled:
+            self._cancelled(flight)
+
+    def _cancelled(self, flight: Flight) -> None:
+        """The calls of a batch end with it once nobody wants its answers; those of its model's threads go on."""
+        if flight.calls and all(outer.cancelled for outer in flight.requests):
+            for call in [call for call in flight.calls.values() if not call.guessed]:
+                self.port.cancel(call.key)
+
+    def told(self, request: InferRequest, error: Error) -> Error:
+        """The error as the caller reads it (contract P51)."""
+        if not error.refused:
+            return error
+        model = request.model_name
+        if isinstance(error, DecoupledModel):
+            return refused(model, _DECOUPLED.format(model))
+        if not self.port.is_ready(model, request.version):
+            return refused(model, f"Failed for execute the inference request. Model '{model}' is not ready.")
+        return refused(model, error.message)
+
+    def ended(self, call: Call) -> None:
+        self._forget(call)
+        flight = call.flight
+        if flight is not None and flight.running and flight.calls and not self._looking:
+            self._looking = True  # later: whoever answers is not to be called back
+            self._loop.call_soon(self._look_again, flight)
+
+    def _forget(self, call: Call) -> None:
+        self._open.pop(call.number, None)
+        if call.flight is not None and call.flight.calls is not None:
+            call.flight.calls.pop(call.number, None)
+
+    def close(self) -> None:
+        """The worker is gone, or goes: what it called for is cancelled, and nothing more is taken."""
+        self._closed = True
+        calls, self._open = list(self._open.values()), {}
+        for call in calls:
+            call.leave()
+            self.port.cancel(call.key)
+
+    # ---- calls that wait for themselves
+
+    def _look_again(self, flight: Flight) -> None:
+        self._looking = False
+        self._look(flight)
+
+    def _look(self, flight: Flight) -> None:
+        """Refuses calls of this batch until it can go on; where it only seems so, somewhat later."""
+        while is_hopeless(flight, guesses=False):
+            self._refuse(flight, guesses=False)
+        if is_hopeless(flight, guesses=True):
+            self._loop.call_later(GRACE, self._still, flight)
+
+    def _still(self, flight: Flight) -> None:
+        while is_hopeless(flight, guesses=True):
+            self._refuse(flight, guesses=True)
+
+    def _refuse(self, flight: Flight, guesses: bool) -> None:
+        """The last call that was made, since the others waited before it."""
+        call = next(call for call in reversed((flight.calls or {}).values()) if guesses or not call.guessed)
+        model = call.request.model_name
+        self._forget(call)
+        call.leave()
+        self.port.cancel(call.key)
+        self.send(call_answer_frame(call.number, refused(model, _CIRCLE.format(model)), True))
+
+    # ---- models
+
+    def _ask(self, message: frames.Frame) -> None:
+        (number,) = message.unpack(frames.NUMBER)
+        name, done = message.text(), partial(self._reply, number, 1)
+        asker = self._model if self.loading else ""
+        if message.flags == frames.IS_READY:
+            self._tell_ready(name, message.text(), number)
+        elif message.flags == frames.LOAD:
+            config = message.text()
+            files = [(path, bytes(view)) for path, _, _, view in (message.tensor() for _ in range(message.count))]
+            self.port.load(name, config or None, files, asker, done)
+        elif message.flags == frames.UNLOAD:
+            self.port.unload(name, bool(message.count), asker, done)
+        else:
+            raise frames.FrameError(f"{message.flags} is no question")
+
+    def _tell_ready(self, name: str, version: str, number: int) -> None:
+        try:
+            asked = _version(version)
+        except ValueError as error:
+            self._reply(number, 0, Internal(str(error)))
+        else:
+            self._reply(number, int(self.port.is_ready(name, asked)), None)
+
+    def _reply(self, number: int, answer: int, error: Error | None) -> None:
+        if self._closed:
+            return
+        if error is None:
+            self.send(frames.frame(frames.REPLY, [], None, number, answer))
+            return
+        text = f"Failed to process the request for model '{self._name}', message: {error}"
+        self.send(frames.frame(frames.REPLY, [text.encode("utf-8", "replace")], None, number, 0, frames.REFUSAL))
+
+
+class Desk:
+    """The calls of each worker of a backend."""
+
+    def __init__(self, loop: Loop, port: Port) -> None:
+        self._loop = loop
+        self._port = port
+        self._calls: dict[Caller, Calls] = {}
+
+    def open(self, worker: Caller, name: str, model: str) -> Calls:
+        """Before the worker has its order; on the thread that gives it."""
+        calls = self._calls[worker] = Calls(self._port, self._loop, name, model, worker.send)
+        return calls
+
+    def of(self, worker: Caller) -> Calls:
+        return self._calls[worker]
+
+    def close(self, worker: Caller) -> None:
+        """The worker is gone, or was asked to go. Any thread."""
+        calls = self._calls.pop(worker, None)
+        if calls is not None:
+            with suppress(RuntimeError):  # the loop was closed, and with it all that was called
+                self._loop.call_soon_threadsafe(calls.close)
+
+
+_DECOUPLED = (
+    "Model {} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
+    "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled "
+    "models.'"
+)
+_CIRCLE = (
+    "The call would wait for ever: every instance of model '{}' waits itself for a call that this one must be answered "
+    "for. More instances of it may help."
+)
+
+
+def _version(text: str) -> int:
+    """Raises ValueError with the words for the model (contract P30)."""
+    if not text:
+        return -1
+    wrong = f"failed to get model version from specified version string '{text}'"
+    try:
+        version = int(text)
+    except ValueError:
+        raise ValueError(f"{wrong} (details: stol), version should be an integral value > 0") from None
+    if version < 0:
+        raise ValueError(f"{wrong}, version should be an integral value > 0")
+    return version

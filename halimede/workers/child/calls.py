@@ -1,0 +1,301 @@
+"""Calls to other models (contract P28 to P30, P50 to P54): a request out, its answers in, and who waits for them.
+
+Any thread may call, and any number of calls may be on their way. Whoever waits reads for all, as in `channel`; an
+asyncio loop reads when something has arrived. Of batches it knows the number of the one that a call is made for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import lru_cache
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any
+
+from . import frames
+from .channel import Channel
+from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION
+from .requests import InferenceRequest
+from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
+
+if TYPE_CHECKING:
+    import asyncio
+
+CALL = struct.Struct("<QQQqBHI")
+"""The batch that it is made for (0: none), correlation id, timeout (us), version, flags, count of inputs, length of the
+request id."""
+
+NOT_HERE = "BLS is only supported during the 'execute' function."
+_UINT8 = 2
+
+
+def write_call(request: InferenceRequest, model: str, batch: int, meta: list[bytes], tensors: list[Any]) -> None:
+    """Adds a call to the parts of a frame. What describes the form of the request is at the end. Raises struct.error
+    for a number that no request can have."""
+    name = request._id.encode("utf-8", "replace")
+    flags, number, texts = request._flags & SEQUENCE_FLAGS, request._correlation_id, [name, _model_record(model)]
+    if isinstance(number, str):
+        flags |= TEXT_CORRELATION
+        texts.append(frames.text_record(number))
+        number = 0
+    if request._parameters:
+        flags |= ASKED_WITH
+        texts.append(frames.parameters_record(request._parameters))
+    version = getattr(request, "model_version", -1)
+    meta.append(CALL.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
+    meta += texts
+    meta.append(frames.names_record(request._outputs))
+    for tensor in request._inputs:
+        payload = tensor.payload()
+        meta.append(frames.tensor_record(tensor._name, tensor._number, tensor._shape, len(payload)))
+        tensors.append(payload)
+
+
+_model_record = lru_cache(maxsize=256)(frames.text_record)
+
+
+def read_answer(message: frames.Frame) -> InferenceResponse:
+    """The response of a frame; an empty one where it says that no more come. Raises what `frames.MALFORMED` lists."""
+    _, flags, code, outputs, length = message.unpack(ANSWER)
+    if flags & IS_ERROR:
+        return InferenceResponse(error=TritonError(message.raw(length).decode(), ErrorCode(code)))
+    if flags & NOTHING:
+        return InferenceResponse()
+    parameters = message.parameters() if flags & ANSWERED_WITH else None
+    return InferenceResponse([Tensor.received(*message.tensor()) for _ in range(outputs)], None, parameters)
+
+
+class Call:
+    """A call on its way: the answers that have arrived and nobody has taken. `told` is called at each, by whoever
+    reads; `taken` is what the answers read so far cost, `due` from where on the server shall know."""
+
+    __slots__ = ("answers", "due", "number", "taken", "told")
+
+    def __init__(self, number: int, told: Callable[[], None] | None) -> None:
+        self.number = number
+        self.told = told
+        self.answers: deque[frames.Frame] = deque()
+        self.taken = 0
+        self.due = frames.CREDIT_STEP
+
+    def arrived(self, answer: frames.Frame) -> None:
+        self.answers.append(answer)
+        if self.told is not None:
+            self.told()
+
+
+class ResponseIterator:
+    """The responses of one call, each once it is there; all of them again once the last one was taken (contract P50).
+
+    When the last reference goes the inference runs on, and nobody hears of it.
+    """
+
+    __slots__ = ("_at", "_call", "_caller", "_finished", "_line", "_responses")
+
+    def __init__(self, caller: Caller, call: Call) -> None:
+        self._caller = caller
+        self._call = call
+        self._responses: list[InferenceResponse] = []
+        self._at = 0
+        self._finished = False
+        self._line = Lock()
+
+    def __iter__(self) -> ResponseIterator:
+        if self._finished and self._at == len(self._responses):
+            self._at = 0
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        with self._line:
+            if self._at == len(self._responses):
+                if self._finished:
+                    raise StopIteration("Iteration is done for the responses.")
+                answer = self._caller.next_answer(self._call)
+                self._finished = answer.flags & frames.FINISHED != 0
+                self._responses.append(read_answer(answer))
+            self._at += 1
+            return self._responses[self._at - 1]
+
+    def cancel(self) -> None:
+        """Asks for the end of the inference; it says by its last response when it came to one."""
+        if not self._finished:
+            self._caller.cancel(self._call)
+
+    def __del__(self) -> None:
+        if not self._finished:
+            self._caller.leave(self._call)
+
+
+class _Listener:
+    """An asyncio loop that reads while its coroutines wait for answers. On that loop's thread only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
+        self.loop = loop
+        self.thread = get_ident()
+        self._channel = channel
+        self._waiting = 0
+
+    def begin(self) -> None:
+        self._waiting += 1
+        if self._waiting == 1:
+            self.loop.add_reader(self._channel.fileno(), self._channel.read_now)
+
+    def end(self) -> bool:
+        """Whether nobody waits any more."""
+        self._waiting -= 1
+        if not self._waiting and not self.loop.is_closed():
+            self.loop.remove_reader(self._channel.fileno())
+        return not self._waiting
+
+
+class Caller:
+    """Where the calls of this process go. `name` is the model that makes them. After `close`, in `finalize`, there are
+    none: what else is there still is a matter of luck then."""
+
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
+        self._name = name
+        self._batch: ContextVar[int] = ContextVar("batch", default=0)
+        self._listeners: dict[asyncio.AbstractEventLoop, _Listener] = {}
+        self._closed = False
+
+    def serves(self, batch: int) -> None:
+        """What this thread does now, and the coroutines that it starts, is done for this batch."""
+        self._batch.set(batch)
+
+    def close(self) -> None:
+        self._closed = True
+
+    # ---- inference
+
+    def execute(self, request: InferenceRequest, streamed: bool) -> InferenceResponse | ResponseIterator:
+        """The response, which may be an error; or, at once, an iterator over all that come. Raises
+        TritonModelException where the request cannot be sent."""
+        call = self._begin(request, streamed, None)
+        if streamed:
+            return ResponseIterator(self, call)
+        try:
+            self._channel.wait_until(lambda: bool(call.answers))
+        except BaseException:
+            self._give_up(call)
+            raise
+        return read_answer(call.answers.popleft())
+
+    def execute_async(
+        self, request: InferenceRequest, streamed: bool
+    ) -> asyncio.Future[InferenceResponse | ResponseIterator]:
+        """The same for the running loop; an iterator comes with its first response. Who cancels the future cancels the
+        call. Raises RuntimeError where no loop runs."""
+        import asyncio  # most models are not asynchronous
+
+        loop = asyncio.get_running_loop()
+        listener = self._listeners.get(loop) or _Listener(loop, self._channel)
+        future = loop.create_future()
+
+        def settle() -> None:
+            call.told = None
+            if future.done():
+                return
+            try:
+                future.set_result(ResponseIterator(self, call) if streamed else read_answer(call.answers.popleft()))
+            except Exception as error:
+                future.set_exception(error)
+
+        def told() -> None:
+            if get_ident() == listener.thread:
+                settle()
+                return
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(settle)
+
+        def over(_: object) -> None:
+            call.told = None
+            if listener.end():
+                self._listeners.pop(loop, None)
+            if future.cancelled():
+                self._give_up(call)
+
+        call = self._begin(request, streamed, told)
+        self._listeners[loop] = listener
+        listener.begin()
+        future.add_done_callback(over)
+        return future
+
+    def _begin(self, request: InferenceRequest, streamed: bool, told: Callable[[], None] | None) -> Call:
+        if self._closed:
+            raise TritonModelException(NOT_HERE)
+        call = Call(self._channel.new_number(), told)
+        meta: list[bytes] = []
+        tensors: list[Any] = []
+        try:
+            write_call(request, getattr(request, "model_name", self._name), self._batch.get(), meta, tensors)
+        except struct.error as error:
+            raise TritonModelException(f"The inference request cannot be sent: {error}") from error
+        self._channel.expect(call.number, call.arrived)
+        flags = frames.STREAMED if streamed else 0
+        self._channel.send(frames.frame(frames.CALL, meta, tensors, call.number, 1, flags))
+        return call
+
+    def next_answer(self, call: Call) -> frames.Frame:
+        """Blocks until there is one. The server is told from time to time what was taken."""
+        if not call.answers:
+            self._channel.wait_until(lambda: bool(call.answers))
+        answer = call.answers.popleft()
+        call.taken += frames.cost(len(answer.data), 0)
+        if call.taken >= call.due and not answer.flags & frames.FINISHED:
+            call.due = call.taken + frames.CREDIT_STEP
+            self._channel.send(frames.frame(frames.CREDIT, [frames.NUMBER.pack(call.taken)], None, call.number))
+        return answer
+
+    def cancel(self, call: Call) -> None:
+        with suppress(OSError):  # the server is gone
+            self._channel.send(frames.frame(frames.CANCEL_CALL, [], None, call.number))
+
+    def _give_up(self, call: Call) -> None:
+        self._channel.expect_no_more(call.number)
+        self.cancel(call)
+
+    def leave(self, call: Call) -> None:
+        """Nobody will read the answers any more. Called by a finaliser."""
+        self._channel.expect_no_more(call.number)
+        with suppress(OSError):
+            self._channel.send_from_finaliser(
+                frames.frame(frames.CANCEL_CALL, [], None, call.number, 0, frames.LET_RUN)
+            )
+
+    # ---- models
+
+    def load_model(self, model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+        """Blocks until the model serves. Raises TritonModelException."""
+        if not isinstance(model_name, str) or not isinstance(config, str):
+            raise TypeError("load_model(model_name: str, config: str = '', files: dict = None)")
+        if files is not None and not isinstance(files, dict):
+            raise TritonModelException(
+                f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+            )
+        meta, contents = [frames.text_record(config)], []
+        for path, content in (files or {}).items():
+            contents.append(bytes(content))
+            meta.append(frames.tensor_record(path, _UINT8, (len(content),), len(content)))
+        self._ask(frames.LOAD, "Failed to load model: ", model_name, meta, contents, len(contents))
+
+    def unload_model(self, model_name: str, unload_dependents: bool = False) -> None:
+        """Returns when the model takes no more requests. Raises TritonModelException."""
+        self._ask(frames.UNLOAD, "Failed to unload model: ", model_name, [], [], int(bool(unload_dependents)))
+
+    def is_model_ready(self, model_name: str, model_version: str = "") -> bool:
+        """Raises TritonModelException for a version that is no number."""
+        version = frames.text_record(model_version)
+        return bool(self._ask(frames.IS_READY, "Failed to check model readiness: ", model_name, [version], []))
+
+    def _ask(self, what: int, failed: str, name: str, meta: list[bytes], contents: list[bytes], index: int = 0) -> int:
+        if self._closed:
+            raise TritonModelException(failed + "the model is being unloaded")
+        reply = self._channel.question(what, 0, index, [frames.text_record(name), *meta], contents)
+        if reply.flags & frames.REFUSAL:
+            raise TritonModelException(failed + reply.rest().decode())
+        answer: int = reply.count
+        return answer

@@ -1,0 +1,40 @@
+"""All worker processes of a backend: none is started when it closes, and none is left then.
+
+Any thread.
+"""
+
+from halimede.errors import Internal, Unavailable
+from halimede.workers.process import Process
+from halimede.workers.worker import Worker
+
+
+class Workers:
+    """Starts them and knows them until they are forgotten."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._known: set[Worker] = set()
+
+    def spawn(self) -> Worker:
+        """A worker without an order. Raises Internal where the system gives no process, Unavailable at the end."""
+        try:
+            worker = Worker(Process())
+        except OSError as error:
+            raise Internal(f"Failed to start a worker process: {error}") from error
+        self._known.add(worker)
+        if self.closed:  # asked after it is known: who closes kills what is known then
+            worker.kill()
+            self.forget(worker)
+            raise Unavailable("the server is exiting")
+        return worker
+
+    def forget(self, worker: Worker) -> None:
+        """It is gone, or somebody else sees to its end."""
+        self._known.discard(worker)
+
+    def close(self) -> None:
+        """Kills what is left, and starts none any more."""
+        self.closed = True
+        for worker in list(self._known):
+            worker.kill()
+        self._known.clear()

@@ -1,0 +1,341 @@
+#!/usr/bin/env python3
+"""Kills worker processes of a Python model while clients use it: is every request answered, and is nothing left?
+
+    python -m tools.soak_workers [--kills 1000] [--seed N] [--instances 8] [--clients 12] [--json FILE]
+
+Starts `halimede serve` on free ports of 127.0.0.1 with a model of several instances that returns its input. Clients ask
+it without a pause. While at least half of the workers are there, `kill -9` meets one after the other by lot, those that
+are just being started too.
+
+It passes when all of this holds:
+- every request was answered: its own numbers, or status 500 with the words for a worker that died;
+- at the end all instances serve again, and no process is a zombie for longer than a second;
+- the server has as many processes as before, no more threads and descriptors, and nothing in /dev/shm at any look;
+- its own memory grows by less than --most-growth MiB in the second half of the kills;
+- SIGTERM ends it with status 0, and nothing of it is left.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tools.versus import free_ports, tree
+
+ROOT = Path(__file__).resolve().parent.parent
+START_SECONDS, STOP_SECONDS, SETTLE_SECONDS, REQUEST_SECONDS = 60.0, 30.0, 60.0, 30.0
+PAUSE_SECONDS = 0.3
+"""The longest pause between two kills; a start takes about half of it."""
+ZOMBIE_SECONDS = 1.0
+"""How long a process that ended may wait for somebody to look, on a machine that has a lot to do."""
+MIB = 1 << 20
+UNHEALTHY = re.compile(r"Stub process 'echo_0_\d+' is not healthy\.")
+
+_MODEL = """import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(request) for request in requests]
+
+
+def answer(request):
+    tensor = pb_utils.get_input_tensor_by_name(request, "X")
+    return pb_utils.InferenceResponse([pb_utils.Tensor("Y", tensor.as_numpy())])
+"""
+
+
+def write_model(repository: Path, instances: int) -> None:
+    version = repository / "echo" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(_MODEL)
+    (version.parent / "config.pbtxt").write_text(
+        'backend: "python"\n'
+        "input [ { name: 'X' data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
+        "output [ { name: 'Y' data_type: TYPE_INT32 dims: [ -1 ] } ]\n"
+        f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]\n"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the server has: processes (itself too), threads and descriptors of its own."""
+
+    processes: int
+    threads: int
+    descriptors: int
+
+
+class Server:
+    """The server from its start to its end."""
+
+    def __init__(self, folder: Path, instances: int) -> None:
+        self.http, grpc, metrics = free_ports(3)
+        self.log = folder / "server.log"
+        write_model(folder / "models", instances)
+        addresses = [f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")]
+        ports = [f"--http-port={self.http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+        command = [sys.executable, "-m", "halimede", "serve", f"--model-repository={folder / 'models'}"]
+        self.metrics = metrics
+        with self.log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                [*command, *addresses, *ports], stdout=sink, stderr=sink, cwd=ROOT, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: self._process.poll() is not None or self._is_ready(), START_SECONDS)
+        if self._process.poll() is not None:
+            raise RuntimeError("the server did not come up")
+
+    def _is_ready(self) -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready"):
+            return True
+        return False
+
+    def restarts(self) -> int:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics") as answer:
+            found = re.search(r"^halimede_worker_restarts_total\{.*\} (\d+)", answer.read().decode(), re.MULTILINE)
+        return int(found[1]) if found else -1
+
+    def workers(self) -> list[int]:
+        return tree(self.pid)[1:]
+
+    def state(self) -> State:
+        return State(
+            len(tree(self.pid)),
+            len(list(Path(f"/proc/{self.pid}/task").iterdir())),
+            len(list(Path(f"/proc/{self.pid}/fd").iterdir())),
+        )
+
+    def shared_memory(self) -> int:
+        """How many of its processes have something of /dev/shm mapped."""
+        return sum("/dev/shm/" in _read(f"/proc/{pid}/maps") for pid in tree(self.pid))
+
+    def memory(self) -> int:
+        """Bytes of its own, without the workers."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def zombies(self) -> list[int]:
+        """Workers that ended and that nobody has waited for."""
+        return [pid for pid in self.workers() if _is_zombie(pid)]
+
+    def stop(self) -> tuple[int | None, int]:
+        """Asks it to end; its exit status (None: it did not end), and how many of its processes are left."""
+        members = tree(self.pid)
+        self._process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_SECONDS)
+        return self._process.poll(), sum(Path(f"/proc/{pid}").exists() for pid in members)
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(STOP_SECONDS)
+
+
+def _is_zombie(pid: int) -> bool:
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] == ["Z"]
+
+
+def _read(path: str) -> str:
+    """Nothing where the process has ended."""
+    with suppress(OSError):
+        return Path(path).read_text()
+    return ""
+
+
+def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Whether it came to hold in that time."""
+    limit = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the clients met. Each of them has its own."""
+
+    answered: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+class Client(threading.Thread):
+    """Asks until it is told to end."""
+
+    def __init__(self, port: int, seed: str, over: threading.Event) -> None:
+        super().__init__(name=f"client {seed}", daemon=True)
+        self.tally = Tally()
+        self._lot = random.Random(seed)
+        self._over = over
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_SECONDS)
+
+    def run(self) -> None:
+        while not self._over.is_set():
+            numbers = [self._lot.randrange(1 << 30) for _ in range(self._lot.randint(1, 16))]
+            try:
+                self._ask(numbers)
+            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+                self.tally.wrong.append(f"{type(error).__name__}: {error}")
+                self._connection.close()
+        self._connection.close()
+
+    def _ask(self, numbers: list[int]) -> None:
+        document = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [len(numbers)], "data": numbers}]}
+        self._connection.request("POST", "/v2/models/echo/infer", json.dumps(document))
+        answer = self._connection.getresponse()
+        said = json.loads(answer.read())
+        if answer.status == 200 and said["outputs"][0]["data"] == numbers:
+            self.tally.answered += 1
+        elif answer.status == 500 and UNHEALTHY.fullmatch(said["error"]):
+            self.tally.refused += 1
+        else:
+            self.tally.wrong.append(f"{answer.status}: {str(said)[:300]}")
+
+
+def kill_workers(server: Server, times: int, least: int, lot: random.Random) -> tuple[Counter[str], list[int]]:
+    """Kills one after the other, while there are at least so many; what was seen, and the server's memory meanwhile."""
+    seen: Counter[str] = Counter()
+    memory: list[int] = []
+    suspects: dict[int, float] = {}
+    while seen["kills"] < times:
+        time.sleep(lot.uniform(0.0, PAUSE_SECONDS))
+        zombies, now = server.zombies(), time.monotonic()
+        suspects = {pid: suspects.get(pid, now) for pid in zombies}
+        seen["zombies"] += sum(now - since > ZOMBIE_SECONDS for since in suspects.values())
+        workers = [pid for pid in server.workers() if pid not in zombies]
+        if len(workers) < least:
+            continue
+        seen["shared_memory"] += server.shared_memory()
+        with suppress(ProcessLookupError):
+            os.kill(lot.choice(workers), signal.SIGKILL)
+            seen["kills"] += 1
+        memory.append(server.memory())
+    return seen, memory
+
+
+def growth(memory: list[int]) -> float:
+    """MiB by which the lowest of the last quarter is above the lowest of the third."""
+    quarter = max(1, len(memory) // 4)
+    return (min(memory[-quarter:]) - min(memory[-2 * quarter : -quarter] or memory)) / MIB
+
+
+def soak(server: Server, options: argparse.Namespace) -> dict[str, object]:
+    """The whole of it; what is to be told."""
+    lot, over = random.Random(options.seed), threading.Event()
+    clients = [Client(server.http, f"{options.seed}-{number}", over) for number in range(options.clients)]
+    for client in clients:
+        client.start()
+    wait_until(lambda: all(client.tally.answered for client in clients), START_SECONDS)
+    before, began = server.state(), time.monotonic()
+    seen, memory = kill_workers(server, options.kills, options.instances // 2, lot)
+    took = time.monotonic() - began
+    settled = wait_until(lambda: _has_settled(server, before), SETTLE_SECONDS)
+    after = server.state()
+    over.set()
+    for client in clients:
+        client.join(REQUEST_SECONDS)
+    tallies = [client.tally for client in clients]
+    return {
+        "seconds": round(took, 1),
+        "kills": seen["kills"],
+        "restarts": server.restarts(),
+        "answered": sum(tally.answered for tally in tallies),
+        "failed_in_flight": sum(tally.refused for tally in tallies),
+        "wrong": [words for tally in tallies for words in tally.wrong],
+        "unfinished": sum(client.is_alive() for client in clients),
+        "zombies": seen["zombies"],
+        "shared_memory": seen["shared_memory"],
+        "settled": settled,
+        "before": asdict(before),
+        "after": asdict(after),
+        "memory_mib": [round(size / MIB, 1) for size in memory],
+        "growth_mib": round(growth(memory), 2),
+    }
+
+
+def _has_settled(server: Server, before: State) -> bool:
+    now = server.state()
+    return (
+        now.processes == before.processes
+        and now.threads <= before.threads
+        and now.descriptors <= before.descriptors
+        and not server.zombies()
+    )
+
+
+def verdict(told: dict[str, object], most_growth: float) -> list[str]:
+    """What fell short, in words."""
+    wrong, rise = told["wrong"], told["growth_mib"]
+    assert isinstance(wrong, list)
+    assert isinstance(rise, float)
+    rules = (
+        (not wrong, f"{len(wrong)} wrong answers, such as {wrong[:3]}"),
+        (not told["unfinished"], f"{told['unfinished']} clients still wait"),
+        (not told["zombies"], f"{told['zombies']} zombies"),
+        (not told["shared_memory"], f"{told['shared_memory']} times something in /dev/shm"),
+        (told["settled"], f"not as before: {told['before']}, then {told['after']}"),
+        (told["answered"] and told["restarts"], "nothing was answered, or no worker started again"),
+        (rise < most_growth, f"memory grew by {rise} MiB"),
+        (told["exit_status"] == 0, f"exit status {told['exit_status']} after SIGTERM"),
+        (not told["processes_left"], f"{told['processes_left']} processes left"),
+    )
+    return [words for holds, words in rules if not holds]
+
+
+def main() -> int:
+    """0 where it passed, 1 where it did not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--instances", type=int, default=8)
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--most-growth", type=float, default=8.0, help="of the server's own memory, in MiB")
+    parser.add_argument("--json", help="keep the figures in this file")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="soak-workers-") as folder:
+        server = Server(Path(folder), options.instances)
+        try:
+            server.wait_until_ready()
+            told = soak(server, options)
+            told["exit_status"], told["processes_left"] = server.stop()
+        except (RuntimeError, OSError) as error:
+            print(f"soak: {type(error).__name__}: {error}; the server said: ...{server.log.read_text()[-2000:]}")
+            return 1
+        finally:
+            server.kill()
+    if options.json:
+        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
+    short = verdict(told, options.most_growth)
+    print(
+        f"soak of {told['kills']} kills in {told['seconds']} s: {told['answered']} answered, "
+        f"{told['failed_in_flight']} failed with their worker, {told['restarts']} restarts, "
+        f"memory {told['growth_mib']:+} MiB: {'; '.join(short) if short else 'PASSED'}"
+    )
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
