@@ -29,6 +29,8 @@ MAX_HEAD_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 14
 """Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
 MAX_CHUNKS = 65536
+MAX_CHUNKED_BYTES = (1 << 31) - 1
+"""Of a body whose size is not told beforehand, which might never end; as much as a message of gRPC may have (G15)."""
 MAX_WAITING = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
 
@@ -179,6 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         self._between = True
         self._in_head = True
         self._chunks = 0
+        self._chunked_bytes = 0
         self._chunk_filled = False
         self._owes_continue = False
 
@@ -290,15 +293,22 @@ class Connection(asyncio.BufferedProtocol):
     def on_body(self, part: bytes) -> None:
         self._silent_bytes = 0
         self._chunk_filled = True
-        if not self._ending:
-            self._parts.append(part)
+        if self._ending:
+            return
+        self._parts.append(part)
+        self._chunked_bytes += len(part)
+        if self._chunked_bytes > MAX_CHUNKED_BYTES:
+            self._refuse(f"Chunked request body exceeds maximum of {MAX_CHUNKED_BYTES} bytes.")
 
     def on_chunk_complete(self) -> None:
         if self._chunk_filled:
             self._chunk_filled = False
             self._chunks += 1
             if self._chunks > MAX_CHUNKS and not self._ending:
-                self._too_many_chunks()
+                self._refuse(
+                    f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
+                    "Send fewer or larger HTTP chunks."
+                )
 
     def on_message_complete(self) -> None:
         if not self._parser.should_upgrade():
@@ -371,11 +381,9 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
 
-    def _too_many_chunks(self) -> None:
-        """Contract H16. Behind a request that is not answered yet the connection only ends."""
-        text = (
-            f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. Send fewer or larger HTTP chunks."
-        )
+    def _refuse(self, text: str) -> None:
+        """The body that comes is too much (contract H16). Behind a request that is not answered yet the connection only
+        ends."""
         self._parts.clear()
         self._ending = True
         if self._current is None:

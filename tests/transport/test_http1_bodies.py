@@ -183,6 +183,24 @@ def test_chunks_of_one_request_do_not_count_for_the_next() -> None:
     assert [answer.status for answer in client.answers] == [200, 200]
 
 
+@pytest.mark.parametrize("size", [10, 1000])
+def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within a single chunk, of which no end is ever seen."""
+    monkeypatch.setattr("halimede.transport.http1.MAX_CHUNKED_BYTES", 100_000)
+    client = Client()
+    client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    if size == 1000:
+        client.send(b"7fffffff\r\n")
+    for _ in range(100_000 // size):
+        client.send(b"x" * size if size == 1000 else b"a\r\n" + b"x" * size + b"\r\n")
+    assert not client.answers
+    client.send(b"x" if size == 1000 else b"1\r\nx\r\n")
+    (answer,) = client.answers
+    assert (answer.status, answer.field("Connection")) == (400, "close")
+    assert answer.body == b'{"error":"Chunked request body exceeds maximum of 100000 bytes."}'
+    assert not client.exchanges
+
+
 # 100-continue.
 
 
