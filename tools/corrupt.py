@@ -35,14 +35,12 @@ from typing import Any
 from tools.corrupt_corpus import MODELS, REFUSED, REFUSED_CALLS, REGION_BYTES, Corpus, HttpCase, register
 from tools.corrupt_peers import Seen, fire
 from tools.corrupt_shots import Shot, as_it_is, shot
-from tools.soak import MIB, Server, idle
+from tools.soak import AT_ONCE, MIB, Server, idle
 
 FLAGS = (
     *("--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true"),
     *("--http-header-forward-pattern=^x-", "--grpc-header-forward-pattern=^x-"),
 )
-AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Has glibc give memory back when it is freed: large requests leave nothing behind, so what grows is the server."""
 BATCH, CONNECTIONS = 250, 24
 SHOWN = 20
 PROBES = ("infer json", "infer binary", "get /v2/models/stats", "ModelInfer typed", "Health")

@@ -49,6 +49,8 @@ MODELS = {
 }
 START_SECONDS, STOP_SECONDS, SETTLE_SECONDS = 60.0, 60.0, 30.0
 MIB = 1 << 20
+AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""Has glibc give memory back when it is freed: large requests leave nothing behind, so what grows is the server."""
 QUIET_SECONDS, IDLE_LIMIT = 0.05, 5.0
 PARTS = 10
 ROUNDS_BEFORE = 3
@@ -293,7 +295,7 @@ def main() -> int:
     options, tally = parse(), Tally()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        server = Server(Path(folder))
+        server = Server(Path(folder), environment=AT_ONCE)
         try:
             server.wait_until_ready()
             told = asyncio.run(load(server, options, tally))
