@@ -6,10 +6,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 REPOSITORY := examples/model_repository
 RESULTS := bench/results
+FRAMEWORKS := .cache/frameworks
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve test test-environments test-torch unit check format conformance rows bench soak profile demo clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -19,6 +20,12 @@ serve: demo ## set up, build the demo models, serve them on ports 8000, 8001 and
 
 test: $(VENV)/.dev ## all tests
 	$(BIN)/python -m pytest
+
+test-environments: $(VENV)/.dev ## Python models in an environment of each Python that this machine has
+	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py
+
+test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## Python models with torch and jax (fetches more than a gigabyte)
+	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
 
 unit: $(VENV)/.dev ## the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
@@ -48,6 +55,7 @@ bench: $(VENV)/.bench ## speed beside the real server: a table and a plot in ben
 soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, then ten minutes of everything, with users that leave at any point
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
 	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
+	HALIMEDE_TENSOR_BYTES=1073741824 $(BIN)/python -m pytest -q tests/compat/test_python_large.py
 	$(BIN)/python -m tools.soak --json $(RESULTS)/soak.json
 
 profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/
@@ -72,6 +80,15 @@ $(VENV)/.dev: $(VENV)/.demo
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing the tools for plots and profiles ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
+	@touch $@
+
+# For the models of both servers, so without numpy, of which each has its own.
+$(FRAMEWORKS)/.ready: $(VENV)/.dev
+	@echo "Installing torch and jax in $(FRAMEWORKS) ..."
+	@rm -rf $(FRAMEWORKS)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) torch==2.13.0
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) --upgrade --no-deps \
+	  jax==0.4.38 jaxlib==0.4.38 ml_dtypes==0.4.1 opt_einsum==3.4.0 scipy==1.13.1
 	@touch $@
 
 clean: ## remove what the targets made, except the virtual environment

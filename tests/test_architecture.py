@@ -25,21 +25,25 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "errors": "",
             "tensors": "errors",
             "requests": "tensors errors",
+            "custom_metrics": "errors",
             "options": "errors",
             "platform": "errors",
             "config": "tensors errors",
             "scheduling": "requests tensors errors",
-            "workers": "workers.child requests tensors errors platform",
+            "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
             "backends": "config workers workers.child requests tensors errors platform",
             "models": "scheduling backends config requests tensors errors platform",
+            "cache": "requests tensors errors",
             "service.port": "requests tensors errors",
-            "service": "service.port models scheduling backends config options requests tensors errors platform "
-            "version",
+            "service": "service.port cache models scheduling backends config options custom_metrics requests tensors "
+            "errors platform version",
             "wire": "service.port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "service.port wire transport requests tensors errors",
-            "cli": "front service service.port transport models config options tensors errors platform version",
+            "develop": "service service.port wire models config options requests tensors errors",
+            "cli": "develop front service service.port transport models config options requests tensors errors "
+            "platform version",
             "main": "cli",
             "version": "",
         }.items()
@@ -53,6 +57,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "hpack": "transport.http2.headers",
+            "redis": "cache.redis",
             "httptools": "transport.http1",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnxruntime backends.onnxruntime_session",
@@ -62,7 +67,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors scheduling backends wire transport workers service.classification",
+            "numpy": "tensors scheduling backends wire transport workers service.classification develop",
         }.items()
     }
 )
@@ -142,7 +147,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "service" in below}
-    assert users == {"cli"}
+    assert users == {"cli", "develop"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)

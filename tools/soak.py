@@ -139,7 +139,7 @@ class Server:
     def errors_told(self) -> list[str]:
         """Lines of the error level, but for those of the model that is there to raise."""
         return [
-            line for line in self.log.read_text().splitlines() if re.match(r"E\d{4} ", line) and "'raises_" not in line
+            line for line in self.log.read_text().splitlines() if re.match(r"E\d{4} ", line) and "'raises" not in line
         ]
 
     def stop(self) -> tuple[int | None, int]:

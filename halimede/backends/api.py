@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from halimede.config.model_config import Description, InstanceKind, ModelConfig
 from halimede.errors import Error
+from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import Tensor
 
@@ -89,6 +90,11 @@ class Responses(Protocol):
         than the two marks above (a worker process)."""
         ...
 
+    def promise(self, later: Collection[int]) -> None:
+        """These requests of a model that is not decoupled get their one answer after `execute` returned, by a final
+        `send` or `fail`. Called by `execute` itself, where it is the server that says `finished`."""
+        ...
+
     def finished(self, later: Collection[int] = ()) -> None:
         """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
         where the model's placement is LOOP, then by the backend, on the loop.
@@ -141,15 +147,47 @@ class Supervised(Protocol):
         ...
 
 
+class Thread(Protocol):
+    """Does what it is given, in order."""
+
+    def submit(self, work: Callable[[], None]) -> None: ...
+
+
+class OnItsThread(Protocol):
+    """An instance that has a thread of its own, on which it was made: `execute` is called there."""
+
+    @property
+    def thread(self) -> Thread: ...
+
+
+@runtime_checkable
+class SelfAssessing(Protocol):
+    """An instance whose model may have a say in its readiness (contract P9). On the event loop."""
+
+    @property
+    def has_a_say(self) -> bool: ...
+    def ask_ready(self, done: Callable[[bool], None], /) -> None:
+        """Tells `done` once what the model says, within seconds, possibly before this returns; False where the instance
+        is not healthy."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class InstancePlace:
-    """Name, kind and device of an instance to create, and its number among all instances of the model version."""
+    """Name, kind and device of an instance to create, and its number among all instances of the model version.
+
+    A `passive` one is given no batch. It is created by a thread for which `host` is in force; threads and processes
+    that are started for it later shall have it too. `host_policy` is the name that its group gives, or empty.
+    """
 
     name: str
     kind: InstanceKind
     device_id: int
     index: int
     total: int
+    passive: bool = False
+    host_policy: str = ""
+    host: HostPolicy = ANYWHERE
 
 
 class BackendModel(Protocol):
@@ -172,11 +210,13 @@ class BackendModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """Where a model lies: its directory in the repository, the version directory, and the version's number."""
+    """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
+    the file that runs it where a Python-based backend serves it (contract R83)."""
 
     model: Path
     version: Path
     number: int
+    code: Path | None = None
 
 
 class Backend(Protocol):

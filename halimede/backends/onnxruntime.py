@@ -198,24 +198,26 @@ class BoundRun:
 
 
 class OnnxModel:
-    """A version of an ONNX model: one session per device that it runs on."""
+    """A version of an ONNX model: one session per device and host policy. `open_on` opens one, on the cores of the
+    calling thread."""
 
     placement = Placement.THREAD
     inline_safe = True
 
-    def __init__(self, config: ModelConfig, open_on: Callable[[int | None], tuple[Any, SessionPlan]]) -> None:
+    def __init__(self, config: ModelConfig, open_on: Callable[[int | None, str], tuple[Any, SessionPlan]]) -> None:
         self._config = config
         self._open_on = open_on
-        self._sessions: dict[int | None, tuple[Any, SessionPlan]] = {}
+        self._sessions: dict[tuple[int | None, str], tuple[Any, SessionPlan]] = {}
 
-    def session(self, device: int | None) -> tuple[Any, SessionPlan]:
-        """The session of a GPU, or of the CPU (None), opened at first need."""
-        if device not in self._sessions:
-            self._sessions[device] = self._open_on(device)
-        return self._sessions[device]
+    def session(self, device: int | None, host_policy: str = "") -> tuple[Any, SessionPlan]:
+        """The session of a GPU, or of the CPU (None), for the groups that name this policy, opened at first need."""
+        key = (device, host_policy)
+        if key not in self._sessions:
+            self._sessions[key] = self._open_on(device, host_policy)
+        return self._sessions[key]
 
     def create_instance(self, place: InstancePlace) -> OnnxInstance:
-        session, plan = self.session(place.device_id if place.kind is InstanceKind.GPU else None)
+        session, plan = self.session(place.device_id if place.kind is InstanceKind.GPU else None, place.host_policy)
         return OnnxInstance(self._config, session, run_options(plan))
 
     def close(self) -> None:
@@ -258,16 +260,16 @@ class OnnxRuntimeBackend:
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
         """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
         path = find_file(folder, config.model_filename, config.name)
-        instances = sum(group.count * max(1, len(group.gpus)) for group in config.instance_groups)
         parameters = _of_model(config.name, config.parameters)
 
-        def open_on(device: int | None) -> tuple[Any, SessionPlan]:
+        def open_on(device: int | None, host_policy: str) -> tuple[Any, SessionPlan]:
             level = config.graph_optimization_level
+            instances = max(1, config.instances_beside(host_policy))
             plan = plan_session(parameters, self._settings, level, instances, device)
             return self._take(path, plan) or open_session(path, plan), plan
 
         model = OnnxModel(config, open_on)
-        session, _ = model.session(_first_device(config.instance_groups))
+        session, _ = model.session(_first_device(config.instance_groups), config.instance_groups[0].host_policy)
         check(config, describe_session(session, path, config.name))
         datatypes = {spec.datatype for spec in (*config.inputs, *config.outputs)}
         if BF16 in datatypes and any(spec.datatype is BYTES for spec in config.inputs):

@@ -3,7 +3,6 @@
 Knows the runtime and its options (contract R75), and nothing of instances or batches. Blocks; called on load threads.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime_ranks import unknown_ranks
 from halimede.config.model_config import DescribedTensor, Description
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, DataType
 
 _DATATYPES: Mapping[str, DataType] = MappingProxyType(
@@ -87,8 +87,9 @@ _ALLOCATOR = "session.use_device_allocator_for_initializers"
 class SessionPlan:
     """How to build a session. Equal plans for the same file give interchangeable sessions.
 
-    `device` is a GPU, None for the CPU. `intra_threads` and `inter_threads` as ONNX Runtime counts them: 1 is the
-    calling thread alone, 0 the runtime's own choice. `run_entries` are settings of each run.
+    `device` is a GPU, None for the CPU. `cores` are those that its threads may use. `intra_threads` and `inter_threads`
+    as ONNX Runtime counts them: 1 is the calling thread alone, 0 the runtime's own choice. `run_entries` are settings
+    of each run.
     """
 
     device: int | None = None
@@ -102,6 +103,7 @@ class SessionPlan:
     entries: tuple[tuple[str, str], ...] = ()
     run_entries: tuple[tuple[str, str], ...] = ()
     cuda: tuple[tuple[str, str], ...] = ()
+    cores: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,6 @@ class Settings:
         return default if word is None else word == "1"
 
 
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def thread_budget(cores: int, instances: int) -> int:
     """Intra-op threads of the session that `instances` share: the callers and the pool's workers (one less than the
     count) together are as many threads as there are cores (contract D11)."""
@@ -153,7 +148,8 @@ def plan_session(
     """The plan for a model from its parameters and `--backend-config` (contract R75): a model's own thread count wins,
     then the backend's, then a share of the cores. Raises Invalid for a value that means nothing."""
     global_pool = backend.switch("enable-global-threadpool", False)
-    threads = thread_budget(available_cores(), instances)
+    cores = available_cores()
+    threads = thread_budget(len(cores), instances)
     parallel = model.switch("execution_mode", False)
     intra = _first(model.number("intra_op_thread_count"), backend.number("intra_op_thread_count"), threads)
     inter_default = threads if parallel else 1
@@ -171,6 +167,7 @@ def plan_session(
         entries=() if allocator is None else ((_ALLOCATOR, allocator),),
         run_entries=tuple((key, model.values[key]) for key in (_SHRINKAGE,) if key in model.values),
         cuda=() if device is None else _cuda_options(model, device),
+        cores=cores,
     )
 
 

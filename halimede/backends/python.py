@@ -9,26 +9,37 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
 from halimede.backends.api import Batch, BatchedRequest, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.python_settings import execution_limit, parse_settings
+from halimede.backends.python_in_process import InProcess, InProcessModel
+from halimede.backends.python_orders import start_order, where
+from halimede.backends.python_settings import (
+    ENVIRONMENT,
+    cpu_threads,
+    execution_limit,
+    parse_settings,
+    runs_in_process,
+    warn_of_own_stub,
+)
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.errors import Error, Internal, Invalid
+from halimede.platform.hosts import available_cores
 from halimede.tensors import Buffer
 from halimede.workers.calls import Call, Calls, Desk, Nobody, Port
 from halimede.workers.child import frames
+from halimede.workers.environments import Environments
 from halimede.workers.limit import ExecutionLimit
 from halimede.workers.messages import Answer, read_answers, requests_frame
 from halimede.workers.pool import Workers
+from halimede.workers.process import OWN, Interpreter
 from halimede.workers.supervisor import Supervisor
 from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
 
 log = logging.getLogger(__name__)
-
-_DEFAULT_FILENAME = "model.py"
 
 
 class _Flight:
@@ -128,6 +139,20 @@ class PythonInstance:
     @property
     def restarts(self) -> int:
         return self._supervisor.count
+
+    @property
+    def has_a_say(self) -> bool:
+        return self._worker.readiness is not None
+
+    def ask_ready(self, done: Callable[[bool], None]) -> None:
+        """Asks the model (contract P9), beside what it executes."""
+        readiness = self._worker.readiness
+        if not self.healthy:
+            done(False)
+        elif readiness is None:
+            done(True)
+        else:
+            readiness.ask(done)
 
     def listen(self) -> None:
         """Lets the loop take over the worker, which has initialized its model."""
@@ -299,39 +324,29 @@ class PythonModel:
     placement = Placement.LOOP
     inline_safe = False
 
-    def __init__(self, backend: "PythonBackend", config: ModelConfig, folder: ModelFolder, limit: float) -> None:
+    def __init__(
+        self,
+        backend: "PythonBackend",
+        config: ModelConfig,
+        folder: ModelFolder,
+        limit: float,
+        interpreter: Interpreter,
+    ) -> None:
         self._backend = backend
         self._config = config
         self._folder = folder
         self._limit = limit
+        self._interpreter = interpreter
 
     def create_instance(self, place: InstancePlace) -> PythonInstance:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
-        config = self._config
-        args = {
-            "model_config": config.json,
-            "model_instance_kind": place.kind.value,
-            "model_instance_name": place.name,
-            "model_instance_device_id": str(place.device_id),
-            "model_repository": str(self._folder.model),
-            "model_version": str(self._folder.number),
-            "model_name": config.name,
-        }
-        order = {**_where(self._folder, config.model_filename), "args": args, "decoupled": config.decoupled}
-        return self._backend.start_instance(order, place.name, self._limit)
+        order = start_order(self._config, self._folder, place)
+        threads = cpu_threads(self._config, place, len(available_cores()))
+        interpreter = replace(self._interpreter, host=place.host, threads=threads)
+        return self._backend.start_instance(order, place.name, self._limit, interpreter)
 
     def close(self) -> None:
         """Nothing of its own: instances are closed one by one."""
-
-
-def _where(folder: ModelFolder, filename: str) -> dict[str, Any]:
-    """The part of an order that says which file to import."""
-    return {
-        "directory": str(folder.model),
-        "version": folder.version.name,
-        "filename": filename or _DEFAULT_FILENAME,
-        "name": folder.model.name,
-    }
 
 
 class PythonBackend:
@@ -346,6 +361,8 @@ class PythonBackend:
         self._desk = Desk(loop, port or Nobody())
         self._settings = parse_settings(settings)
         self._workers = Workers()
+        self._in_process = InProcess(loop, self._desk, self._settings.finish_limit)
+        self._environments = Environments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
@@ -355,8 +372,9 @@ class PythonBackend:
         R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""
         config = json.loads(config_json)
         name = config.get("name") or folder.model.name
-        order = {**_where(folder, filename), "name": name, "complete": config}
-        worker = self._workers.spawn()
+        order = {**where(folder, filename), "name": name, "complete": config}
+        setting = config.get("parameters", {}).get(ENVIRONMENT, {}).get("string_value", "")
+        worker = self._workers.spawn(self._interpreter(setting, folder))
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
             return completed
@@ -364,22 +382,28 @@ class PythonBackend:
             worker.kill()
             self._workers.forget(worker)
 
-    def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel:
-        """Raises Unsupported for what the configuration asks and this backend does not do."""
-        for parameter in _NOT_SERVED:
-            if parameter in config.parameters:
-                raise Unsupported(
-                    f"model '{config.name}': the parameter '{parameter}' of Python models is not supported"
-                )
+    def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel | InProcessModel:
+        """Raises Invalid for parameters that make no sense, Internal for an environment that does not."""
         force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if force_cpu not in ("yes", "no"):
             raise Invalid(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
-        return PythonModel(self, config, folder, execution_limit(config, self._settings.execution_limit))
+        warn_of_own_stub(config.name, folder.model)
+        limit = execution_limit(config, self._settings.execution_limit)
+        if runs_in_process(config, limit):
+            return InProcessModel(self._in_process, config, folder)
+        interpreter = self._interpreter(config.parameters.get(ENVIRONMENT, ""), folder)
+        return PythonModel(self, config, folder, limit, interpreter)
 
-    def start_instance(self, order: Mapping[str, Any], name: str, limit: float) -> PythonInstance:
+    def _interpreter(self, setting: str, folder: ModelFolder) -> Interpreter:
+        """Raises Internal (contract P71)."""
+        return self._environments.interpreter(setting, folder.model) if setting else OWN
+
+    def start_instance(
+        self, order: Mapping[str, Any], name: str, limit: float, interpreter: Interpreter
+    ) -> PythonInstance:
         """A worker that carried out `order`, listened to by the loop. Raises Internal."""
         teach = partial(self._teach, order, name)
-        supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience)
+        supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(worker, name, self._loop, supervisor, self._desk, limit, self._settings.finish_limit)
         instance.listen()
@@ -388,6 +412,8 @@ class PythonBackend:
     def close(self) -> None:
         """Ends what still runs, such as a worker whose model never finishes its initialize, and starts none again."""
         self._workers.close()
+        self._in_process.close()
+        self._environments.close()
 
     def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """The model may call others from its `initialize` on."""
@@ -422,6 +448,3 @@ def _called(worker: Worker, calls: Calls, message: frames.Frame) -> None:
         calls.arrived(message, {})
     except frames.MALFORMED:
         worker.kill()
-
-
-_NOT_SERVED = ("EXECUTION_ENV_PATH", "EXECUTION")

@@ -1,15 +1,23 @@
 """The settings of the backend `python`, and those that a model has of its own (contract P70).
 
-Pure; called on load threads.
+Called on load threads.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
+from halimede.backends.api import InstancePlace
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
 from halimede.workers.restarts import PATIENCE
+
+log = logging.getLogger(__name__)
+
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+"""The parameter that names a model's own environment (contract P71)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +86,65 @@ def execution_limit(config: ModelConfig, otherwise: float) -> float:
 
 
 _LIMIT = "EXECUTION_TIMEOUT_SECONDS"
+
+
+def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
+    """How many threads libraries for numbers may use in each worker, 0 where that is theirs to decide (contract D11).
+
+    The model's own word, or, where instances share `cores`, what is each one's part of them: a library takes them all,
+    and several that do wait for each other most of the time. Raises Invalid."""
+    text = config.parameters.get(THREADS)
+    if text is None:
+        beside = config.instances_beside(place.host_policy)
+        return max(1, cores // beside) if beside > 1 and not place.passive else 0
+    if not text.isdecimal():
+        raise Invalid(f"model '{config.name}': the parameter '{THREADS}' must be a number of 0 or more, not '{text}'")
+    return int(text)
+
+
+THREADS = "CPU_THREADS"
+
+
+def runs_in_process(config: ModelConfig, limit: float) -> bool:
+    """Whether the model wants to run in the server's own process. `limit` is what `execution_limit` said.
+
+    Raises Invalid for a way that does not exist, and for what cannot be had there: a thread has the server's Python,
+    and nothing ends it."""
+    ways = {"process": False, "in_process": True}
+    text = config.parameters.get(_WAY, "process")
+    if text not in ways:
+        raise Invalid(f"model '{config.name}': the parameter '{_WAY}' must be 'process' or 'in_process', not '{text}'")
+    if not ways[text]:
+        return False
+    asked = ((ENVIRONMENT, ENVIRONMENT in config.parameters), (THREADS, THREADS in config.parameters), (_LIMIT, limit))
+    refused = [name for name, asks in asked if asks]
+    for name in refused:
+        if name in config.parameters:
+            raise Invalid(
+                f"model '{config.name}': the parameter '{name}' needs a process of its own, and cannot be kept with "
+                f"{_WAY} 'in_process'"
+            )
+        log.warning(
+            "model '%s' runs in the server's process: execution-timeout-seconds has no effect on it", config.name
+        )
+    return True
+
+
+_WAY = "EXECUTION"
+
+
+def warn_of_own_stub(model: str, folder: Path) -> None:
+    """Says so in the log where a model brings the original's stub program, built for a Python of its own (contract
+    P73). It speaks another protocol than our workers, and nothing here can run it."""
+    stub = folder / _STUB
+    if stub.exists():
+        log.warning(
+            "model '%s': '%s' is not used: workers are started by a Python, not by a stub. To run the model with "
+            "another Python or other packages, name an environment by the parameter %s",
+            model,
+            stub,
+            ENVIRONMENT,
+        )
+
+
+_STUB = "triton_python_backend_stub"

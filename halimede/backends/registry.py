@@ -12,7 +12,8 @@ from types import MappingProxyType
 from typing import cast
 
 from halimede.backends.api import Backend
-from halimede.errors import Invalid, Unavailable
+from halimede.backends.runtimes import unknown_backend
+from halimede.errors import Unavailable
 from halimede.workers.calls import Port
 
 
@@ -51,9 +52,7 @@ def create_backend(
     """
     entry = table.get(name)
     if entry is None:
-        raise Invalid(
-            f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
-        )
+        raise unknown_backend(name)
     try:
         module = import_module(entry.module)
     except ImportError as error:

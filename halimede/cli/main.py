@@ -12,7 +12,16 @@ from types import MappingProxyType
 
 from halimede import __version__
 from halimede.errors import Error, Unsupported
-from halimede.options import HelpRequested, ServerOptions, VersionRequested, parse, suggestion, usage
+from halimede.options import (
+    HelpRequested,
+    ServerOptions,
+    VersionRequested,
+    model_run_usage,
+    parse,
+    parse_model_run,
+    suggestion,
+    usage,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +66,35 @@ def _start(options: ServerOptions) -> int:
     return serve(options)
 
 
+def _model(args: Sequence[str]) -> int:
+    """`model run` is the only one so far."""
+    if not args or args[0] != "run":
+        _say(f"Usage: halimede model run PATH [options]\n\n{_not_run(args)}")
+        return 1
+    try:
+        order = parse_model_run(args[1:])
+    except HelpRequested:
+        print(model_run_usage())
+        return 0
+    except Error as error:
+        _say(f"error: {error}\nhalimede model run --help lists the options.")
+        return 1
+    for warning in order.server.warnings:
+        _say(f"Warning: {warning}")
+    from halimede.cli.model_run import run
+
+    return run(order)
+
+
+def _not_run(args: Sequence[str]) -> str:
+    return f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
+
+
 COMMANDS: Mapping[str, Command] = MappingProxyType(
-    {"serve": Command("serve the models of model repositories over HTTP and gRPC", _serve)}
+    {
+        "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
+        "model": Command("run one model without a server: halimede model run PATH", _model),
+    }
 )
 
 
@@ -84,8 +120,18 @@ def _unknown(word: str) -> int:
     return 1
 
 
+def _fill_standard_descriptors() -> None:
+    """Where whoever started this process closed 0, 1 or 2, the next socket would get that number, and a client what is
+    written to standard error."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return the exit status."""
+    if argv is None:
+        _fill_standard_descriptors()
     words = sys.argv[1:] if argv is None else argv
     if not words:
         _say(_help())

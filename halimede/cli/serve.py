@@ -9,7 +9,10 @@ import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from halimede import __version__
 from halimede.cli.hints import hints
@@ -38,6 +41,9 @@ SWITCH_INTERVAL = 0.0005
 """Seconds that a busy Python thread may keep the event loop waiting: a tenth of the default, at little cost."""
 
 
+LAST_SECONDS = 2.0
+"""What is left to libraries for what they do at the end of a process."""
+
 PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
 """Makes the port that the front ends hold."""
 
@@ -45,7 +51,8 @@ PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
 def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine) -> int:
     """Serves until SIGINT or SIGTERM. 0 after a clean end, 1 when start-up failed or requests were left behind.
 
-    In one process the front ends hold the engine itself."""
+    In one process the front ends hold the engine itself. The process is to end after this, and does: within
+    LAST_SECONDS, whatever still runs in it."""
     try:
         logs = install(options.log, sys.stdout, sys.stderr)
     except Error as error:
@@ -58,10 +65,18 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
         status = runner.run(server.run())
     if server.left_behind:
         # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(status)
+        _end(status)
+    threading.Thread(target=_end, args=(status, LAST_SECONDS), daemon=True).start()
     return status
+
+
+def _end(status: int, after: float = 0.0) -> None:
+    """Ends the process, whatever still runs in it: an executor that a model started, say, waits for its work."""
+    time.sleep(after)
+    logging.shutdown()
+    with suppress(OSError, ValueError):  # nobody reads it any more
+        sys.stdout.flush()
+    os._exit(status)
 
 
 class Server:
@@ -98,6 +113,13 @@ class Server:
     async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:
         """Loads the models; whether the server shall run. A signal meanwhile ends it."""
         options = self._options
+        try:
+            engine.open_cache()
+        except Error as error:
+            log.error("%s", error)
+            if options.exit_on_error:
+                sys.stderr.write(f"error: creating server: {error.word} - {error}\n")  # whole: the log is there too
+            return not options.exit_on_error
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()

@@ -35,7 +35,7 @@ def model_table(models: Iterable[tuple[str, str, str]]) -> str:
 def options_table(options: ServerOptions, version: str, extensions: Sequence[str]) -> str:
     """The options that the server runs with, under Triton's names (L7).
 
-    The limiter and the cache have no option that could turn them on yet.
+    The limiter has no option that could turn it on yet.
     """
     paths = [(f"model_repository_path[{i}]", path) for i, path in enumerate(options.model_repositories)]
     rows = [
@@ -49,6 +49,6 @@ def options_table(options: ServerOptions, version: str, extensions: Sequence[str
         ("rate_limit", "OFF"),
         ("strict_readiness", str(int(options.strict_readiness))),
         ("exit_timeout", str(options.exit_timeout_secs)),
-        ("cache_enabled", "0"),
+        ("cache_enabled", str(int(bool(options.cache_config)))),
     ]
     return table(("Option", "Value"), rows)

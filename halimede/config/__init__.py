@@ -13,9 +13,13 @@ from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    QueuePolicy,
     TensorSpec,
     VersionChoice,
     VersionPolicy,
+    WarmupData,
+    WarmupInput,
+    WarmupSample,
 )
 from halimede.config.versions import versions_to_load
 
@@ -27,9 +31,13 @@ __all__ = [
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
+    "QueuePolicy",
     "TensorSpec",
     "VersionChoice",
     "VersionPolicy",
+    "WarmupData",
+    "WarmupInput",
+    "WarmupSample",
     "read",
     "read_labels",
     "read_override",

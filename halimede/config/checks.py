@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, M
 
 from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
 from halimede.config.message import Message
+from halimede.config.queueing import parameter_problems
 from halimede.errors import Internal, Invalid
 from halimede.tensors import BY_NUMBER
 
@@ -33,7 +34,13 @@ def _problems(message: Message) -> Iterator[str]:
         yield f"'max_batch_size' must be non-negative value for {message.name}"
     if message.HasField("dynamic_batching"):
         yield from _batcher_problems(message)
+    yield from parameter_problems(message)
     yield from _ensemble_problems(message)
+    if message.HasField("sequence_batching") and message.response_cache.enable:
+        yield (
+            f"Response Cache does not currently support model {message.name} with sequence batching scheduler. "
+            "Please disable the response cache."
+        )
     if message.model_transaction_policy.decoupled and message.response_cache.enable:
         yield (
             f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "

@@ -11,12 +11,17 @@ from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    ResourceNeed,
     TensorSpec,
     VersionChoice,
     VersionPolicy,
+    WarmupData,
+    WarmupInput,
+    WarmupSample,
 )
+from halimede.config.queueing import default_policy, policy_of
 from halimede.config.rendering import json_text
-from halimede.tensors import BY_NUMBER
+from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
 
 _KINDS = {
     ModelInstanceGroup.KIND_CPU: InstanceKind.CPU,
@@ -41,9 +46,13 @@ def compile_config(message: Message) -> ModelConfig:
         message=message.SerializeToString(deterministic=True),
         version_policy=version_policy_of(message),
         dynamic_batching=_batching(message),
+        queue_policy=default_policy(message),
         decoupled=message.model_transaction_policy.decoupled,
         parameters=MappingProxyType({key: message.parameters[key].string_value for key in sorted(message.parameters)}),
         graph_optimization_level=graph.level if message.optimization.HasField("graph") else None,
+        response_cache=message.response_cache.enable,
+        runtime=message.runtime,
+        warmup=tuple(_sample(sample) for sample in message.model_warmup if sample.batch_size),
     )
 
 
@@ -73,11 +82,47 @@ def _tensor(spec: Any) -> TensorSpec:
 
 
 def _group(group: Any) -> InstanceGroup:
-    return InstanceGroup(group.name, _KINDS[group.kind], group.count, tuple(group.gpus))
+    limiter = group.rate_limiter
+    needs = {(each.name, getattr(each, "global")): each.count for each in limiter.resources}  # the last word counts
+    return InstanceGroup(
+        name=group.name,
+        kind=_KINDS[group.kind],
+        count=group.count,
+        gpus=tuple(group.gpus),
+        passive=group.passive,
+        host_policy=group.host_policy,
+        resources=tuple(ResourceNeed(name, count, is_global) for (name, is_global), count in needs.items()),
+        priority=limiter.priority,
+    )
 
 
 def _batching(message: Message) -> DynamicBatching | None:
     if not message.HasField("dynamic_batching"):
         return None
     batcher = message.dynamic_batching
-    return DynamicBatching(tuple(sorted(set(batcher.preferred_batch_size))), batcher.max_queue_delay_microseconds)
+    levels = batcher.priority_levels
+    return DynamicBatching(
+        preferred_batch_sizes=tuple(sorted(set(batcher.preferred_batch_size))),
+        max_queue_delay_us=batcher.max_queue_delay_microseconds,
+        preserve_ordering=batcher.preserve_ordering,
+        priority_levels=levels,
+        default_priority_level=batcher.default_priority_level if levels else 0,
+        level_policies=MappingProxyType(
+            {level: policy_of(policy) for level, policy in batcher.priority_queue_policy.items() if levels}
+        ),
+    )
+
+
+_WARMUP_DATA = {"zero_data": WarmupData.ZERO, "random_data": WarmupData.RANDOM, "input_data_file": WarmupData.FILE}
+
+
+def _sample(sample: Any) -> WarmupSample:
+    """A sample that runs: one of batch size 0 is skipped (contract W1)."""
+    inputs = tuple(_warmup_input(name, sample.inputs[name]) for name in sorted(sample.inputs))
+    return WarmupSample(sample.name, sample.batch_size, max(sample.count, 1), inputs)
+
+
+def _warmup_input(name: str, data: Any) -> WarmupInput:
+    kind = _WARMUP_DATA.get(data.WhichOneof("input_data_type") or "")
+    datatype = BY_NUMBER.get(data.data_type, UNKNOWN_DATATYPE)
+    return WarmupInput(name, datatype, tuple(data.dims), kind, data.input_data_file)

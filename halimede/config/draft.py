@@ -19,6 +19,9 @@ from halimede.config.rendering import json_text
 from halimede.config.unserved import first_unserved
 from halimede.errors import Internal, Invalid, Unsupported
 
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
+_EXECUTION = "EXECUTION"
+
 
 def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft":
     """The configuration of the model in `folder`: parsed, its backend found, defaults filled in, checked.
@@ -78,6 +81,25 @@ class Draft:
         return str(self._message.backend)
 
     @property
+    def runtime(self) -> str:
+        """What runs the model where the configuration says so (contract R43); may be empty."""
+        return str(self._message.runtime)
+
+    @property
+    def environment(self) -> str:
+        """What the configuration says of the environment of Python code (contract P71); may be empty."""
+        return self._parameter(_ENVIRONMENT)
+
+    @property
+    def execution(self) -> str:
+        """What the configuration says of where Python code runs; may be empty."""
+        return self._parameter(_EXECUTION)
+
+    def _parameter(self, name: str) -> str:
+        given = name in self._message.parameters
+        return str(self._message.parameters[name].string_value) if given else ""
+
+    @property
     def platform(self) -> str:
         return str(self._message.platform)
 
@@ -108,6 +130,13 @@ class Draft:
         `auto_complete_config` is given."""
         return json_text(self._with_groups(gpus, default_instance_count))
 
+    def json_of_version(self, version: int) -> str:
+        """The configuration as JSON for a load (contract H113) of this version only."""
+        message = messages.copy_of(self._message)
+        message.version_policy.Clear()
+        message.version_policy.specific.versions.append(version)
+        return json_text(message)
+
     def complete(self, description: Description, default_max_batch_size: int) -> list[str]:
         """Fills in what is missing from what the model file declares; returns warnings to log (contract R72).
 
@@ -124,6 +153,12 @@ class Draft:
         """
         complete_from_values(self._message, values, f"{self.file}: model '{self.name}': auto-completed configuration")
         fill_defaults(self._message)
+
+    def serve_by(self, runtime: str, environment: Path | None) -> None:
+        """This runtime was found (contract R43), with an environment that its models get which name none (R83)."""
+        self._message.runtime = runtime
+        if environment is not None and _ENVIRONMENT not in self._message.parameters:
+            self._message.parameters[_ENVIRONMENT].string_value = str(environment)
 
     def refuse_unserved(self) -> None:
         """Raises Unsupported, naming file, model and field, for the first field that is not served yet.

@@ -42,22 +42,97 @@ class InstanceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceNeed:
+    """What an instance needs of a resource while it runs (contract S100): of its own device, or of the server's."""
+
+    name: str
+    count: int
+    is_global: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """`count` instances of one kind, on each of `gpus` where the kind is GPU (contract R53)."""
+    """`count` instances of one kind, on each of `gpus` where the kind is GPU (contract R53).
+
+    `passive` ones are created and given no batch. `host_policy` is the name given, or empty. `resources` and `priority`
+    matter to the rate limiter only.
+    """
 
     name: str
     kind: InstanceKind
     count: int = 1
     gpus: tuple[int, ...] = ()
+    passive: bool = False
+    host_policy: str = ""
+    resources: tuple[ResourceNeed, ...] = ()
+    priority: int = 0
+
+    def host_policy_of(self, device: int) -> str:
+        """The policy of its instances on a device (contract C57)."""
+        if self.host_policy:
+            return self.host_policy
+        return f"gpu_{device}" if self.kind is InstanceKind.GPU else self.kind.value.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How requests may wait (contract S27 to S31): at most `max_size` of them and for `timeout_us`, 0 for no limit.
+
+    `allow_override`: a request may ask for less time. `delays`: one that waited too long is served after all others
+    instead of being rejected.
+    """
+
+    max_size: int = 0
+    timeout_us: int = 0
+    allow_override: bool = False
+    delays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
     """The dynamic batcher's settings (contract S20). `preferred_batch_sizes` sorted, never empty unless the model's
-    max_batch_size is 0."""
+    max_batch_size is 0.
+
+    `priority_levels` are numbered from 1, the most urgent; 0 for none (contract S26). `level_policies` are those of
+    the levels that have one of their own.
+    """
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_us: int = 0
+    preserve_ordering: bool = False
+    priority_levels: int = 0
+    default_priority_level: int = 0
+    level_policies: Mapping[int, QueuePolicy] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class WarmupData(Enum):
+    """What the input of a warm-up sample is made of (contract W3)."""
+
+    ZERO = "zero"
+    RANDOM = "random"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupInput:
+    """An input of a warm-up sample: `dims` without the batch dimension, `datatype` UNKNOWN_DATATYPE and `data` None
+    where the configuration does not say; `file` lies in the model's folder `warmup`."""
+
+    name: str
+    datatype: DataType
+    dims: Shape
+    data: WarmupData | None
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupSample:
+    """`batch_size` requests of one row each, run together `count` times before an instance serves (contract W1)."""
+
+    name: str
+    batch_size: int
+    count: int
+    inputs: tuple[WarmupInput, ...]
 
 
 class VersionChoice(Enum):
@@ -98,10 +173,26 @@ class ModelConfig:
     message: bytes
     version_policy: VersionPolicy = VersionPolicy()
     dynamic_batching: DynamicBatching | None = None
+    queue_policy: QueuePolicy = QueuePolicy()
+    """Of all requests but those of a priority level with a policy of its own (contract S27, D4)."""
     decoupled: bool = False
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     graph_optimization_level: int | None = None
     """`optimization.graph.level`, None when not set (contract R75)."""
+
+    def instances_beside(self, host_policy: str) -> int:
+        """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
+        return sum(
+            group.count * max(1, len(group.gpus))
+            for group in self.instance_groups
+            if group.host_policy == host_policy and not group.passive
+        )
+
+    response_cache: bool = False
+    """Whether responses may be kept and sent again, where the server has a cache (contract K1)."""
+    runtime: str = ""
+    """What runs it where that is not its backend's own: `model.py` of a Python-based one (contract R43)."""
+    warmup: tuple[WarmupSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,6 @@ UNSERVED = (
     # schedulers
     "sequence_batching",
     "ensemble_scheduling",
-    "dynamic_batching.preserve_ordering",
-    "dynamic_batching.priority_levels",
-    "dynamic_batching.default_queue_policy.default_timeout_microseconds",
-    "dynamic_batching.default_queue_policy.max_queue_size",
-    "dynamic_batching.priority_queue_policy",
     # ragged batches
     "input.allow_ragged_batch",
     "batch_input",
@@ -27,14 +22,7 @@ UNSERVED = (
     "output.is_shape_tensor",
     "input.is_non_linear_format_io",
     "output.is_non_linear_format_io",
-    # instances
-    "instance_group.rate_limiter",
-    "instance_group.secondary_devices",
-    "instance_group.profile",
-    "instance_group.passive",
-    "instance_group.host_policy",
     # runtimes
-    "runtime",
     "cc_model_filenames",
     "model_operations.op_library_filename",
     "optimization.cuda.graphs",
@@ -42,10 +30,8 @@ UNSERVED = (
     "optimization.execution_accelerators.gpu_execution_accelerator",
     "optimization.execution_accelerators.cpu_execution_accelerator",
     # everything around a model
-    "model_warmup",
     "model_repository_agents",
     "model_metrics",
-    "response_cache.enable",
 )
 """Paths of field names; a path through a list means any of its elements."""
 

@@ -4,22 +4,29 @@ Called from several load threads at once. Who asks first creates, the others wai
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
 
 from halimede.backends.api import Backend
+from halimede.backends.registry import BACKENDS
 from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 
 class BackendPool:
-    """`create` makes a backend by name and may block or raise Error. Failures are not kept."""
+    """`create` makes a backend by name and may block or raise Error. Failures are not kept. `known` are the names that
+    it can be asked for."""
 
-    def __init__(self, create: Callable[[str], Backend]) -> None:
+    def __init__(self, create: Callable[[str], Backend], known: Container[str] = BACKENDS) -> None:
         self._create = create
+        self._known = known
         self._made: dict[str, Future[Backend]] = {}
         self._closed = False
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is a backend of this server."""
+        return name in self._known
 
     def get(self, name: str) -> Backend:
         if self._closed:

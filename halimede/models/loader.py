@@ -7,15 +7,32 @@ publishes or refuses on the event loop.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
+from types import MappingProxyType
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
-from halimede.config import Description, Draft, ModelConfig, read, read_labels, read_override, versions_to_load
-from halimede.errors import Error, Internal, Invalid
+from halimede.backends.runtimes import PYTHON_BASED, find_runtime
+from halimede.config import (
+    Description,
+    Draft,
+    InstanceGroup,
+    ModelConfig,
+    read,
+    read_labels,
+    read_override,
+    versions_to_load,
+)
+from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
+from halimede.models.strategies import PARAMETER, strategy_of
+from halimede.models.warmup import OnLoop, Warming, warm_up
+from halimede.platform.hosts import host_policy
+from halimede.scheduling.limited import Turns
+from halimede.scheduling.strategy import BatchStrategy
 
 log = logging.getLogger(__name__)
 
@@ -26,27 +43,42 @@ DEFAULT_MAX_BATCH_SIZE = 4
 """What a completed configuration gets when the model can batch and nobody says how much (contract R72, C45)."""
 
 
+_NO_POLICIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+_RUNTIMES_FOR_DATA = frozenset({"", "identity", "onnxruntime"})
+"""Backends for which the files of a model are data (an ensemble has none). Any other may be a Python-based one."""
+
+
 class Backends(Protocol):
     """Finds a backend by name; may be called from several load threads."""
 
+    def __contains__(self, name: object) -> bool: ...
     def get(self, name: str) -> Backend: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`settings` gives the `--backend-config` settings of a backend; `gpus` are the ids of the machine's
-    devices."""
+    """`settings` gives the `--backend-config` settings of a backend, `host_policies` are those of `--host-policy`;
+    `gpus` are the ids of the machine's devices; `backend_directory` is where Python-based backends lie (contract R83).
+    `on_loop` has something done on the event loop; `ending` says whether the server ends, so that nobody waits for a
+    load any more."""
 
     auto_complete: bool = True
     config_name: str = ""
     retries: int = 0
     settings: Callable[[str], Mapping[str, str]] = lambda backend: {}
+    host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     gpus: tuple[int, ...] = ()
+    backend_directory: Path = Path()
+    on_loop: OnLoop = lambda work: work()
+    ending: Callable[[], bool] = lambda: False
+    digests: bool = False
+    """Whether responses are kept where other servers find them, so that versions must be known by their contents."""
 
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """An opened version, not yet serving. `labels` by output (contract H82)."""
+    """An opened version, not yet serving. `labels` by output (contract H82). `places` are those of the instances;
+    `turns` is there once the rate limiter knows them, where there is one."""
 
     number: int
     config: ModelConfig
@@ -54,6 +86,11 @@ class LoadedVersion:
     instances: list[Instance]
     load_seconds: float
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    places: Sequence[InstancePlace] = ()
+    turns: Turns | None = None
+    strategy: BatchStrategy | None = None
+    contents: bytes = b""
+    """A digest of what the version is made of, where that was asked for."""
 
     def close(self) -> None:
         """Gives everything back. May block; does not raise."""
@@ -73,6 +110,16 @@ class LoadResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """What a configuration makes run as code: a backend that is no runtime for data, the environment of its models
+    and where they are executed, where it says so."""
+
+    backend: str
+    environment: str
+    execution: str
+
+
+@dataclass(frozen=True, slots=True)
 class Survey:
     """What a look at a model's directory says: its configuration can be read, these are the versions to serve (or why
     there are none), and this is how to tell whether something has changed since."""
@@ -80,6 +127,7 @@ class Survey:
     backend: str
     versions: tuple[int, ...] | Error
     fingerprint: Fingerprint
+    code: Code | None
 
 
 def survey(found: FoundModel, options: LoadOptions) -> Survey:
@@ -93,10 +141,15 @@ def survey(found: FoundModel, options: LoadOptions) -> Survey:
     try:
         numbers, warnings = versions_to_load(draft.version_policy, names, found.name)
     except Invalid as error:
-        return Survey(draft.backend, error, seen)
+        return Survey(draft.backend, error, seen, _code_of(draft))
     for warning in warnings:
         log.warning(warning)
-    return Survey(draft.backend, tuple(numbers), seen)
+    return Survey(draft.backend, tuple(numbers), seen, _code_of(draft))
+
+
+def _code_of(draft: Draft) -> Code | None:
+    is_data = draft.backend in _RUNTIMES_FOR_DATA and draft.runtime != PYTHON_BASED
+    return None if is_data else Code(draft.backend, draft.environment, draft.execution)
 
 
 def load(found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions) -> LoadResult:
@@ -131,19 +184,42 @@ def _open_version(found: FoundModel, number: int, backends: Backends, options: L
     began = monotonic()
     draft = _read(found, options)
     draft.refuse_unserved()
-    backend = backends.get(draft.backend)
+    runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
+    if runtime.code is not None:
+        folder = replace(folder, code=runtime.code)
+        draft.serve_by(PYTHON_BASED, runtime.environment)
+    backend = backends.get(runtime.backend)
     if options.auto_complete:
         _complete(draft, backend, folder, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
-    model = backend.open(config, folder)
+    wanted = places(config, options.host_policies)
+    strategy = _strategy_of(config, folder, found)
+    contents = digest_of(config, folder) if options.digests and config.response_cache else b""
+    with wanted[0].host.applied():
+        model = backend.open(config, folder)
     try:
-        opened = _create_instances(model, places(config))
+        opened = _create_instances(model, wanted)
+        try:
+            warming = Warming(config, model.placement, options.on_loop, options.ending)
+            warm_up(warming, found.folder, number, list(zip(wanted, opened, strict=True)), MOST_TOGETHER)
+        except BaseException:
+            close_all(opened)
+            raise
     except BaseException:
         close_all([model])
         raise
-    return LoadedVersion(number, config, model, opened, monotonic() - began, labels)
+    return LoadedVersion(
+        number, config, model, opened, monotonic() - began, labels, wanted, contents=contents, strategy=strategy
+    )
+
+
+def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:
+    """What a client sends must not make code of the server's of a file that is none by the repository's own."""
+    if found.config is not None and PARAMETER in config.parameters:
+        raise Unsupported(f"the parameter '{PARAMETER}' can only be set by the configuration in the model's folder")
+    return strategy_of(config, folder)
 
 
 def _create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
@@ -153,16 +229,21 @@ def _create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> l
     opened: list[Instance] = []
     try:
         for place in wanted:
-            opened.append(model.create_instance(place))
+            opened.append(_create_instance(model, place))
     except BaseException:
         close_all(opened)
         raise
     return opened
 
 
+def _create_instance(model: BackendModel, place: InstancePlace) -> Instance:
+    with place.host.applied():
+        return model.create_instance(place)
+
+
 def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
     with ThreadPoolExecutor(min(len(wanted), MOST_TOGETHER), "instance") as pool:
-        begun = [pool.submit(model.create_instance, place) for place in wanted]
+        begun = [pool.submit(_create_instance, model, place) for place in wanted]
         wait(begun, return_when=FIRST_EXCEPTION)
         pool.shutdown(cancel_futures=True)
     over = [future for future in begun if not future.cancelled()]
@@ -205,15 +286,34 @@ def _default_max_batch_size(settings: Mapping[str, str]) -> int:
     return int(text)
 
 
-def places(config: ModelConfig) -> list[InstancePlace]:
-    """The instances that a configuration asks for, each named after its group and its number there (contract P5)."""
-    wanted = [
-        (f"{group.name}_{number}", group.kind, device)
+def spread(config: ModelConfig) -> list[tuple[InstanceGroup, int, int]]:
+    """The instances that a configuration asks for: group, device, and number in the group on this device. An instance
+    that is not on a GPU is on device 0 (contract S105)."""
+    return [
+        (group, device, number)
         for group in config.instance_groups
         for device in group.gpus or (0,)
         for number in range(group.count)
     ]
-    return [InstancePlace(*place, index, len(wanted)) for index, place in enumerate(wanted)]
+
+
+def places(config: ModelConfig, policies: Mapping[str, Mapping[str, str]] = _NO_POLICIES) -> list[InstancePlace]:
+    """The instances that a configuration asks for, each named after its group and its number there (contract P5).
+    `policies` are the settings of host policies. Raises Invalid for one that means nothing (contract C57)."""
+    wanted = spread(config)
+    return [
+        InstancePlace(
+            name=f"{group.name}_{number}",
+            kind=group.kind,
+            device_id=device,
+            index=index,
+            total=len(wanted),
+            passive=group.passive,
+            host_policy=group.host_policy,
+            host=host_policy(policies.get(group.host_policy_of(device), {})),
+        )
+        for index, (group, device, number) in enumerate(wanted)
+    ]
 
 
 def close_all(parts: Sequence[Instance | BackendModel]) -> None:

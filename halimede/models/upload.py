@@ -17,7 +17,7 @@ class Upload:
 
     def __init__(self, model: str, files: Sequence[tuple[str, bytes]]) -> None:
         """Writes the files. Raises Invalid for a path that leads out of the directory (contract H114), Internal."""
-        places = [_place(path) for path, _ in files]
+        places = [place_of(path) for path, _ in files]
         self._root = Path(mkdtemp(prefix="halimede-model-"))
         self.folder = self._root / model
         self.used = False
@@ -46,7 +46,8 @@ class Upload:
         shutil.rmtree(self._root, ignore_errors=True)
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
+    """Where the file of this path is written, within the model's directory. Raises Invalid where that is elsewhere."""
     normal = os.path.normpath(path)
     if not path or path.startswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
         raise Invalid(

@@ -3,20 +3,26 @@
 Event-loop thread only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from halimede.backends.api import Placement, Supervised
-from halimede.config import ModelConfig
+from halimede.backends.api import Instance, Placement, SelfAssessing, Supervised
+from halimede.config import ModelConfig, QueuePolicy
+from halimede.errors import Error
 from halimede.models.checks import OutputShapes, RequestCheck
 from halimede.models.loader import LoadedVersion
-from halimede.requests import InferRequest, Moment, Reply
-from halimede.scheduling.dynamic import DynamicPolicy
+from halimede.models.readiness import ask_all
+from halimede.requests import InferRequest, InferResponse, Moment, Reply
+from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
+from halimede.scheduling.levels import LevelPolicy, Rules
+from halimede.scheduling.limited import LimitedRunner
+from halimede.scheduling.ordering import Ordering
 from halimede.scheduling.policy import Policy
-from halimede.scheduling.queue import DefaultPolicy
+from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.runner import Loop, Observer, Runner, RunnerFacts
+from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 
 
 class ModelVersion:
@@ -45,20 +51,39 @@ class ModelVersion:
         self._check = RequestCheck(config)
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
+        self._door: Callable[[Inference], None] | None = None
         shapes = OutputShapes(config)
         facts = RunnerFacts(
             model_name=config.name,
             model_version=loaded.number,
             datatypes={spec.name: spec.datatype for spec in config.outputs},
             decoupled=config.decoupled,
-            inline_safe=loaded.model.inline_safe and inline,
+            inline_safe=loaded.model.inline_safe and inline and not any(place.host for place in loaded.places),
             on_loop=loaded.model.placement is Placement.LOOP,
             restore=shapes.restore if shapes else None,
+            gathers=getattr(loaded.model, "gathers", False),
         )
-        instances = Instances(f"{config.name}:{loaded.number}", loaded.instances)
-        self._runner = Runner(facts, policy_for(config, start_at), instances, loop, observer, self._over)
+        passive = self._passive = {place.index for place in loaded.places if place.passive}
+        instances = Instances(
+            f"{config.name}:{loaded.number}",
+            loaded.instances,
+            passive,
+            {place.index: place.host.apply for place in loaded.places if place.host},
+        )
+        batching = config.dynamic_batching
+        self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
+        over = self._over if self._ordering is None else self._ordering.over
+        policy = policy_for(config, start_at, loaded.strategy)
+        turns = loaded.turns
+        if turns is None:
+            self._runner = Runner(facts, policy, instances, loop, observer, over)
+        else:
+            self._runner = LimitedRunner(facts, policy, instances, loop, observer, over, turns)
         self._supervised: list[Supervised] = []
+        self._self_assessing: list[SelfAssessing] = []
         for index, instance in enumerate(loaded.instances):
+            if isinstance(instance, SelfAssessing) and index not in passive:
+                self._self_assessing.append(instance)
             if isinstance(instance, Supervised):
                 self._supervised.append(instance)
                 instance.watch(partial(self._runner.mark, index))
@@ -74,10 +99,26 @@ class ModelVersion:
         return self._runner.inline_executions
 
     @property
+    def serving(self) -> Sequence[Instance]:
+        """The instances that are given batches."""
+        return [instance for index, instance in enumerate(self.loaded.instances) if index not in self._passive]
+
+    @property
     def healthy(self) -> bool:
         """Whether an instance can run a batch (contract P10): requests are served, if by fewer than there should be."""
-        instances = self.loaded.instances
+        instances = self.serving
         return not instances or any(instance.healthy for instance in instances)
+
+    @property
+    def has_a_say(self) -> bool:
+        """Whether the model is to be asked too: then those of its instances that are healthy must all say that they
+        are ready, since any of them may be given the next request."""
+        return any(instance.has_a_say for instance in self._self_assessing)
+
+    def ask_ready(self, done: Callable[[bool], None]) -> None:
+        """Tells `done` once, possibly before this returns."""
+        healthy = {id(instance) for instance in self.serving if instance.healthy}
+        ask_all([instance for instance in self._self_assessing if id(instance) in healthy], done)
 
     @property
     def restarts(self) -> int | None:
@@ -92,15 +133,49 @@ class ModelVersion:
         self.held += 1
         return inference
 
+    def in_the_way(self) -> Sequence[object]:
+        """The instances, of whatever model, of which one must end its batch before a waiting request can run."""
+        others = self.loaded.turns.in_the_way() if self.loaded.turns is not None else ()
+        return others or self.serving
+
     def submit(self, inference: Inference) -> None:
+        """Takes an inference on its way."""
+        if self._door is not None:
+            self._door(inference)
+            return
+        if self._ordering is not None:
+            self._ordering.enter(inference)
         self._runner.submit(inference)
+
+    @property
+    def contents(self) -> bytes:
+        """What it is made of, as a digest, where the load was to find that out."""
+        return self.loaded.contents
+
+    def put_behind(self, door: Callable[[Inference], None]) -> None:
+        """From now on inferences are handed to `door`, which has each of them enter, and then run or settled."""
+        self._door = door
+
+    def enter(self, inference: Inference) -> None:
+        """Gives it its place where answers keep the order of requests; its reply slot is not changed after that."""
+        if self._ordering is not None:
+            self._ordering.enter(inference)
+
+    def run(self, inference: Inference) -> None:
+        """Queues it."""
+        self._runner.submit(inference)
+
+    def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
+        """Ends an inference that is never queued."""
+        self._runner.settle(inference, answer)
 
     def cancel(self, inference: Inference) -> None:
         self._runner.cancel(inference)
 
     def retire(self, on_idle: Callable[[], None]) -> None:
         """Takes nothing more; calls back once when nothing is left of what was begun."""
-        self._runner.stop()
+        if self._door is None:  # what waits there was begun, and shall be queued
+            self._runner.stop()
         self._on_idle = on_idle
         self._tell_idle()
 
@@ -119,11 +194,29 @@ class ModelVersion:
             on_idle()
 
 
-def policy_for(config: ModelConfig, start_at: int) -> Policy:
-    """The scheduling policy that a configuration asks for (contract S1)."""
-    batching = config.dynamic_batching
+def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | None = None) -> Policy:
+    """The scheduling policy that a configuration asks for (contract S1), without limits and levels the quicker one."""
+    if all(group.passive for group in config.instance_groups):
+        return RefusingPolicy(f"all instances of model '{config.name}' are passive and take no requests")
+    batching, queue = config.dynamic_batching, config.queue_policy
+    limited = queue.max_size or queue.timeout_us
     if batching is None:
-        return DefaultPolicy()
-    return DynamicPolicy(
-        config.max_batch_size, batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000, start_at
+        return LevelPolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
+    sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
+    if not limited and not batching.priority_levels and strategy is None:
+        return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at)
+    forming = Forming(config.max_batch_size, sizes, delay_ns)
+    if strategy is not None:
+        forming = ChosenForming(config.max_batch_size, sizes, delay_ns, strategy, config.name)
+    return LevelPolicy(
+        batching.priority_levels,
+        batching.default_priority_level,
+        _rules(queue),
+        {level: _rules(policy) for level, policy in batching.level_policies.items()},
+        forming,
+        start_at,
     )
+
+
+def _rules(policy: QueuePolicy) -> Rules:
+    return Rules(policy.max_size, policy.timeout_us, policy.allow_override, policy.delays)

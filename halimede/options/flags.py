@@ -13,10 +13,13 @@ from types import MappingProxyType
 from halimede.options.kinds import (
     BACKEND_SETTING,
     BOOLEAN,
+    CACHE_SETTING,
+    HOST_POLICY,
     INTEGER,
     INTEGER64,
     PATTERN,
     PORT,
+    RATE_LIMIT_RESOURCE,
     REAL,
     SWITCH,
     TEXT,
@@ -77,7 +80,6 @@ _RESTRICTED_API = restriction("http-restricted-api", "api")
 _RESTRICTED_PROTOCOL = restriction("grpc-restricted-protocol", "protocol")
 _EVENT_LOOP = "connections are served by one event loop"
 _NO_REUSE = "request state is not pooled"
-_PACKAGES = "backends are found as Python packages"
 _SAGEMAKER = "it needs --allow-sagemaker, which is not supported yet"
 _VERTEX = "it needs --allow-vertex-ai, which is not supported yet"
 _NO_POOL = "there is no such memory pool"
@@ -231,8 +233,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     ),
     "Backend": (
         Flag(
-            "backend-directory", TEXT, "/opt/tritonserver/backends", "Directory of backend libraries.",
-            INERT, _PACKAGES,
+            "backend-directory", TEXT, "/opt/tritonserver/backends",
+            "Directory of Python-based backends: NAME/model.py serves the models of backend NAME.",
         ),
         Flag(
             "backend-config", BACKEND_SETTING, None,
@@ -246,7 +248,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
     ),
     "Response Cache": (
-        Flag("cache-config", text("cache,setting=value"), None, "A setting of the cache.", PLANNED, repeatable=True),
+        Flag(
+            "cache-config", CACHE_SETTING, None,
+            "A setting of the cache for responses: local,size=<bytes>, or redis,host=<name> and redis,port=<number>; "
+            "single_flight=true lets equal requests wait for the first of them.",
+            repeatable=True,
+        ),
         Flag(
             "cache-directory", TEXT, "/opt/tritonserver/caches", "Directory of cache libraries.",
             INERT, "caches are not shared libraries here",
@@ -255,11 +262,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Rate Limiter": (
         Flag(
             "rate-limit", choice("invalid argument for --rate-limit", "execution_count", "off"), "off",
-            "Run instances as their resources allow (execution_count), or as soon as they are free (off).", PLANNED,
+            "Run instances as their resources allow (execution_count), or as soon as they are free (off).",
         ),
         Flag(
-            "rate-limit-resource", text("name:count[:device]"), None, "Resources that the server has.",
-            PLANNED, repeatable=True,
+            "rate-limit-resource", RATE_LIMIT_RESOURCE, None,
+            "How much there is of a resource, on each device or on one. If not given: as much as any instance needs.",
+            repeatable=True,
         ),
     ),
     "Memory/Device Management": (
@@ -280,7 +288,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "buffer-manager-thread-count", INTEGER, "0", "Threads that copy tensors.",
             INERT, "tensors are copied where they are used",
         ),
-        Flag("host-policy", text("policy,setting=value"), None, "Setting of a host policy.", PLANNED, repeatable=True),
+        Flag(
+            "host-policy", HOST_POLICY, None,
+            "Where instances of a host policy run: cpu-cores=<low>-<high>[,...] or numa-node=<node>. The policy of a "
+            "group that names none is cpu, gpu_<id> or model.",
+            repeatable=True,
+        ),
         Flag(
             "model-load-gpu-limit", text("gpu:fraction"), None, "Refuse a load above this part of a GPU's memory.",
             PLANNED, repeatable=True,
@@ -293,8 +306,9 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Please use '--disable-auto-complete-config' instead.",
         ),
         Flag(
-            "response-cache-byte-size", INTEGER64, None, "Use --cache-config=local,size=<bytes>.", PLANNED,
-            deprecated="'--response-cache-byte-size' has been deprecated! Please use '--cache-config' instead.",
+            "response-cache-byte-size", INTEGER64, None, "Use --cache-config=local,size=<bytes>.",
+            deprecated="'--response-cache-byte-size' has been deprecated! This will default to the 'local' cache "
+            "implementation with the provided byte size for its config. Please use '--cache-config' instead.",
         ),
         Flag(
             "trace-file", TEXT, "", "Use --trace-config=triton,file=<path>.", PLANNED,

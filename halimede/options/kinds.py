@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from halimede.errors import Invalid
+from halimede.errors import Invalid, Unsupported
 
 Value = bool | int | float | str | tuple[str, str, str]
 
@@ -104,6 +104,46 @@ def _read_backend_setting(text: str) -> tuple[str, str, str]:
     return backend, setting, value
 
 
+def _read_resource(text: str) -> tuple[str, str, str]:
+    """Name, count and device, which is empty where each device has that much (C51)."""
+    name, *numbers = text.split(":")
+    if not 1 <= len(numbers) <= 2:
+        raise Invalid(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
+            f"Got {text}"
+        )
+    count = _COUNT.read(numbers[0])
+    device = INTEGER.read(numbers[1]) if len(numbers) > 1 else ""
+    return name, str(count), str(device)
+
+
+HOST_SETTINGS = ("numa-node", "cpu-cores")
+
+
+def _read_host_policy(text: str) -> tuple[str, str, str]:
+    name, _, assignment = text.partition(",")
+    setting, _, value = assignment.partition("=")
+    if not (name and setting and value):
+        raise Invalid(f"--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}")
+    if setting not in HOST_SETTINGS:
+        raise Unsupported(
+            f"Unsupported host policy setting '{setting}' is specified, supported settings are "
+            + ", ".join(f"'{known}'" for known in HOST_SETTINGS)
+        )
+    return name, setting, value
+
+
+def _read_cache_setting(text: str) -> tuple[str, str, str]:
+    form = "--cache-config option format is"
+    cache, comma, assignment = text.partition(",")
+    if not cache or not comma:
+        raise Invalid(f"No cache specified. {form} <cache name>,<setting>=<value>. Got {text}")
+    setting, _, value = assignment.partition("=")
+    if not setting or not value:
+        raise Invalid(f"{form} '<cache name>,<setting>=<value>'. Got {text}")
+    return cache, setting, value
+
+
 CATEGORIES = (
     "health",
     "metadata",
@@ -151,4 +191,8 @@ PORT = integer(low=0, high=65535)
 REAL = Kind("float", _read_real)
 TEXT = text()
 VERBOSITY = Kind("integer", _read_verbosity)
+_COUNT = integer(low=0)
+RATE_LIMIT_RESOURCE = Kind("name:count[:device]", _read_resource)
+HOST_POLICY = Kind("policy,setting=value", _read_host_policy)
 BACKEND_SETTING = Kind("[backend,]setting=value", _read_backend_setting)
+CACHE_SETTING = Kind("cache,setting=value", _read_cache_setting)

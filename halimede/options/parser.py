@@ -201,6 +201,51 @@ def _backend_config(given: _Given) -> Mapping[str, Mapping[str, str]]:
     return MappingProxyType({backend: MappingProxyType(values) for backend, values in settings.items()})
 
 
+def _rate_limit_resources(given: _Given) -> Mapping[tuple[str, int], int]:
+    """Of one that is given twice the smaller counts, as in Triton (C51)."""
+    counts: dict[tuple[str, int], int] = {}
+    for name, count, device in given.every("rate-limit-resource", tuple):
+        key = name, int(device or _EACH_DEVICE)
+        counts[key] = min(int(count), counts.get(key, int(count)))
+    return MappingProxyType(counts)
+
+
+_EACH_DEVICE = -1
+
+
+def _host_policies(given: _Given) -> Mapping[str, Mapping[str, str]]:
+    policies: dict[str, dict[str, str]] = {}
+    for policy, setting, value in given.every("host-policy", tuple):
+        policies.setdefault(policy, {})[setting] = value
+    return MappingProxyType({policy: MappingProxyType(values) for policy, values in policies.items()})
+
+
+_CACHE_ENVIRONMENT = (
+    ("redis", "host", "TRITON_REDIS_HOST"),
+    ("redis", "port", "TRITON_REDIS_PORT"),
+    ("redis", "user", "TRITONCACHE_REDIS_USERNAME"),
+    ("redis", "password", "TRITONCACHE_REDIS_PASSWORD"),
+)
+"""What the environment says of a cache that was asked for, where the command line says nothing (contract K8)."""
+
+
+def _cache_config(given: _Given, environment: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    configs: dict[str, dict[str, str]] = {}
+    for cache, setting, value in given.every("cache-config", tuple):
+        configs.setdefault(cache, {})[setting] = value
+    if "response-cache-byte-size" in given:
+        configs["local"] = {"size": str(given.last("response-cache-byte-size", int))}
+    for cache, setting, variable in _CACHE_ENVIRONMENT:
+        if cache in configs and environment.get(variable):
+            configs[cache].setdefault(setting, environment[variable])
+    return MappingProxyType({cache: MappingProxyType(settings) for cache, settings in configs.items()})
+
+
+def _backend_directory(given: _Given) -> str:
+    """The global setting (C45) goes before the flag (C44), in whatever order they come."""
+    return _backend_config(given).get("", {}).get("backend-directory") or given.last("backend-directory", str)
+
+
 def _endpoint(given: _Given, service: str) -> Endpoint:
     return Endpoint(
         port=given.last(f"{service}-port", int),
@@ -287,6 +332,12 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         allow_client_shm=given.last("allow-client-shm", bool),
         inline_execution=given.last("inline-execution", bool),
         backend_config=_backend_config(given),
+        backend_directory=_backend_directory(given),
+        cache_config=_cache_config(given, environment),
+        cache_directory=given.last("cache-directory", str),
+        rate_limit=given.last("rate-limit", str) == "execution_count",
+        rate_limit_resources=_rate_limit_resources(given),
+        host_policies=_host_policies(given),
         http=http,
         http_restricted=_restrictions(given, "http-restricted-api", "api"),
         http_forward_pattern=given.last("http-header-forward-pattern", str),

@@ -1,5 +1,7 @@
 """The usage text of `halimede serve`, made from the table of flags. Pure."""
 
+from collections.abc import Iterable, Mapping
+
 from halimede.options.flags import GROUPS, INERT, PLANNED, Flag
 
 _WIDTH = 80
@@ -26,7 +28,11 @@ def _entry(flag: Flag) -> str:
 
 def usage() -> str:
     """Every flag under the heading of its group, as Triton prints them (C1)."""
-    sections = [
-        (f"\n{title}:\n" if title else "") + "".join(_entry(flag) for flag in flags) for title, flags in GROUPS.items()
-    ]
-    return "Usage: halimede serve [options]\n" + "".join(sections)
+    return "Usage: halimede serve [options]\n" + listing(GROUPS)
+
+
+def listing(groups: Mapping[str, Iterable[Flag]]) -> str:
+    """The flags of each group under its heading; those of the group without a name stand first."""
+    return "".join(
+        (f"\n{title}:\n" if title else "") + "".join(_entry(flag) for flag in flags) for title, flags in groups.items()
+    )

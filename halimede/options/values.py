@@ -89,6 +89,19 @@ class ServerOptions:
     """Whether models that are measured to be quick may run on the event loop; a flag of this server's own."""
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Backend name to setting to value; settings for every backend under the empty name (C45)."""
+    backend_directory: str = "/opt/tritonserver/backends"
+    """Where Python-based backends lie (C44)."""
+    rate_limit: bool = False
+    """Whether instances run only as resources and priorities allow (C50)."""
+    rate_limit_resources: Mapping[tuple[str, int], int] = field(default_factory=lambda: MappingProxyType({}))
+    """How much there is of each resource, by name and device, -1 for each of them (C51); empty: as much as any instance
+    needs."""
+    host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Policy name to setting to value (C57)."""
+    cache_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    """Name of a response cache to setting to value (C47, C49, K8); empty: there is none."""
+    cache_directory: str = "/opt/tritonserver/caches"
+    """Where Triton would look for caches (C48): for a text only."""
     http: Endpoint = Endpoint(8000)
     http_max_input_size: int = 67108864
     """Bytes of a body after inflating (C24)."""

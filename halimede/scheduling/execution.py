@@ -119,6 +119,9 @@ class Execution:
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.input_end, self.output_start = input_end, output_start
 
+    def promise(self, later: Collection[int]) -> None:
+        self.later = frozenset(later)
+
     def finished(self, later: Collection[int] = ()) -> None:
         self.compute_end = monotonic_ns()
         if later:

@@ -40,6 +40,8 @@ class Inference:
     state: State = State.QUEUED
     responses: int = 0
     responded_at: int = 0
+    waits: bool = False
+    """Whether it is in a policy's queue; the policy's own mark."""
 
     def __init__(
         self,

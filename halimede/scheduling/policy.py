@@ -53,6 +53,11 @@ class Policy(Protocol):
         """Takes a waiting inference out; False if it does not wait here."""
         ...
 
+    @property
+    def expires_at(self) -> int:
+        """When `expire` is wanted next, be an instance free or not; 0 for never. Also asked before each `next`."""
+        ...
+
     def expire(self, now: int) -> Refusals:
         """The waiting inferences whose time has passed, taken out."""
         ...

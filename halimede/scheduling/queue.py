@@ -1,32 +1,46 @@
 """The default scheduler: first come, first served, one request a batch (contract S1, S2). Pure; loop thread."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from halimede.errors import Error
+from halimede.errors import Error, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
 
+_FEW = 32
+"""So many cancelled inferences may lie about in a queue before it is looked through for them."""
+
 
 class FifoQueue:
-    """The waiting inferences in order of arrival, and the answers of a policy that are the same for any order."""
+    """The waiting inferences in order of arrival, and the answers of a policy that are the same for any order.
+
+    One that is cancelled stays where it is, without its mark `waits`, and is passed over; when there are more of them
+    than of others they are cleared out. So a cancel takes the same time whatever waits.
+    """
+
+    expires_at = 0
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
+        self._gone = 0
 
     @property
     def waiting(self) -> int:
-        return len(self._queue)
+        return len(self._queue) - self._gone
 
     def admit(self, inference: Inference, now: int) -> Error | None:
+        inference.waits = True
         self._queue.append(inference)
         return None
 
     def cancel(self, inference: Inference, now: int) -> bool:
-        try:
-            self._queue.remove(inference)
-        except ValueError:
+        if not inference.waits:
             return False
+        inference.waits = False
+        self._gone += 1
+        if self._gone > _FEW and 2 * self._gone > len(self._queue):
+            self._queue = deque(self._in_order())
+            self._gone = 0
         return True
 
     def freed(self, instance: int, now: int) -> None:
@@ -34,6 +48,7 @@ class FifoQueue:
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         if again:
+            inference.waits = True
             self._queue.appendleft(inference)
 
     def expire(self, now: int) -> Refusals:
@@ -42,11 +57,42 @@ class FifoQueue:
     def resize(self, instances: int, now: int) -> None:
         """Any number of instances is served alike."""
 
+    def _in_order(self) -> Iterable[Inference]:
+        return self._queue if not self._gone else (one for one in self._queue if one.waits)
+
+    def _pop(self) -> Inference:
+        """The first, taken out; there must be one."""
+        while True:
+            inference = self._queue.popleft()
+            if inference.waits:
+                inference.waits = False
+                return inference
+            self._gone -= 1
+
+
+class RefusingPolicy(FifoQueue):
+    """Nobody is there to serve a request: each is refused with this text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def admit(self, inference: Inference, now: int) -> Error | None:
+        return Unavailable(inference.request.log_prefix + self._text)
+
+    def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
+        return None
+
 
 class DefaultPolicy(FifoQueue):
     """Each request is a batch of its own."""
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
-        if not self._queue:
-            return None
-        return Batch(free[0], (self._queue.popleft(),))
+        queue = self._queue
+        while queue:
+            inference = queue.popleft()
+            if inference.waits:
+                inference.waits = False
+                return Batch(free[0], (inference,))
+            self._gone -= 1
+        return None

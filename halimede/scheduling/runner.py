@@ -25,6 +25,8 @@ from halimede.tensors import DataType, Tensor
 
 log = logging.getLogger(__name__)
 
+_PAUSE_NS = 100_000_000
+"""After a policy broke at a time of its own, until it is asked again."""
 _QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
 
 
@@ -64,7 +66,8 @@ class Loop(Protocol):
 class RunnerFacts:
     """What a runner knows of its model. `on_loop`: the backend's execute only passes batches on (Placement.LOOP).
 
-    `restore` gives an output the shape that clients see, where that is not the model's."""
+    `gathers`: a batch is better begun when everything that has arrived is there, since its beginning costs more than
+    a turn of the loop. `restore` gives an output the shape that clients see, where that is not the model's."""
 
     model_name: str
     model_version: int
@@ -73,6 +76,18 @@ class RunnerFacts:
     inline_safe: bool
     on_loop: bool
     restore: Callable[[Tensor], Tensor] | None = None
+    gathers: bool = False
+
+
+class _Bell:
+    """What timers hold, as one may ring long after its runner was closed, and shall keep nothing of it in memory."""
+
+    def __init__(self, woken: Callable[[], None]) -> None:
+        self.woken: Callable[[], None] | None = woken
+
+    def ring(self) -> None:
+        if self.woken is not None:
+            self.woken()
 
 
 class Runner:
@@ -95,8 +110,12 @@ class Runner:
         self._settled = settled
         self._quickness = Quickness(facts.inline_safe)
         self._advancing = False
-        self._wake_at = 0
+        self._wakes: list[int] = []
+        """When timers ring, the next one last: another is set only where it rings sooner."""
+        self._bell = _Bell(self._woken)
         self._finished: deque[Execution] = deque()
+        self._elsewhere: deque[Execution] = deque()
+        self._looks = False
         self._stopping = False
         self._resuming = False
         policy.resize(len(instances), monotonic_ns())
@@ -118,7 +137,10 @@ class Runner:
         try:
             refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
-                self._advance(now)
+                if self._facts.gathers:
+                    self._advance_soon()
+                else:
+                    self._advance(now)
                 return
             refusal.refused = True
         except Exception as error:
@@ -147,8 +169,13 @@ class Runner:
             self._broke(error)
             return
         if over:
-            cancelled = Cancelled(inference.request.log_prefix + "Cancelled")
-            self._end(inference, cancelled, now, Reason.CANCELED)
+            self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
+            self._enter()  # without it the others may be a batch that is due
+
+    def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
+        """Ends an inference that was never submitted: a cache has its answer, or the client went before."""
+        reason = Reason.CANCELED if isinstance(answer, Cancelled) else Reason.OTHER
+        self._end(inference, answer, monotonic_ns(), reason)
 
     def mark(self, instance: int, healthy: bool, expected: bool) -> None:
         """An instance broke or is well again (`Instances.mark`); what waits for that goes on."""
@@ -162,6 +189,7 @@ class Runner:
     def close(self) -> None:
         """Ends the instance threads; called when nothing is left to run."""
         self._instances.stop()
+        self._bell.woken = None
 
     @staticmethod
     def _stopped(inference: Inference) -> Error:
@@ -169,6 +197,10 @@ class Runner:
             inference.request.log_prefix
             + "Server is stopping, scheduler for model has stopped accepting new inference requests"
         )
+
+    @staticmethod
+    def _cancelled(inference: Inference) -> Error:
+        return Cancelled(inference.request.log_prefix + "Cancelled")
 
     def _broke(self, error: Exception) -> Error:
         """Something of ours broke: logged with its trace, told in a line."""
@@ -183,12 +215,18 @@ class Runner:
         if self._advancing:
             return
         self._advancing = True
-        policy, free, finished = self._policy, self._instances.free, self._finished
+        policy, free, finished, elsewhere = self._policy, self._instances.free, self._finished, self._elsewhere
         try:
             while True:
                 if finished:
                     self._drain(finished.popleft())
-                elif not (free and policy.waiting and self._has_time() and self._start_next(now or monotonic_ns())):
+                elif elsewhere:
+                    self._drain(elsewhere.popleft())
+                elif not policy.waiting:
+                    return
+                elif not (free and self._has_time() and self._start_next(now or monotonic_ns(), free)):
+                    if at := policy.expires_at:
+                        self._wake_at(at)
                     return
                 now = 0
         finally:
@@ -196,12 +234,16 @@ class Runner:
 
     def _has_time(self) -> bool:
         """Whether more may be started in this turn of the loop; if not, the next turn goes on."""
-        if not self._facts.inline_safe or self._loop.budget.left:
+        if self._facts.on_loop or self._loop.budget.left:
             return True
+        self._advance_soon()
+        return False
+
+    def _advance_soon(self) -> None:
+        """In the next turn of the loop: after everything that has arrived in this one."""
         if not self._resuming:
             self._resuming = True
             self._loop.call_soon(self._resume)
-        return False
 
     def _resume(self) -> None:
         self._resuming = False
@@ -214,22 +256,39 @@ class Runner:
         except Exception as error:
             self._broke(error)
 
-    def _start_next(self, now: int) -> bool:
-        """Starts the batch that is due; False when there is none."""
+    def _start_next(self, now: int, free: Sequence[int]) -> bool:
+        """Starts the batch that is due on one of these instances; False when there is none."""
         policy = self._policy
-        for inference, error in policy.expire(now):
-            self._end(inference, error, now, Reason.REJECTED)
-        step = policy.next(self._instances.free, now)
+        if 0 < policy.expires_at <= now:
+            self._expire(now)
+        step = policy.next(free, now)
         if isinstance(step, Batch):
             self._start(step, now)
             return True
-        if step is not None and (not self._wake_at or step.at < self._wake_at):
-            self._wake_at = step.at
-            self._loop.call_at(step.at, self._woken)
+        if step is not None:
+            self._wake_at(step.at)
         return False
 
+    def _expire(self, now: int) -> None:
+        for inference, error in self._policy.expire(now):
+            self._end(inference, error, now, Reason.REJECTED)
+
+    def _wake_at(self, when: int) -> None:
+        """Looks again at that time."""
+        if not self._wakes or when < self._wakes[-1]:
+            self._loop.call_at(when, self._bell.ring)
+            self._wakes.append(when)
+
     def _woken(self) -> None:
-        self._wake_at = 0
+        """Who waited too long is told so now, be an instance free or not (contract D4)."""
+        self._wakes.pop()
+        now = monotonic_ns()
+        try:
+            self._expire(now)
+        except Exception as error:
+            self._broke(error)
+            self._wake_at(now + _PAUSE_NS)  # not at once: it may break each time
+            return
         self._enter()
 
     def _start(self, batch: Batch, now: int) -> None:
@@ -262,15 +321,18 @@ class Runner:
             execution.run(instance.execute, False, now)
         else:
             self._run_on_thread(execution, instance)
+            self._loop.budget.spend(monotonic_ns() - now)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
+        looks, self._looks = self._looks, True  # a quick one may be over before this returns, and needs no call then
         try:
             thread = self._instances.thread(execution.instance)
-        except RuntimeError as error:  # the system gives no more threads
+            thread.submit(partial(execution.run, instance.execute, True))
+        except (RuntimeError, OSError) as error:  # the system gives no more threads
             execution.on_loop = True
             execution.break_off(self._broke(error))
-        else:
-            thread.submit(partial(execution.run, instance.execute, True))
+        finally:
+            self._looks = looks
 
     # What came of it.
 
@@ -279,8 +341,15 @@ class Runner:
         there, calls on the loop."""
         if execution.on_loop:
             self._arrived(execution)
-        else:
-            self._loop.call_soon_threadsafe(self._arrived, execution)
+            return
+        self._elsewhere.append(execution)
+        if not self._looks:  # the loop says that it looks no more before it looks for the last time
+            self._looks = True
+            self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self._enter()
 
     def _arrived(self, execution: Execution) -> None:
         self._finished.append(execution)
@@ -338,6 +407,9 @@ class Runner:
 
     def _settle(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         answer = outcome.answer
+        if outcome.again and inference.cancelled:  # nobody cancels it a second time
+            self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
+            return
         if outcome.again:
             inference.state = QUEUED
             self._policy.released(inference, now, True)

@@ -4,16 +4,20 @@ Looks at the model table and the statistics, changes nothing. Event-loop thread 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from halimede import __version__
+from halimede.cache.api import CacheCounts
 from halimede.config import TensorSpec
+from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.lifecycle import ModelTable
+from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.service import port
-from halimede.service.metrics import ModelMeasures, families
+from halimede.service.cache_metrics import cache_families
+from halimede.service.metrics import ModelMeasures, families, with_custom
 from halimede.service.port import Query
 from halimede.service.statistics import Statistics
 
@@ -41,20 +45,24 @@ EXTENSIONS = (
 
 class Answers:
     """`ready` and `exiting` are where the server is in its life; the engine sets them. `elsewhere` are questions that
-    another part of the engine answers."""
+    another part of the engine answers; `cache_counts` is what the response cache says of itself."""
 
     def __init__(
         self,
         options: ServerOptions,
         models: ModelTable,
         statistics: Mapping[tuple[str, int], Statistics],
+        custom: CustomMetrics,
         elsewhere: Mapping[type[Query[Any]], Callable[[Any], Any]],
+        cache_counts: Callable[[], CacheCounts | None] = lambda: None,
     ) -> None:
         self.ready = False
         self.exiting = False
         self._options = options
         self._models = models
         self._statistics = statistics
+        self._custom = custom
+        self._cache_counts = cache_counts
         self._table: dict[type[Query[Any]], Callable[[Any], Any]] = {
             port.ServerLive: self._server_live,
             port.ServerReady: self._server_ready,
@@ -91,9 +99,16 @@ class Answers:
 
     def _all_ready(self) -> bool:
         """Strict readiness (contract H8): also every version that serves must be able to."""
-        return self._models.all_ready() and all(
-            version.healthy for record in self._models for version in self._models.ready_versions(record.name)
-        )
+        return self._models.all_ready() and all(version.healthy for version in self._ready_versions())
+
+    def to_be_asked(self, query: Query[A]) -> Sequence[ModelVersion]:
+        """The versions whose models have a say in a readiness that is given otherwise (contract P9)."""
+        versions: Iterable[ModelVersion] = ()
+        if isinstance(query, port.ModelReady):
+            versions = self._asked(query)
+        elif isinstance(query, port.ServerReady) and self._options.strict_readiness:
+            versions = self._ready_versions()
+        return [version for version in versions if version.has_a_say]
 
     def _server_metadata(self, query: port.ServerMetadata) -> port.ServerFacts:
         return port.ServerFacts(self._options.server_id, __version__, EXTENSIONS)
@@ -104,9 +119,11 @@ class Answers:
         if record is None or (query.version != -1 and query.version not in record.versions):
             self._models.find(query.model, query.version)
             raise Internal(f"model '{query.model}' is ready and not known")
+        return any(version.healthy for version in self._asked(query))
+
+    def _asked(self, query: port.ModelReady) -> Sequence[ModelVersion]:
         ready = self._models.ready_versions(query.model)
-        asked = ready[-1:] if query.version == -1 else [v for v in ready if v.number == query.version]
-        return any(version.healthy for version in asked)
+        return ready[-1:] if query.version == -1 else [v for v in ready if v.number == query.version]
 
     def _model_metadata(self, query: port.ModelMetadata) -> port.ModelFacts:
         version = self._models.find(query.model, query.version)
@@ -146,8 +163,7 @@ class Answers:
         return self._models.find(query.model, query.version).decoupled
 
     def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
-        versions = [version for record in self._models for version in self._models.ready_versions(record.name)]
-        return families(
+        own = families(
             ModelMeasures(
                 v.name,
                 v.number,
@@ -157,8 +173,18 @@ class Answers:
                 v.inline_executions,
                 v.restarts,
             )
-            for v in versions
+            for v in self._ready_versions()
         )
+        kept = (
+            (v.name, v.number, self._statistics[v.name, v.number])
+            for v in self._ready_versions()
+            if v.config.response_cache
+        )
+        return with_custom([*own, *cache_families(kept, self._cache_counts())], self._custom.read())
+
+    def _ready_versions(self) -> Iterator[ModelVersion]:
+        for record in self._models:
+            yield from self._models.ready_versions(record.name)
 
 
 def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorFacts, ...]:

@@ -11,14 +11,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic_ns
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from halimede.backends.api import Instance
 from halimede.backends.registry import create_backend
+from halimede.cache.api import CacheCounts
+from halimede.cache.registry import open_cache
 from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable
 from halimede.models.loader import LoadedVersion
+from halimede.models.readiness import ask_all
+from halimede.models.repository import Catalog, scan
 from halimede.models.version import ModelVersion
 from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
@@ -28,11 +31,14 @@ from halimede.platform.timers import Timers
 from halimede.requests import InferRequest, Reply
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import TurnBudget
+from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.answers import Answers
 from halimede.service.classification import ClassifyingReply
+from halimede.service.metrics import custom_metrics
 from halimede.service.model_calls import ModelCalls
-from halimede.service.port import Query
+from halimede.service.port import ModelReady, Query
 from halimede.service.repository_control import RepositoryControl
+from halimede.service.response_cache import CachedCall, Door, ResponseCache
 from halimede.service.settings import Logging, Tracing
 from halimede.service.shared_memory import Lease, SharedMemory
 from halimede.service.statistics import Statistics
@@ -61,13 +67,14 @@ class EngineLoop:
 
 class Engine:
     """Create it on the loop that it shall live on; `start` loads the models, `stop` lets go of them. `apply_log` is
-    told when clients change what is logged."""
+    told when clients change what is logged. `catalog_of` looks through repositories, on a thread."""
 
     def __init__(
         self,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         apply_log: Callable[[LogOptions], None] = lambda options: None,
+        catalog_of: Callable[[Sequence[str]], Catalog] = scan,
     ) -> None:
         self._options = options
         self._loop = loop
@@ -79,9 +86,12 @@ class Engine:
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
         self._offload = Offload(loop)
-        calls = ModelCalls(self)
+        metrics = custom_metrics()
+        calls = ModelCalls(self, metrics)
         backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name), port=calls))
-        self._repository = RepositoryControl(options, loop, self._models, backends, gpus, self._open_versions)
+        self._repository = RepositoryControl(
+            options, loop, self._models, backends, gpus, self._open_versions, self._limiter(options), catalog_of
+        )
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
         elsewhere = {
@@ -89,7 +99,8 @@ class Engine:
             **Logging(options.log, apply_log).answers,
             **Tracing(self._models).answers,
         }
-        self._answers = Answers(options, self._models, self._statistics, elsewhere)
+        self._cache: ResponseCache | None = None
+        self._answers = Answers(options, self._models, self._statistics, metrics, elsewhere, self._cache_counts)
 
     @property
     def models(self) -> ModelTable:
@@ -108,11 +119,28 @@ class Engine:
 
     # Coming up and going down.
 
+    def open_cache(self) -> None:
+        """Raises Error where the cache that the options ask for makes no sense. `start` does it too."""
+        if self._cache is not None:
+            return
+        opened = open_cache(self._options.cache_config, self._options.cache_directory, self._engine_loop)
+        if opened is not None:
+            cache, single_flight = opened
+            self._cache = ResponseCache(cache, self._offload, self._loop.call_soon, single_flight)
+
+    def _cache_counts(self) -> CacheCounts | None:
+        return None if self._cache is None else self._cache.counts
+
     async def start(self) -> bool:
         """Loads the models; False when one of them failed. Raises Error when a repository cannot be read."""
+        self.open_cache()
         fine = await self._repository.start()
         self._answers.ready = True
         return fine
+
+    def _limiter(self, options: ServerOptions) -> RateLimiter | None:
+        """There is one only where it was asked for (contract S100)."""
+        return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
 
     def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
         """Versions that serve. Their statistics begin anew, once all of them could be made: until then those of the
@@ -121,6 +149,8 @@ class Engine:
         versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
             self._statistics[version.name, version.number] = statistics
+            if self._cache is not None and version.config.response_cache:
+                version.put_behind(Door(self._cache, version, statistics).submit)
         return versions
 
     def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
@@ -147,6 +177,8 @@ class Engine:
             finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
         if finished:
             self._shared_memory.close()
+            if self._cache is not None:
+                self._cache.close()
             self._offload.close()  # nothing is left in it: what it did were answers, and they were sent
         self._repository.abandon()
         self._engine_loop.close()
@@ -214,8 +246,11 @@ class Engine:
         if begun is None:
             return
         inference, version = begun
-        if isinstance(inference.reply, ClassifyingReply):
-            inference.reply.cancel()
+        reply = inference.reply
+        if isinstance(reply, CachedCall):
+            reply = reply.slot
+        if isinstance(reply, ClassifyingReply):
+            reply.cancel()
         if inference.state is not State.SETTLED:
             version.cancel(inference)
 
@@ -224,10 +259,14 @@ class Engine:
         begun = self._inferences.get(key)
         return begun is not None and begun[0].state is State.QUEUED
 
-    def instances_of(self, key: int) -> Sequence[Instance]:
-        """The instances of the model version that an inference is at; none when it is over."""
+    def instances_of(self, key: int) -> Sequence[object]:
+        """The instances of the model version that an inference is at, or, where those wait for resources, the ones that
+        have them; none when it is over."""
         begun = self._inferences.get(key)
-        return begun[1].loaded.instances if begun is not None else ()
+        if begun is None:
+            return ()
+        inference, version = begun
+        return version.in_the_way() if inference.state is State.QUEUED else version.serving
 
     def _settled(self, inference: Inference) -> None:
         """The model is done with it. It is over once its answers are sent, which may lie in memory of the client."""
@@ -250,10 +289,20 @@ class Engine:
             self._repository.begin(query, done)
             return
         answer: A | Error = self._answers.answer(query)
-        done(answer)
+        asked = self._answers.to_be_asked(query) if answer is True else ()
+        if asked:
+            ask_all(asked, cast(Callable[[bool], None], done))
+        else:
+            done(answer)
+
+    def serves(self, model: str, version: int) -> bool:
+        """Whether the model takes requests, whatever it says of itself."""
+        return self._answers.answer(ModelReady(model, version)) is True
 
 
 def _under_way(inference: Inference) -> ClassifyingReply | None:
     """The slot of a settled inference where its answers are still being classified."""
     reply = inference.reply
+    if isinstance(reply, CachedCall):
+        reply = reply.slot
     return reply if isinstance(reply, ClassifyingReply) and reply.under_way else None

@@ -1,12 +1,15 @@
 """The metrics of the models, computed when they are asked for from the integers that the statistics are made of.
 
-Contract M1 to M11. Event-loop thread only.
+Contract M1 to M11; and those that models make for themselves, beside them (M23). Event-loop thread only.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from halimede.service.port import MetricFamily, ModelCounts
+from halimede.cache.api import CacheCounts
+from halimede.custom_metrics import Buckets, CustomMetrics, FamilyReading, Kind
+from halimede.service.cache_metrics import cache_families
+from halimede.service.port import Histogram, MetricFamily, ModelCounts
 from halimede.service.statistics import Statistics
 
 
@@ -122,3 +125,32 @@ def families(models: Iterable[ModelMeasures]) -> list[MetricFamily]:
             tuple((m.labels, float(m.restarts)) for m, _ in read if m.restarts is not None),
         ),
     ]
+
+
+def custom_metrics() -> CustomMetrics:
+    """A registry for the metrics of models, which knows the families of the server."""
+    own = [*families(()), *cache_families((), CacheCounts())]
+    return CustomMetrics({family.name: Kind[family.kind.upper()] for family in own})
+
+
+def with_custom(own: Sequence[MetricFamily], custom: Iterable[FamilyReading]) -> list[MetricFamily]:
+    """The families of the server and those of its models. A model may add series to one of the server's, but none that
+    is there already: no scraper takes a series twice."""
+    added = {reading.name: _family(reading) for reading in custom}
+    found = []
+    for family in own:
+        more = added.pop(family.name, None)
+        if more is not None:
+            present = {frozenset(labels.items()) for labels, _ in family.series}
+            series = (pair for pair in more.series if frozenset(pair[0].items()) not in present)
+            family = MetricFamily(family.name, family.help, family.kind, (*family.series, *series))
+        found.append(family)
+    return [*found, *added.values()]
+
+
+def _family(reading: FamilyReading) -> MetricFamily:
+    series = tuple(
+        (labels, Histogram(value.bounds, value.counts, value.sum) if isinstance(value, Buckets) else value)
+        for labels, value in reading.series
+    )
+    return MetricFamily(reading.name, reading.help, reading.kind.word, series)

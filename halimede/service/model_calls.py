@@ -1,4 +1,4 @@
-"""What a model that calls others reaches of the engine: inferences, and models that come and go.
+"""What a model reaches of the engine: inferences, models that come and go, and metrics of its own.
 
 Event-loop thread only. Fits the port that `workers.calls` states.
 """
@@ -6,6 +6,7 @@ Event-loop thread only. Fits the port that `workers.calls` states.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Error, Unavailable
 from halimede.requests import InferRequest, Reply
 from halimede.service.port import LoadModel, ModelReady, Query, UnloadModel
@@ -22,22 +23,23 @@ class EngineOfModels(Protocol):
     def cancel(self, key: int) -> None: ...
     def instances_of(self, key: int) -> Sequence[object]: ...
     def is_queued(self, key: int) -> bool: ...
+    def serves(self, model: str, version: int) -> bool: ...
     def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None: ...
 
 
 class ModelCalls:
-    def __init__(self, engine: EngineOfModels) -> None:
+    def __init__(self, engine: EngineOfModels, metrics: CustomMetrics) -> None:
         self._engine = engine
+        self.metrics = metrics
+        self.serves = engine.serves
         self.infer = engine.infer
         self.cancel = engine.cancel
         self.instances_of = engine.instances_of
         self.is_queued = engine.is_queued
 
-    def is_ready(self, model: str, version: int) -> bool:
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
         """False for a model that is not known too, as by the real server."""
-        answers: list[bool | Error] = []
-        self._engine.ask(ModelReady(model, version), answers.append)
-        return answers[0] is True
+        self._engine.ask(ModelReady(model, version), lambda ready: done(ready is True))
 
     def load(
         self,

@@ -72,7 +72,7 @@ class ModelStatistics(Query["list[ModelCounts]"]):
 
 @dataclass(frozen=True, slots=True)
 class Metrics(Query["list[MetricFamily]"]):
-    """Contract M1 to M11."""
+    """Contract M1 to M11, M23."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,13 +339,24 @@ class CudaRegion:
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram:
+    """The value of a series: how many observations were at most each of `bounds`, the last of which is infinite, and
+    their sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric: `kind` is "counter" or "gauge"; `series` are pairs of labels and value, in order of exposition."""
+    """One metric: `kind` is "counter", "gauge" or "histogram"; `series` are pairs of labels and value, in order of
+    exposition."""
 
     name: str
     help: str
     kind: str
-    series: tuple[tuple[Mapping[str, str], float], ...]
+    series: tuple[tuple[Mapping[str, str], float | Histogram], ...]
 
 
 class EnginePort(Protocol):

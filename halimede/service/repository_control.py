@@ -15,14 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from halimede.cache.registry import REDIS
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, State, plan
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Survey, load, survey
+from halimede.models.loader import Code, LoadedVersion, LoadOptions, LoadResult, Survey, load, survey
 from halimede.models.repository import Catalog, Fingerprint, FoundModel, scan
-from halimede.models.upload import Upload
+from halimede.models.resources import reserve
+from halimede.models.upload import Upload, place_of
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.load_slots import LoadSlots
 from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
 
@@ -33,7 +36,6 @@ A = TypeVar("A")
 DUPLICATE = "model appears in two or more repositories"
 ALL_MODELS = "*"
 _CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth", ".pkl", ".sh"})
-_CODE_BACKENDS = frozenset({"python"})
 LOOKING_THREADS = 2
 """For what is short but waits for the disk: repositories, configurations, files of a load."""
 MOST_LOADS = 1000
@@ -63,12 +65,16 @@ class RepositoryControl:
         backends: BackendPool,
         gpus: tuple[int, ...],
         open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
+        limiter: RateLimiter | None = None,
+        catalog_of: Callable[[Sequence[str]], Catalog] = scan,
     ) -> None:
         self._options = options
         self._loop = loop
         self._models = models
         self._backends = backends
         self._open_versions = open_versions
+        self._limiter = limiter
+        self._catalog_of = catalog_of
         # Apart from each other, so that nothing waits for a model that loads for long, or does not close.
         self._loaders = ThreadPoolExecutor(MOST_LOADS, "load")
         self._slots = LoadSlots(options.model_load_thread_count)
@@ -81,6 +87,11 @@ class RepositoryControl:
             retries=options.model_load_retry_count,
             settings=options.backend_settings,
             gpus=gpus,
+            backend_directory=Path(options.backend_directory),
+            host_policies=options.host_policies,
+            on_loop=loop.call_soon_threadsafe,
+            ending=lambda: self._ending,
+            digests=REDIS in options.cache_config,
         )
         self._origins: dict[str, Origin] = {}
         self._uploads: dict[LoadedVersion, Upload] = {}
@@ -283,20 +294,28 @@ class RepositoryControl:
 
     def _allow_files(self, query: LoadModel, seen: Survey) -> None:
         """Files that would run as code need the operator's consent."""
-        code = [path for path, _ in query.files if _CODE.intersection(Path(path.lower()).suffixes)]
-        if code or seen.backend in _CODE_BACKENDS:
+        code = [path for path, _ in query.files if _CODE.intersection(Path(place_of(path).lower()).suffixes)]
+        if code or seen.code is not None:
             self._allow_code(query.model, f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'")
 
     async def _allow_override(self, found: FoundModel, seen: Survey) -> None:
         """So does a configuration that makes code of files that are none by the repository's own."""
-        if seen.backend in _CODE_BACKENDS and not await self._is_code(replace(found, config=None)):
+        if seen.code is None:
+            return
+        own = await self._code_of(replace(found, config=None))
+        if own is None or own.backend != seen.code.backend:
             self._allow_code(found.name, f"a model of the backend '{seen.backend}'")
+        elif seen.code.environment not in ("", own.environment):
+            self._allow_code(found.name, f"the environment '{seen.code.environment}'")
+        elif seen.code.execution not in ("", own.execution):
+            self._allow_code(found.name, f"the execution '{seen.code.execution}'")
 
-    async def _is_code(self, found: FoundModel) -> bool:
+    async def _code_of(self, found: FoundModel) -> Code | None:
         try:
-            return (await self._look(survey, found, self._load_options)).backend in _CODE_BACKENDS
+            seen: Survey = await self._look(survey, found, self._load_options)
         except Error:
-            return False  # nothing in the repository says so
+            return None  # nothing in the repository says so
+        return seen.code
 
     def _allow_code(self, model: str, what: str) -> None:
         if not self._options.allow_code_upload:
@@ -326,6 +345,9 @@ class RepositoryControl:
         if upload is not None:
             upload.hold(len(opened))
             self._uploads.update(dict.fromkeys(opened, upload))
+        for refused in reserve(result, self._limiter) if self._limiter is not None else ():
+            opened.remove(refused)
+            self._release(refused)
         try:
             failure = self._failure(result)
             if failure is not None:
@@ -361,7 +383,7 @@ class RepositoryControl:
     # Threads, turns, ends.
 
     async def _scan(self) -> Catalog:
-        return await self._look(scan, self._options.model_repositories)
+        return await self._look(self._catalog_of, self._options.model_repositories)
 
     async def _look(self, work: Callable[..., A], *arguments: Any) -> A:
         return await self._on(self._lookers, work, *arguments)
@@ -416,6 +438,8 @@ class RepositoryControl:
 
     def _release(self, loaded: LoadedVersion) -> None:
         """Closes an opened version on a thread."""
+        if loaded.turns is not None:
+            loaded.turns.retire()
         closing = self._loop.create_task(self._give_back(loaded))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -423,6 +447,8 @@ class RepositoryControl:
     async def _give_back(self, loaded: LoadedVersion) -> None:
         """The files that came for it go with the last that used them."""
         await self._on(self._closers, loaded.close)
+        if loaded.turns is not None:
+            loaded.turns.close()
         upload = self._uploads.pop(loaded, None)
         if upload is not None and upload.let_go():
             await self._remove(upload)

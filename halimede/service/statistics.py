@@ -66,6 +66,7 @@ class Statistics:
         self._successes = self._inferences = 0
         self._success_ns = self._fail_ns = 0
         self._queue_ns = self._input_ns = self._infer_ns = self._output_ns = 0
+        self._hits = self._hit_ns = self._misses = self._miss_ns = 0
         self._last_ns = 0
         self._batches: dict[int, _Batches] = {}
         self._responses: list[_Responses] = []
@@ -85,12 +86,22 @@ class Statistics:
         start, queued, began, input_end, output_start, end = inference.times
         self._successes += 1
         self._success_ns += now - start
+        self._last_ns = time_ns()
+        if not began:  # it never ran: a cache had the answer (contract K4)
+            self._hits += 1
+            self._hit_ns += now - queued
+            return
         self._queue_ns += began - queued
         self._input_ns += input_end - began
         self._infer_ns += output_start - input_end
         self._output_ns += end - output_start
         self._inferences += inference.batch_size or 1
-        self._last_ns = time_ns()
+
+    def missed(self, lookup_ns: int, insertion_ns: int) -> None:
+        """A cache did not have the answer, and has it now (contract K5, M5)."""
+        self._misses += 1
+        self._miss_ns += lookup_ns + insertion_ns
+        self._success_ns += insertion_ns
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
         self.failures[reason] += 1
@@ -104,7 +115,7 @@ class Statistics:
             self._responses[index].add(answer, ns)
 
     def read(self, name: str, version: int) -> ModelCounts:
-        done = self._successes
+        done, ran = self._successes, self._successes - self._hits
         return ModelCounts(
             name=name,
             version=version,
@@ -115,11 +126,11 @@ class Statistics:
                 "success": Duration(done, self._success_ns),
                 "fail": Duration(sum(self.failures.values()), self._fail_ns),
                 "queue": Duration(done, self._queue_ns),
-                "compute_input": Duration(done, self._input_ns),
-                "compute_infer": Duration(done, self._infer_ns),
-                "compute_output": Duration(done, self._output_ns),
-                "cache_hit": Duration(),
-                "cache_miss": Duration(),
+                "compute_input": Duration(ran, self._input_ns),
+                "compute_infer": Duration(ran, self._infer_ns),
+                "compute_output": Duration(ran, self._output_ns),
+                "cache_hit": Duration(self._hits, self._hit_ns),
+                "cache_miss": Duration(self._misses, self._miss_ns),
             },
             batches=tuple(self._batches[size].read(size) for size in sorted(self._batches)),
             responses=tuple(each.read() for each in self._responses),

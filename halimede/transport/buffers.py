@@ -9,9 +9,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-
-_Room = npt.NDArray[np.uint8]
 
 ALIGNMENT = 64
 LEAST_BYTES = 1 << 16
@@ -20,6 +17,20 @@ KEPT_BYTES = 1 << 26
 KEPT_BUFFERS = 16
 WASTE = 4
 """A buffer that is kept may be larger than asked for by one part in so many."""
+
+
+class _Room(np.ndarray[Any, np.dtype[np.uint8]]):
+    """A buffer, to be kept. A view of a view is a view of the farthest array of its own type, for numpy: if there were
+    one type only, it would keep the buffer and not the part that was lent, and nobody would know that it still looks.
+    """
+
+
+class _Part(np.ndarray[Any, np.dtype[np.uint8]]):
+    """What is lent of it: a third type, since views of it may be of this one too."""
+
+
+def _room(size: int) -> _Room:
+    return np.empty(size, np.uint8).view(_Room)
 
 
 def aligned(size: int, offset: int) -> memoryview:
@@ -49,7 +60,7 @@ class Buffers:
         room = self._take(size + ALIGNMENT)
         address = room.ctypes.data
         start = -(address + offset) % ALIGNMENT
-        part = room[start : start + size]
+        part = _Part((size,), np.uint8, room, start)
         self._lent[address] = weakref.ref(part, partial(self._came_back, address)), room
         return part.data
 
@@ -59,7 +70,7 @@ class Buffers:
         for i in range(len(kept) - 1, -1, -1):
             if size <= kept[i].nbytes <= size + size // WASTE:
                 return kept.pop(i)
-        return np.empty(size, np.uint8)
+        return _room(size)
 
     def _came_back(self, address: int, gone: object) -> None:
         """On any thread; only adds at the end, so `_take` may look through the list meanwhile."""

@@ -1,5 +1,5 @@
-"""The calls that workers make to other models: turned into inferences of the server, and answered (contract P28 to P30,
-P50 to P53).
+"""What workers ask of the server: calls to other models, turned into inferences and answered (contract P28 to P30, P50
+to P53), models, and metrics.
 
 Event-loop thread only; no task and no thread for a call. Of the server it knows a `Port`. The calls of a worker end
 with it, those made for a batch are cancelled with its requests, and one that could never be answered is refused.
@@ -10,15 +10,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from halimede.errors import DecoupledModel, Error, Internal, Unavailable
+from halimede.custom_metrics import CustomMetrics
+from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
 from halimede.requests import Answer, InferRequest, Reply, Resume
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.deadlocks import Held, is_hopeless
 from halimede.workers.messages import call_answer_frame, read_call, refused
+from halimede.workers.metrics import QUESTIONS as METRIC_QUESTIONS
+from halimede.workers.metrics import WorkerMetrics
 
 GRACE = 1.0
 """Seconds for which a batch may seem to wait for a call that one of its model's threads made."""
+LATER = 0.1
+"""Seconds after which it is looked again whether calls that are queued can be answered."""
 
 
 class Loop(Protocol):
@@ -46,7 +51,19 @@ class Port(Protocol):
         say which batches they have by an attribute `flights`."""
         ...
 
-    def is_ready(self, model: str, version: int) -> bool: ...
+    @property
+    def metrics(self) -> CustomMetrics:
+        """The metrics that models make for themselves."""
+        ...
+
+    def serves(self, model: str, version: int) -> bool:
+        """Whether the model takes requests."""
+        ...
+
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
+        """The same, and what the model itself says of it."""
+        ...
+
     def load(
         self,
         model: str,
@@ -158,6 +175,9 @@ class Call:
 class Nobody:
     """The port of a model that runs without a server."""
 
+    def __init__(self) -> None:
+        self.metrics = CustomMetrics()
+
     def infer(self, request: InferRequest, reply: Reply) -> int:
         error = Unavailable("there is no server")
         error.refused = True
@@ -173,8 +193,11 @@ class Nobody:
     def instances_of(self, key: int) -> Sequence[object]:
         return ()
 
-    def is_ready(self, model: str, version: int) -> bool:
+    def serves(self, model: str, version: int) -> bool:
         return False
+
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
+        done(False)
 
     def load(
         self,
@@ -201,9 +224,11 @@ class Calls:
         self._loop = loop
         self._name = name
         self._model = model
+        self._metrics = WorkerMetrics(port.metrics)
         self._open: dict[int, Call] = {}
         self._closed = False
         self._looking = False
+        self._looks_later = False
 
     @property
     def count(self) -> int:
@@ -216,6 +241,9 @@ class Calls:
         if message.kind == frames.CALL:
             if not self._closed:
                 self._begin(message, flights)
+        elif message.kind == frames.METRIC:
+            if not self._closed:
+                self._metrics.changed(message)
         elif message.kind == frames.QUESTION:
             self._ask(message)
         elif (call := self._open.get(message.batch)) is not None:  # else it has been answered meanwhile
@@ -248,6 +276,7 @@ class Calls:
         self._bind(call, flight)
         if self.port.is_queued(call.key):  # one that runs waits for a batch that has only begun
             self._look(flight)
+            self._look_later()
 
     def _bind(self, call: Call, flight: Flight) -> None:
         if flight.calls is None:
@@ -255,7 +284,7 @@ class Calls:
             for outer in flight.requests:
                 outer.when_cancelled(partial(self._cancelled, flight))
         flight.calls[call.number] = call
-        if flight.requests[0].cancelled:
+        if any(outer.cancelled for outer in flight.requests):
             self._cancelled(flight)
 
     def _cancelled(self, flight: Flight) -> None:
@@ -271,7 +300,7 @@ class Calls:
         model = request.model_name
         if isinstance(error, DecoupledModel):
             return refused(model, _DECOUPLED.format(model))
-        if not self.port.is_ready(model, request.version):
+        if not self.port.serves(model, request.version):
             return refused(model, f"Failed for execute the inference request. Model '{model}' is not ready.")
         return refused(model, error.message)
 
@@ -290,6 +319,7 @@ class Calls:
     def close(self) -> None:
         """The worker is gone, or goes: what it called for is cancelled, and nothing more is taken."""
         self._closed = True
+        self._metrics.close()
         calls, self._open = list(self._open.values()), {}
         for call in calls:
             call.leave()
@@ -312,6 +342,23 @@ class Calls:
         while is_hopeless(flight, guesses=True):
             self._refuse(flight, guesses=True)
 
+    def _look_later(self) -> None:
+        """A ring can close without another call, too: where models share resources, by a request for a model that needs
+        much of them and whose turn is sooner."""
+        if not self._looks_later:
+            self._looks_later = True
+            self._loop.call_later(LATER, self._look_at_queued)
+
+    def _look_at_queued(self) -> None:
+        self._looks_later = False
+        queued = [call for call in self._open.values() if self.port.is_queued(call.key)]
+        flights = {call.flight: None for call in queued}
+        for flight in flights:
+            if flight is not None:
+                self._look(flight)
+        if queued:
+            self._look_later()
+
     def _refuse(self, flight: Flight, guesses: bool) -> None:
         """The last call that was made, since the others waited before it."""
         call = next(call for call in reversed((flight.calls or {}).values()) if guesses or not call.guessed)
@@ -325,6 +372,9 @@ class Calls:
 
     def _ask(self, message: frames.Frame) -> None:
         (number,) = message.unpack(frames.NUMBER)
+        if message.flags in METRIC_QUESTIONS:
+            self._ask_metrics(message, number)
+            return
         name, done = message.text(), partial(self._reply, number, 1)
         asker = self._model if self.loading else ""
         if message.flags == frames.IS_READY:
@@ -344,13 +394,23 @@ class Calls:
         except ValueError as error:
             self._reply(number, 0, Internal(str(error)))
         else:
-            self._reply(number, int(self.port.is_ready(name, asked)), None)
+            self.port.is_ready(name, asked, lambda ready: self._reply(number, int(ready), None))
 
-    def _reply(self, number: int, answer: int, error: Error | None) -> None:
+    def _ask_metrics(self, message: frames.Frame, number: int) -> None:
+        if self._closed:
+            return
+        try:
+            record = self._metrics.asked(message)
+        except Invalid as error:
+            self._reply(number, 0, error)
+        else:
+            self._reply(number, 1, None, record)
+
+    def _reply(self, number: int, answer: int, error: Error | None, record: bytes = b"") -> None:
         if self._closed:
             return
         if error is None:
-            self.send(frames.frame(frames.REPLY, [], None, number, answer))
+            self.send(frames.frame(frames.REPLY, [record], None, number, answer))
             return
         text = f"Failed to process the request for model '{self._name}', message: {error}"
         self.send(frames.frame(frames.REPLY, [text.encode("utf-8", "replace")], None, number, 0, frames.REFUSAL))

@@ -92,19 +92,20 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
         flags |= TEXT_CORRELATION
         texts.append(frames.text_record(number))
         number = 0
-    texts.append(frames.names_record(tuple(asked.outputs)))
     if request.parameters:
         flags |= ASKED_WITH
         texts.append(frames.parameters_record(request.parameters))
     if request.most_ahead:
         flags |= LIMITED
         texts.append(frames.NUMBER.pack(request.most_ahead))
-    meta.append(REQUEST.pack(number, request.timeout_us, flags, len(request.inputs), len(texts[0])))
-    meta += texts
+    form = frames.names_record(tuple(asked.outputs))
     for tensor in request.inputs.values():
         view = tensor.memory.host()
-        meta.append(frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view)))
+        form += frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view))
         tensors.append(view)
+    meta.append(REQUEST.pack(number, request.timeout_us, flags, len(texts[0]), len(form)))
+    meta += texts
+    meta.append(form)
 
 
 def read_answers(message: frames.Frame, size: int) -> list[Answer]:
@@ -114,7 +115,7 @@ def read_answers(message: frames.Frame, size: int) -> list[Answer]:
 
 
 def _read_answer(message: frames.Frame, size: int) -> Answer:
-    index, flags, code, outputs, length = message.unpack(ANSWER)
+    index, flags, code, _, length = message.unpack(ANSWER)
     if index >= size:
         raise frames.FrameError(f"an answer to request {index} of {size}")
     final = flags & FINAL != 0
@@ -124,10 +125,8 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
     if flags & NOTHING:
         return Answer(index, True, None)
     parameters = message.parameters() if flags & ANSWERED_WITH else None
-    found = []
-    for _ in range(outputs):
-        name, number, shape, view = message.tensor()
-        found.append(Tensor(name, BY_NUMBER[number], shape, HostMemory(view)))
+    tensors = message.tensors(length)
+    found = [Tensor(name, BY_NUMBER[number], shape, HostMemory(view)) for name, number, shape, view in tensors]
     return Answer(index, final, found, None, parameters)
 
 

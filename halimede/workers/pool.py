@@ -4,7 +4,7 @@ Any thread.
 """
 
 from halimede.errors import Internal, Unavailable
-from halimede.workers.process import Process
+from halimede.workers.process import OWN, Interpreter, Process
 from halimede.workers.worker import Worker
 
 
@@ -15,10 +15,10 @@ class Workers:
         self.closed = False
         self._known: set[Worker] = set()
 
-    def spawn(self) -> Worker:
+    def spawn(self, interpreter: Interpreter = OWN) -> Worker:
         """A worker without an order. Raises Internal where the system gives no process, Unavailable at the end."""
         try:
-            worker = Worker(Process())
+            worker = Worker(Process(interpreter))
         except OSError as error:
             raise Internal(f"Failed to start a worker process: {error}") from error
         self._known.add(worker)

@@ -10,11 +10,51 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.platform.processes import ends_within
 
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python, and the environment variables that it runs with: None for the server's own. `libraries` is a folder
+    where the system looks for its libraries first, and not for those of programs that it starts. `host` is where it
+    runs, `threads` how many threads its libraries for numbers use where the variables do not say it (0: any)."""
+
+    path: str = sys.executable
+    variables: Mapping[str, str] | None = None
+    libraries: str = ""
+    host: HostPolicy = ANYWHERE
+    threads: int = 0
+
+    @property
+    def start_variables(self) -> Mapping[str, str] | None:
+        """With the libraries: the system reads where they are at the start of a process only."""
+        added = {}
+        if self.libraries:
+            added[_LIBRARIES] = ":".join(filter(None, (self.libraries, self._others)))
+        variables = os.environ if self.variables is None else self.variables
+        if self.threads and _THREADS not in variables:
+            added[_THREADS] = str(self.threads)
+        return {**variables, **added} if added else self.variables
+
+    def command(self, program: str, argument: str) -> list[str]:
+        """The worker program is told what to put back into the variable that begins with the libraries."""
+        return [self.path, program, argument, *([self._others] if self.libraries else ())]
+
+    @property
+    def _others(self) -> str:
+        return (self.variables or os.environ).get(_LIBRARIES, "")
+
+
+OWN = Interpreter()
+_LIBRARIES = "LD_LIBRARY_PATH"
+_THREADS = "OMP_NUM_THREADS"
+"""Heeded by OpenMP, and so by PyTorch and MKL, and by OpenBLAS, and so by numpy."""
 _MAIN = Path(__file__).parent / "child" / "main.py"
 _BUFFER = 1 << 20
 
@@ -27,18 +67,20 @@ class Process:
     has started ends with it, and a model that signals its group meets itself only.
     """
 
-    def __init__(self, interpreter: str = sys.executable) -> None:
+    def __init__(self, interpreter: Interpreter = OWN) -> None:
         self.socket, theirs = socket.socketpair()
         self._reaping = threading.Lock()
         try:
             for end in (self.socket, theirs):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-            self._child = subprocess.Popen(
-                [interpreter, str(_MAIN), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
+            with interpreter.host.applied():
+                self._child = subprocess.Popen(
+                    interpreter.command(str(_MAIN), str(theirs.fileno())),
+                    env=interpreter.start_variables,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    process_group=0,
+                )
         except BaseException:
             self.socket.close()
             raise

@@ -13,6 +13,7 @@ from time import monotonic
 
 from halimede.errors import Error
 from halimede.workers.pool import Workers
+from halimede.workers.process import OWN, Interpreter
 from halimede.workers.restarts import Restart, Restarts
 from halimede.workers.worker import Worker
 
@@ -25,7 +26,8 @@ _NO_THREAD_DELAY = 1.0
 
 
 class Supervisor:
-    """`teach` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience` seconds.
+    """`teach` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience` seconds. Every
+    worker is run by the same `interpreter`.
 
     On the loop `returned` is given the new worker and `impatient` is called when requests shall not wait for it any
     longer; `expected` says whether they shall.
@@ -38,6 +40,7 @@ class Supervisor:
         workers: Workers,
         teach: Callable[[Worker], None],
         patience: float,
+        interpreter: Interpreter = OWN,
     ) -> None:
         self.expected = False
         self.count = 0
@@ -45,6 +48,7 @@ class Supervisor:
         self._loop = loop
         self._workers = workers
         self._teach = teach
+        self._interpreter = interpreter
         self._restarts = Restarts(patience)
         self._returned: Callable[[Worker], None]
         self._impatient: Callable[[], None]
@@ -139,7 +143,7 @@ class Supervisor:
     def start(self) -> Worker:
         """A worker that has loaded the model; also for the first time, on a load thread. Raises Error. Blocks."""
         began = monotonic()
-        self._starting = worker = self._workers.spawn()
+        self._starting = worker = self._workers.spawn(self._interpreter)
         if self._closing.is_set():  # who closed us in between has not seen this worker
             worker.kill()
         try:

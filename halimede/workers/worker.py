@@ -8,9 +8,11 @@ import asyncio
 import errno
 import json
 import logging
+import os
 import select
 import socket
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.process import Process
+from halimede.workers.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,10 @@ _MOST_BUFFERS = 512
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
 """By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
+ROWS = "table"
+"""The attribute of a log record for lines to be written below it as they are (`cli.logging`)."""
+_DESCRIPTOR = struct.Struct("i")
+_ONE_DESCRIPTOR = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _RESULTS = frozenset({frames.READY, frames.REFUSED})
 
 
@@ -65,6 +72,8 @@ class Worker:
         self._on_lost: Callable[[], None] = lambda: None
         self._asking = False
         self.alive = True
+        self.readiness: Readiness | None = None
+        """Where the model has a say in its readiness."""
 
     @property
     def pid(self) -> int:
@@ -124,7 +133,29 @@ class Worker:
             if not readable.poll(None if end is None else max(end - monotonic(), 0.001) * 1000):
                 raise TimeoutError
             with suppress(BlockingIOError):
-                return self._socket.recv_into(self._assembler.space())
+                count, ancillary, *_ = self._socket.recvmsg_into([self._assembler.space()], _ONE_DESCRIPTOR)
+                self._take(ancillary)
+                return count
+
+    def _take(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
+        """The socket that comes with READY where the model is asked for its readiness. Raises OSError where it is
+        something else."""
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                for (descriptor,) in _DESCRIPTOR.iter_unpack(data):  # a second one fits in where one is asked for
+                    self._take_socket(descriptor)
+
+    def _take_socket(self, descriptor: int) -> None:
+        if self._loop is None or self.readiness is not None:
+            os.close(descriptor)
+            return
+        try:
+            sock = socket.socket(fileno=descriptor)
+        except OSError:
+            os.close(descriptor)
+            raise
+        sock.set_inheritable(False)
+        self.readiness = Readiness(sock, self._loop)
 
     def attach(
         self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[], None]
@@ -143,6 +174,7 @@ class Worker:
         self._on_loop(lambda: self.send(frames.frame(frames.CLOSE, [])))
         if not self._process.wait(limit):
             log.error("worker process %d did not finish within %g seconds and is killed", self.pid, limit)
+        self._on_loop(self._read_rest)
         self.kill()
 
     def bury(self, grace: float) -> str:
@@ -223,6 +255,13 @@ class Worker:
         if not count:
             self._lost()
 
+    def _read_rest(self) -> None:
+        """What the process logged last, as from its `finalize`; nobody waits for anything else of it."""
+        with suppress(OSError, *frames.MALFORMED):
+            while count := self._socket.recv_into(self._assembler.space()):
+                for frame in self._assembler.received(count):
+                    self._is_log(frame)
+
     def distrust(self, error: Exception) -> None:
         """What the process sent makes no sense: ends it. `on_lost` is called."""
         self.end(f"sent a malformed frame and is killed: {error}")
@@ -241,6 +280,8 @@ class Worker:
         self._disconnect()
 
     def _disconnect(self) -> None:
+        if self.readiness is not None:
+            self.readiness.close()
         if self._asking:  # whoever asks closes it: while a thread polls a number, that must not become another's
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -257,11 +298,20 @@ class Worker:
     def _is_log(self, frame: frames.Frame) -> bool:
         if frame.kind != frames.LOG:
             return False
-        file, line, text = frame.text(), int(frame.text()), frame.text()
-        level = _LEVELS[frame.count % len(_LEVELS)]
-        if log.isEnabledFor(level):
-            log.handle(log.makeRecord(log.name, level, file, line, text, (), None))
+        write_to_log(frame)
         return True
+
+
+def write_to_log(frame: frames.Frame) -> None:
+    """A message of a model. Raises what `frames.MALFORMED` lists."""
+    file, line, text = frame.text(), int(frame.text()), frame.text()
+    level = _LEVELS[frame.count % len(_LEVELS)]
+    if log.isEnabledFor(level):
+        message, rows = text, {}
+        if frame.flags & frames.ROWS:
+            message, _, below = text.partition("\n")
+            rows = {ROWS: below}
+        log.handle(log.makeRecord(log.name, level, file, line, message, (), None, extra=rows))
 
 
 def _result(frame: frames.Frame) -> Any:

@@ -77,6 +77,9 @@ class FakeResponses:
     def compute_times(self, input_end: int, output_start: int) -> None:
         raise AssertionError("the marks of arrays() and scatter() are right for backends in this process")
 
+    def promise(self, later: Collection[int]) -> None:
+        raise AssertionError("no backend of arrays answers later")
+
     def finished(self, later: Collection[int] = ()) -> None:
         raise AssertionError("only a backend placed on the loop may call this")
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from halimede.backends.api import InstancePlace, ModelFolder, Responses
-from halimede.backends.python import PythonBackend, PythonInstance
+from halimede.backends.python import PythonBackend
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.tensors import Tensor
 from tests.workers.fakes import FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, text_tensor
@@ -87,22 +89,46 @@ class Rig:
         self.loop = loop
         self.backend = PythonBackend(loop, settings or {})
 
-    def start(self, where: ModelFolder, **fields: Any) -> PythonInstance:
+    def start(self, where: ModelFolder, **fields: Any) -> Any:
         return self.backend.open(config(**fields), where).create_instance(PLACE)
 
-    def begin(self, instance: PythonInstance, *requests: FakeRequest) -> FakeResponses:
+    def begin(self, instance: Any, *requests: FakeRequest) -> FakeResponses:
         return self.pass_on(instance, FakeResponses(), *requests)
 
-    def stream(self, instance: PythonInstance, *requests: FakeRequest) -> FakeStream:
+    def stream(self, instance: Any, *requests: FakeRequest) -> FakeStream:
         """The answers of a decoupled model."""
         return self.pass_on(instance, FakeStream(len(requests)), *requests)
 
-    def pass_on(self, instance: PythonInstance, responses: R, *requests: FakeRequest) -> R:
+    def pass_on(self, instance: Any, responses: R, *requests: FakeRequest) -> R:
         on_loop(self.loop, lambda: instance.execute(FakeBatch(*requests), responses))
         return responses
 
-    def run(self, instance: PythonInstance, *requests: FakeRequest) -> FakeResponses:
+    def close(self, instance: Any) -> None:
+        instance.close()
+        self.backend.close()
+
+    def run(self, instance: Any, *requests: FakeRequest) -> FakeResponses:
         return self.begin(instance, *requests).wait()
+
+
+class InProcessRig(Rig):
+    """The same for models in this process: the server's part of the way to their threads and back."""
+
+    def start(self, where: ModelFolder, **fields: Any) -> Any:
+        parameters = {"EXECUTION": "in_process", **fields.pop("parameters", {})}
+        return super().start(where, parameters=parameters, **fields)
+
+    def pass_on(self, instance: Any, responses: R, *requests: FakeRequest) -> R:
+        def run() -> None:
+            instance.execute(FakeBatch(*requests), responses)
+            responses.finished()
+
+        instance.thread.submit(run)
+        return responses
+
+
+both_ways = pytest.fixture(params=[Rig, InProcessRig], ids=["process", "in_process"], scope="module")
+"""Makes a fixture whose `request.param` makes the rig of models that behave alike wherever they run."""
 
 
 def scripted(source: str, *inputs: Tensor, **fields: Any) -> FakeRequest:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 
 from halimede.backends.api import Placement
 from halimede.backends.onnxruntime import OnnxInstance, OnnxModel, OnnxRuntimeBackend
-from halimede.config.model_config import ModelConfig
+from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Internal, Invalid, Unsupported
+from halimede.platform.hosts import HostPolicy, available_cores
 from halimede.tensors import DATATYPES, array_of
 from tests.backends import onnx_models
 from tests.backends.fakes import (
@@ -270,3 +272,24 @@ def test_text_beside_brain_floats_is_refused(bench: Bench) -> None:
     config = model_config(inputs, [spec("u", "BYTES", [1]), spec("y", "BF16", [1])])
     with pytest.raises(Unsupported, match="TYPE_STRING inputs beside TYPE_BF16"):
         bench.open(onnx_models.text_and_brain_float(), config)
+
+
+def test_instances_of_a_host_policy_have_a_session_on_its_cores(bench: Bench) -> None:
+    """As many threads as fit there beside the instances that share it; passive instances count for nothing."""
+    core = min(available_cores())
+    config = replace(
+        model_config([spec("x", "FP32", [1])], [spec("y", "FP32", [1])]),
+        instance_groups=(
+            InstanceGroup("a", InstanceKind.CPU),
+            InstanceGroup("b", InstanceKind.CPU, 50, passive=True),
+            InstanceGroup("c", InstanceKind.CPU, 2, host_policy="one"),
+        ),
+    )
+    model = bench.open(onnx_models.identity("FP32", [1]), config)
+    session, plan = model.session(None)
+    assert (plan.cores, plan.intra_threads) == (available_cores(), len(available_cores()))
+    with HostPolicy(frozenset({core})).applied():
+        model.create_instance(replace(place(), host_policy="one"))
+    other, plan = model.session(None, "one")
+    assert other is not session
+    assert (plan.cores, plan.intra_threads) == (frozenset({core}), 1)

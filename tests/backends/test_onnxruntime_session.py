@@ -13,7 +13,6 @@ from halimede.backends.onnxruntime import OnnxRuntimeBackend
 from halimede.backends.onnxruntime_session import (
     SessionPlan,
     Settings,
-    available_cores,
     plan_session,
     run_options,
     spinning,
@@ -22,6 +21,7 @@ from halimede.backends.onnxruntime_session import (
 )
 from halimede.config.model_config import DescribedTensor, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, Shape
 from tests.backends import onnx_models
 from tests.backends.fakes import folder, idle_loop, model_config, spec
@@ -61,8 +61,8 @@ def test_threads_never_outnumber_the_cores(cores: int, instances: int, threads: 
 
 def test_threads_by_default_are_a_share_of_the_cores() -> None:
     made = plan(instances=1)
-    assert (made.intra_threads, made.inter_threads) == (available_cores(), 1)
-    assert plan(instances=available_cores()).intra_threads == 1
+    assert (made.intra_threads, made.inter_threads) == (len(available_cores()), 1)
+    assert plan(instances=len(available_cores())).intra_threads == 1
 
 
 def test_threads_of_the_model_win_over_those_of_the_backend() -> None:
@@ -88,6 +88,7 @@ def test_plan_from_parameters() -> None:
         level=-1,
     )
     assert made == SessionPlan(
+        cores=available_cores(),
         intra_threads=2,
         inter_threads=2,
         parallel=True,

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from halimede.backends.api import Placement
 from halimede.backends.python import PythonBackend
 from halimede.backends.python_settings import parse_settings
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.errors import Internal, Invalid
 from halimede.tensors import DATATYPES, tensor_of
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder
 from tests.workers.fakes import FakeRequest, turning_loop
@@ -165,20 +164,6 @@ def test_model_without_execute_fails_its_requests(rig: Rig, tmp_path: Path) -> N
     )
     assert [error.message for error in responses.failed.values()] == [text, text]
     instance.close()
-
-
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"parameters": {"EXECUTION_ENV_PATH": "env.tar.gz"}}, "EXECUTION_ENV_PATH"),
-        ({"parameters": {"EXECUTION": "in_process"}}, "EXECUTION"),
-    ],
-)
-def test_configuration_that_is_not_served_is_refused(
-    rig: Rig, tmp_path: Path, fields: dict[str, Any], text: str
-) -> None:
-    with pytest.raises(Unsupported, match=text):
-        rig.backend.open(config(**fields), folder(tmp_path, SCRIPTED))
 
 
 @pytest.mark.rows("P72")

@@ -1,5 +1,8 @@
-"""Python models in real worker processes that call other models, which the test plays (contract P50 to P53, D14)."""
+"""Python models, in real worker processes and in this one, that call other models, which the test plays (contract P50
+to P53, D14).
+"""
 
+import asyncio
 import os
 import signal
 import threading
@@ -11,10 +14,11 @@ import numpy as np
 import pytest
 
 from halimede.backends.python import PythonBackend, PythonInstance
+from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, array_of, tensor_of
-from tests.backends.python_rig import ASYNCHRONOUS, SCRIPTED, Rig, folder, scripted
+from tests.backends.python_rig import ASYNCHRONOUS, SCRIPTED, InProcessRig, Rig, folder, scripted
 from tests.workers.fakes import PATIENCE, FakeRequest, on_loop, turning_loop
 
 Done = Callable[[Error | None], None]
@@ -43,6 +47,7 @@ class OtherModels:
         self.asked: list[InferRequest] = []
         self.waiting: dict[int, Reply] = {}
         self.changed = threading.Condition()
+        self.metrics = CustomMetrics()
         self._key = 0
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
@@ -83,8 +88,11 @@ class OtherModels:
     def instances_of(self, key: int) -> Sequence[object]:
         return ()
 
-    def is_ready(self, model: str, version: int) -> bool:
+    def serves(self, model: str, version: int) -> bool:
         return model == "twice"
+
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
+        done(model == "twice")
 
     def load(self, model: str, config: str | None, files: Sequence[tuple[str, bytes]], asker: str, done: Done) -> None:
         done(None if model == "twice" else Internal(f"no '{model}' for '{asker}'"))
@@ -100,16 +108,20 @@ def answered(numbers: Any) -> InferResponse:
 class Bls(Rig):
     """A backend whose models can call `others`."""
 
-    def __init__(self, loop: Any) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.others = OtherModels()
         self.backend = PythonBackend(loop, {}, self.others)
 
 
-@pytest.fixture
-def rig() -> Iterator[Bls]:
+class InProcessBls(InProcessRig, Bls):
+    """The same for models in this process."""
+
+
+@pytest.fixture(params=[Bls, InProcessBls], ids=["process", "in_process"])
+def rig(request: pytest.FixtureRequest) -> Iterator[Bls]:
     with turning_loop() as loop:
-        made = Bls(loop)
+        made = request.param(loop)
         yield made
         made.backend.close()
 
@@ -270,6 +282,7 @@ def test_load_that_asks_for_a_model_says_who_asks(rig: Bls, tmp_path: Path) -> N
         rig.start(folder(tmp_path, source))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_thread_goes_on_calling_from_initialize_on(rig: Bls, tmp_path: Path) -> None:
     """Its frames come before, with and after the one that says that the model is ready."""
     source = """
@@ -298,6 +311,7 @@ def test_thread_goes_on_calling_from_initialize_on(rig: Bls, tmp_path: Path) -> 
     instance.close()
 
 
+@pytest.mark.parametrize("rig", [Bls], ids=["process"], indirect=True)
 def test_model_that_dies_in_initialize_takes_its_calls_along(rig: Bls, tmp_path: Path) -> None:
     source = """
     import os, threading
@@ -350,6 +364,7 @@ def test_calls_are_refused_where_no_model_may_count_on_others(rig: Bls, tmp_path
 # ---- the end of calls
 
 
+@pytest.mark.parametrize("rig", [Bls], ids=["process"], indirect=True)
 def test_calls_of_a_worker_that_dies_are_cancelled(rig: Bls, instance: PythonInstance) -> None:
     source = (
         "[threading.Thread(target=lambda: call(1, model='never')).start() for _ in range(3)]; call(1, model='never')"
@@ -361,6 +376,7 @@ def test_calls_of_a_worker_that_dies_are_cancelled(rig: Bls, instance: PythonIns
     rig.others.wait_until(lambda: not rig.others.waiting)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_calls_of_a_model_that_is_closed_are_cancelled(rig: Bls, instance: PythonInstance) -> None:
     source = "threading.Thread(target=lambda: call(1, model='never'), daemon=True).start(); returned = [R([])]"
     rig.run(instance, scripted(source))
@@ -392,6 +408,7 @@ found = asyncio.run(give_up())
     rig.others.wait_until(lambda: not rig.others.waiting)
 
 
+@pytest.mark.parametrize("rig", [Bls], ids=["process"], indirect=True)
 def test_forked_child_of_a_model_disturbs_no_call(rig: Bls, instance: PythonInstance) -> None:
     source = """
 child = os.fork()

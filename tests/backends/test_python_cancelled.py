@@ -5,17 +5,22 @@ from collections.abc import Iterator
 import pytest
 
 from halimede.backends.python import PythonInstance
-from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
+from tests.backends.python_rig import SCRIPTED, InProcessRig, Rig, folder, scripted
 from tests.workers.fakes import FakeRequest, turning_loop
 
 Shared = tuple[Rig, PythonInstance]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["single", "decoupled"])
+@pytest.fixture(
+    scope="module",
+    params=[(kind, decoupled) for kind in (Rig, InProcessRig) for decoupled in (False, True)],
+    ids=["single", "decoupled", "in_process-single", "in_process-decoupled"],
+)
 def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    kind, decoupled = request.param
     with turning_loop() as loop:
-        rig = Rig(loop)
-        instance = rig.start(folder(tmp_path_factory.mktemp("repository"), SCRIPTED), decoupled=request.param)
+        rig = kind(loop)
+        instance = rig.start(folder(tmp_path_factory.mktemp("repository"), SCRIPTED), decoupled=decoupled)
         yield rig, instance
         instance.close()
         rig.backend.close()

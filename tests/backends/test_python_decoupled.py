@@ -1,5 +1,5 @@
-"""Decoupled models and `async def execute` in real worker processes: any number of responses, also after `execute`
-returned (contract P6, P7, P48).
+"""Decoupled models and `async def execute`, in real worker processes and in this one: any number of responses, also
+after `execute` returned (contract P6, P7, P48).
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from halimede.backends.python import PythonInstance
-from tests.backends.python_rig import ASYNCHRONOUS, SCRIPTED, Rig, folder, scripted
+from tests.backends.python_rig import ASYNCHRONOUS, SCRIPTED, Rig, both_ways, folder, scripted
 from tests.workers.fakes import FakeRequest, turning_loop
 
 Shared = tuple[Rig, PythonInstance, str]
@@ -21,30 +21,30 @@ CLOSED = "Unable to send response. Response sender has been closed."
 NOT_NONE = "Python model 'm_0_0' is using the decoupled mode and the execute function must return None."
 
 
-def started(root: Path, source: str, decoupled: bool) -> Iterator[Shared]:
+def started(root: Path, source: str, decoupled: bool, kind: type[Rig] = Rig) -> Iterator[Shared]:
     where = folder(root, source)
     with turning_loop() as loop:
-        rig = Rig(loop)
+        rig = kind(loop)
         instance = rig.start(where, decoupled=decoupled)
         yield rig, instance, str(where.version / "model.py")
         instance.close()
         rig.backend.close()
 
 
-@pytest.fixture(scope="module")
-def decoupled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    yield from started(tmp_path_factory.mktemp("decoupled"), SCRIPTED, True)
+@both_ways
+def decoupled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    yield from started(tmp_path_factory.mktemp("decoupled"), SCRIPTED, True, request.param)
 
 
-@pytest.fixture(scope="module")
-def asynchronous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    yield from started(tmp_path_factory.mktemp("asynchronous"), ASYNCHRONOUS, False)
+@both_ways
+def asynchronous(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    yield from started(tmp_path_factory.mktemp("asynchronous"), ASYNCHRONOUS, False, request.param)
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+@both_ways
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     """Decoupled and asynchronous."""
-    yield from started(tmp_path_factory.mktemp("both"), ASYNCHRONOUS, True)
+    yield from started(tmp_path_factory.mktemp("both"), ASYNCHRONOUS, True, request.param)
 
 
 def test_sender_sends_zero_one_or_many_responses(decoupled: Shared) -> None:

@@ -1,4 +1,6 @@
-"""Requests through a real worker process: what a model returns, its mistakes, and its senders (contract P)."""
+"""Requests through a real worker process, or a thread of this one: what a model returns, its mistakes, and its senders
+(contract P).
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,20 +11,32 @@ import pytest
 from halimede.backends.python import PythonInstance
 from halimede.errors import Internal, Invalid, NotFound
 from halimede.tensors import BF16, DATATYPES, tensor_of
-from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
+from tests.backends.python_rig import SCRIPTED, Rig, both_ways, folder, scripted
 from tests.workers.fakes import FakeRequest, turning_loop
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, PythonInstance, str]]:
+@both_ways
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Rig, PythonInstance, str]]:
     """One scripted model for many tests, and the path of its file."""
     where = folder(tmp_path_factory.mktemp("repository"), SCRIPTED)
     with turning_loop() as loop:
-        it = Rig(loop)
+        it = request.param(loop)
         instance = it.start(where)
         yield it, instance, str(where.version / "model.py")
         instance.close()
         it.backend.close()
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Rig, PythonInstance]]:
+    """One that is reached by frames."""
+    with turning_loop() as loop:
+        it = Rig(loop)
+        instance = it.start(folder(tmp_path_factory.mktemp("worker"), SCRIPTED))
+        yield it, instance
+        it.close(instance)
 
 
 def test_output_is_what_the_model_computed(shared: tuple[Rig, PythonInstance, str]) -> None:
@@ -139,8 +153,8 @@ def beyond() -> FakeRequest:
     return FakeRequest(correlation_id=-1)
 
 
-def test_request_that_cannot_be_passed_on_fails_alone(shared: tuple[Rig, PythonInstance, str]) -> None:
-    rig, instance, _ = shared
+def test_request_that_cannot_be_passed_on_fails_alone(worker: tuple[Rig, PythonInstance]) -> None:
+    rig, instance = worker
     source = """
         error = pb_utils.TritonError("not here", pb_utils.TritonError.NOT_FOUND)
         self.kept = requests[2].get_response_sender()
@@ -156,8 +170,8 @@ def test_request_that_cannot_be_passed_on_fails_alone(shared: tuple[Rig, PythonI
     assert responses.wait().arrays(4)["OUTPUT0"].tolist() == [9]
 
 
-def test_batch_of_which_nothing_can_be_passed_on_is_over(shared: tuple[Rig, PythonInstance, str]) -> None:
-    rig, instance, _ = shared
+def test_batch_of_which_nothing_can_be_passed_on_is_over(worker: tuple[Rig, PythonInstance]) -> None:
+    rig, instance = worker
     responses = rig.run(instance, beyond(), beyond())
     assert {i: type(error) for i, error in responses.failed.items()} == {0: Invalid, 1: Invalid}
     assert rig.run(instance, scripted("returned = [R([T([1])])]")).arrays()["OUTPUT0"].tolist() == [1]

@@ -78,3 +78,15 @@ def test_command_line_is_read_without_importing_the_server() -> None:
     code = f"import sys, halimede.cli.main; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
+    code = (
+        "import os, sys\nfrom halimede.cli.main import main\nsys.argv = ['halimede', '--version']\nmain()\n"
+        "print([os.path.samestat(os.fstat(n), os.stat(os.devnull)) and os.get_inheritable(n) for n in (0, 2)])\n"
+        "print(os.open(os.devnull, os.O_RDONLY))"
+    )
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, code], stdout=subprocess.PIPE, timeout=60, check=True
+    )
+    assert closed.stdout.decode() == f"halimede {__version__}\n[True, True]\n3\n"

@@ -1,4 +1,7 @@
-"""What `halimede serve` says before anybody connects."""
+"""What `halimede serve` says before anybody connects, and its end."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -22,3 +25,11 @@ LOCAL = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
 )
 def test_server_knows_whether_everybody_can_reach_it(flags: list[str], exposed: bool) -> None:
     assert is_exposed(parse(["--model-repository=models", *flags], {})) is exposed
+
+
+def test_process_ends_also_where_nobody_reads_its_output_any_more() -> None:
+    code = (
+        "import os, sys; from halimede.cli.serve import _end; read, write = os.pipe(); os.close(read)\n"
+        "sys.stdout = os.fdopen(write, 'w'); print('x'); _end(5)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 5

@@ -1,5 +1,7 @@
 """Tables, line for line as the real server draws them."""
 
+import re
+
 from halimede.cli.tables import model_table, options_table, table
 from halimede.options import Endpoint, ServerOptions
 
@@ -29,6 +31,11 @@ def test_model_table_aligns_columns_and_spreads_long_reasons_over_lines() -> Non
         "| nover | -       | Not loaded: No model version was found |",
         "+-------+---------+----------------------------------------+",
     ]
+
+
+def test_options_table_says_whether_there_is_a_cache() -> None:
+    text = options_table(ServerOptions(cache_config={"local": {"size": "4096"}}), "1.2", [])
+    assert re.search(r"^\| cache_enabled +\| 1 +\|$", text, re.MULTILINE)
 
 
 def test_options_table_shows_what_the_server_runs_with() -> None:

@@ -1,9 +1,11 @@
 """Servers for many tests of the official clients: one with every datatype, one with the models of the kinds."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
+from tests import interpreters
 from tests.compat.kinds import FLAGS, Kinds, write_kinds
 from tests.compat.serving import Serving, write_repository
 
@@ -30,3 +32,17 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kinds]:
     with Serving(repository, folder / "server.log", *FLAGS) as serving:
         yield Kinds(serving.wait_until_live(), repository)
         assert serving.stop() == 0, serving.log_text()[-3000:]
+
+
+_OF_A_PYTHON = re.compile(r"test_python_environments\.py::.*\[(3\.\d+)\]")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which Pythons models were served with, and which this machine does not have."""
+    passed = [_OF_A_PYTHON.search(report.nodeid) for report in terminalreporter.stats.get("passed", ())]
+    served = {found[1] for found in passed if found}
+    if served:
+        terminalreporter.section("Pythons of models' own environments")
+        for version, python in interpreters.found().items():
+            terminalreporter.write_line(f"{'served' if version in served else 'not asked for'}: {version} ({python})")
+        terminalreporter.write_line(f"not on this machine: {', '.join(interpreters.absent()) or 'none'}")

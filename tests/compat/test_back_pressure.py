@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.compat.serving import Serving, processes_with, write_model
 
 LIMIT = 20.0
-COUNTS = {"pool of any size": 10_000, "pool of 1": 2_000}
+COUNTS = {"pool of any size": 10_000, "pool of 1": 2_000, "in process": 2_000}
 ELEMENTS = 25_000
 SIZE = 4 * ELEMENTS
 AHEAD = 8 << 20
@@ -113,10 +113,11 @@ def _resident(pid: int) -> int:
 
 
 @contextmanager
-def served(folder: Path, *flags: str, count: int = 1_000) -> Iterator[Flooded]:
+def served(folder: Path, *flags: str, count: int = 1_000, way: str = "process") -> Iterator[Flooded]:
     repository = folder / "models"
-    decoupled = "model_transaction_policy { decoupled: true }\n"
-    (write_model(repository, "flood", "INT32", backend="python", more=decoupled) / "model.py").write_text(_FLOOD)
+    more = f'parameters {{ key: "EXECUTION" value {{ string_value: "{way}" }} }}\n'
+    more += "model_transaction_policy { decoupled: true }\n"
+    (write_model(repository, "flood", "INT32", backend="python", more=more) / "model.py").write_text(_FLOOD)
     write_model(repository, "other", "INT32")
     with Serving(repository, folder / "server.log", *flags) as serving:
         serving.wait_until_live()
@@ -126,7 +127,8 @@ def served(folder: Path, *flags: str, count: int = 1_000) -> Iterator[Flooded]:
 @pytest.fixture(scope="module", params=COUNTS)
 def flooded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Flooded]:
     flags = ["--grpc-max-response-pool-size=1"] if request.param == "pool of 1" else []
-    with served(tmp_path_factory.mktemp("flooded"), *flags, count=COUNTS[request.param]) as flooded:
+    way = "in_process" if request.param == "in process" else "process"
+    with served(tmp_path_factory.mktemp("flooded"), *flags, count=COUNTS[request.param], way=way) as flooded:
         yield flooded
         assert flooded.serving.stop() == 0, flooded.serving.log_text()[-3000:]
 
@@ -281,7 +283,8 @@ def test_worker_that_dies_while_its_client_does_not_read(tmp_path: Path) -> None
         assert flooded.serving.stop() == 0
 
 
-def test_server_ends_although_a_client_does_not_read(tmp_path: Path) -> None:
-    with served(tmp_path, "--exit-timeout-secs=1") as flooded, Client(flooded.serving.grpc_url) as client:
+@pytest.mark.parametrize("way", ["process", "in_process"])
+def test_server_ends_although_a_client_does_not_read(tmp_path: Path, way: str) -> None:
+    with served(tmp_path, "--exit-timeout-secs=1", way=way) as flooded, Client(flooded.serving.grpc_url) as client:
         flood(flooded, client)
         flooded.serving.stop()

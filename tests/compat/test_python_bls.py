@@ -109,9 +109,13 @@ def json_of(args):
 """
 
 
-def write_repository(repository: Path) -> Path:
+def write_repository(repository: Path, way: str) -> Path:
+    """`way` is where the models run."""
+    execution = f'parameters {{ key: "EXECUTION" value {{ string_value: "{way}" }} }}\n'
+
     def python(name: str, kind: str, source: str, more: str = "") -> None:
-        (write_model(repository, name, kind, backend="python", more=more) / "model.py").write_text(source)
+        version = write_model(repository, name, kind, backend="python", more=execution + more)
+        (version / "model.py").write_text(source)
 
     def loads(*names: str) -> str:
         return f'parameters {{ key: "LOADS" value {{ string_value: "{" ".join(names)}" }} }}\n'
@@ -130,13 +134,14 @@ def write_repository(repository: Path) -> Path:
 
 
 START = ("identity", "a", "b", "c", "two", "stream")
+WAYS = ("process", "in_process")
 
 
-@pytest.fixture(scope="module")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+@pytest.fixture(scope="module", params=WAYS)
+def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("bls")
     flags = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in START)]
-    with Serving(write_repository(folder / "models"), folder / "server.log", *flags) as made:
+    with Serving(write_repository(folder / "models", request.param), folder / "server.log", *flags) as made:
         yield made.wait_until_live()
         assert made.stop() == 0, made.log_text()[-3000:]
 
@@ -247,7 +252,7 @@ def test_model_with_two_instances_may_call_itself_once(client: Any) -> None:
 def test_two_that_take_each_others_last_instance_both_go_on(client: Any, serving: Serving) -> None:
     """Each of two requests holds one of two instances when it calls the model."""
     source = """
-(MODEL / f"met_{os.getpid()}").touch()
+(MODEL / f"met_{os.getpid()}_{threading.get_ident()}").touch()
 limit = time.monotonic() + 20
 while len(list(MODEL.glob("met_*"))) < 2 and time.monotonic() < limit:
     time.sleep(0.005)
@@ -345,6 +350,7 @@ def serving_model(serving: Serving, name: str) -> Path:
     return serving.log.parent / "models" / name
 
 
+@pytest.mark.parametrize("serving", ["process"], indirect=True)
 def test_worker_that_dies_takes_its_calls_along(client: Any) -> None:
     """The stream that it read is cancelled, so that the model of the stream serves others."""
     kill = f"os.kill(os.getpid(), {int(signal.SIGKILL)})"
@@ -373,9 +379,10 @@ found = len(list(stream))
     assert run(client, "found = 1", "b") == 1
 
 
-def test_server_that_ends_answers_what_it_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_server_that_ends_answers_what_it_accepted(tmp_path: Path, way: str) -> None:
     """Calls of a request that was accepted are served, though new requests are refused."""
-    with Serving(write_repository(tmp_path / "models"), tmp_path / "log", "--model-control-mode=explicit") as made:
+    with Serving(write_repository(tmp_path / "models", way), tmp_path / "log", "--model-control-mode=explicit") as made:
         made.wait_until_live()
         with grpcclient.InferenceServerClient(made.grpc_url) as client:
             for name in ("identity", "a"):

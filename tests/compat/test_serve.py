@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,34 @@ def test_wrong_configuration_does_not_take_others_down(start: Start, repository:
     assert "Traceback" not in text
 
 
+@pytest.mark.rows("C47", "K7")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("local,x=y",), "Invalid argument - Failed to initialize LocalCache: config didn't contain a valid 'size'"),
+        (("local,size=abc",), "Internal - Failed to initialize LocalCache: stoull"),
+        (
+            ("local,size=4096", "redis,host=h"),
+            "Invalid argument - found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        (("nope,x=y",), "Invalid argument - unable to find 'libtritoncache_nope.so' for cache. Searched: /opt/"),
+    ],
+)
+def test_cache_that_makes_no_sense_ends_the_server(start: Start, words: tuple[str, ...], text: str) -> None:
+    serving = start(*(f"--cache-config={word}" for word in words))
+    assert serving.wait() == 1
+    assert f"error: creating server: {text}" in serving.log_text()
+    assert "Traceback" not in serving.log_text()
+
+
+def test_server_without_its_cache_lives_and_is_not_ready_when_asked_to(start: Start) -> None:
+    """As the real server."""
+    serving = start("--cache-config=local,size=1", "--exit-on-error=false").wait_until_live()
+    assert serving.status("/v2/health/ready") == 400
+    assert serving.status("/v2/models/good/ready") in (400, 404)
+    assert serving.stop() == 0
+
+
 def test_missing_repository_ends_the_server(start: Start, tmp_path: Path) -> None:
     serving = start(at=tmp_path / "nowhere")
     assert serving.wait() == 1
@@ -247,6 +276,30 @@ def test_signal_ends_a_server_whose_model_never_finishes_to_load(start: Start, r
     assert serving.stop(number) == 0
 
 
+_ENDLESS_WARM_UP = """import time
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = Path(args["model_repository"])
+
+    def execute(self, requests):
+        (self.folder / "begun").touch()
+        time.sleep(1000)
+"""
+
+
+def test_signal_ends_a_server_whose_warm_up_never_ends(start: Start, repository: Path) -> None:
+    sample = 'inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: [ 1 ] zero_data: true } }'
+    more = f'model_warmup [ {{ name: "endless" batch_size: 1 {sample} }} ]\n'
+    version = write_model(repository, "endless", "INT32", backend="python", more=more)
+    (version / "model.py").write_text(_ENDLESS_WARM_UP)
+    serving = start()
+    serving.until((version.parent / "begun").exists, "did not run the sample")
+    assert serving.stop() == 0
+
+
 def test_slow_model_delays_neither_a_quick_one_nor_a_health_check(start: Start, repository: Path) -> None:
     folder = write_held_model(repository)
     serving = start().wait_until_live()
@@ -302,7 +355,20 @@ def test_broken_model_is_listed_with_its_reason(
 
 def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, repository: Path) -> None:
     """A runtime that waits for its file, here a pipe that nobody writes to, is left behind after the exit timeout."""
-    os.mkfifo(write_model(repository, "waiting", "INT32", backend="onnxruntime") / "model.onnx")
+    pipe = write_model(repository, "waiting", "INT32", backend="onnxruntime") / "model.onnx"
+    os.mkfifo(pipe)
+    writers: list[int] = []
+
+    def is_read() -> bool:
+        """Before that the load could still be stopped: it looks whether the server ends."""
+        with suppress(OSError):  # nobody has opened it to read
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
     serving = start("--exit-timeout-secs=1")
-    serving.until(lambda: "loading: waiting:1" in serving.log_text(), "did not load the model")
-    assert serving.stop() == 1
+    try:
+        serving.until(is_read, "did not read the model")
+        assert serving.stop() == 1
+    finally:
+        for descriptor in writers:
+            os.close(descriptor)

@@ -52,6 +52,10 @@ AT_READING = {
         "preserve_ordering: true "
         "priority_queue_policy { key: 1 value { timeout_action: DELAY default_timeout_microseconds: 1 } }"
     ): "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m",
+    f"max_batch_size: 1 {IDENTITY} response_cache {{ enable: true }} sequence_batching {{ }}": (
+        "Response Cache does not currently support model m with sequence batching scheduler. "
+        "Please disable the response cache."
+    ),
     f"{IDENTITY} response_cache {{ enable: true }} model_transaction_policy {{ decoupled: true }}": (
         "Response Cache does not currently support model m with 'decoupled' transaction policy. "
         "Please disable the response cache."

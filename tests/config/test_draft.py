@@ -1,5 +1,6 @@
 """Reading a configuration, and the frozen value that comes of it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tritonclient.grpc import model_config_pb2
 
 from halimede import config
 from halimede.config import InstanceGroup, InstanceKind, TensorSpec, VersionChoice, VersionPolicy
+from halimede.config.model_config import ResourceNeed
 from halimede.errors import Error, Internal, Invalid
 from halimede.tensors import BF16, BYTES, FP32, INT64
 from tests.config.models import IDENTITY, TENSORS, folder_of
@@ -192,11 +194,33 @@ CPU, GPU, MODEL = InstanceKind.CPU, InstanceKind.GPU, InstanceKind.MODEL
             (),
             [InstanceGroup("x", CPU, 1), InstanceGroup("m_1", MODEL, 3)],
         ),
+        (
+            'instance_group [ { passive: true host_policy: "h" }, { kind: KIND_CPU rate_limiter { priority: 3 '
+            'resources [ { name: "R" count: 2 }, { name: "G" global: true count: 1 }, { name: "R" count: 5 } ] } } ]',
+            (),
+            [
+                InstanceGroup("m_0", CPU, 2, passive=True, host_policy="h"),
+                InstanceGroup("m_1", CPU, 2, resources=(ResourceNeed("R", 5), ResourceNeed("G", 1, True)), priority=3),
+            ],
+        ),
     ],
 )
 def test_instance_groups(tmp_path: Path, groups: str, gpus: tuple[int, ...], expected: list[InstanceGroup]) -> None:
     draft = config.read(folder_of(tmp_path, "m", f"{groups} {IDENTITY}"))
     assert list(draft.finish(gpus=gpus, default_instance_count=2).instance_groups) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "device", "policy"),
+    [
+        (InstanceGroup("g", CPU), 0, "cpu"),
+        (InstanceGroup("g", MODEL), 0, "model"),
+        (InstanceGroup("g", GPU, 1, (0, 3)), 3, "gpu_3"),
+        (InstanceGroup("g", GPU, host_policy="mine"), 0, "mine"),
+    ],
+)
+def test_host_policy_of_a_group(group: InstanceGroup, device: int, policy: str) -> None:
+    assert group.host_policy_of(device) == policy
 
 
 def test_json_for_the_models_own_completion_has_the_groups(tmp_path: Path) -> None:
@@ -231,3 +255,28 @@ def test_garbage_raises_nothing_but_our_errors(tmp_path: Path, raw: bytes, stric
         return
     assert value.name == "m.b"
     assert value.json.startswith('{"name":"m.b",')
+
+
+def test_runtime_that_was_found_is_part_of_the_configuration(tmp_path: Path) -> None:
+    draft = config.read(folder_of(tmp_path, "m", f'backend: "fw" {TENSORS}'))
+    assert (draft.runtime, draft.environment) == ("", "")
+    draft.serve_by("model.py", None)
+    assert draft.runtime == "model.py"
+    assert dict(draft.finish().parameters) == {}
+    draft.serve_by("model.py", Path("/b/env.tar.gz"))
+    assert draft.environment == "/b/env.tar.gz"
+    draft.serve_by("model.py", Path("/other"))
+    finished_config = draft.finish()
+    assert finished_config.parameters == {"EXECUTION_ENV_PATH": "/b/env.tar.gz"}
+    assert json.loads(finished_config.json)["runtime"] == "model.py"
+
+
+def test_configuration_of_one_version_is_the_same_otherwise(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, "m", f"{IDENTITY} version_policy {{ latest {{ num_versions: 2 }} }}")
+    draft = config.read(folder)
+    one = config.read_override(draft.json_of_version(7), folder)
+    assert one.version_policy == VersionPolicy(VersionChoice.SPECIFIC, specific=(7,))
+    texts = [json.loads(each.json()) for each in (draft, one)]
+    for text in texts:
+        del text["version_policy"]
+    assert texts[0] == texts[1]

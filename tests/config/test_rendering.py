@@ -10,7 +10,7 @@ from tests.config.models import folder_of
 
 REAL = Path(__file__).parent / "real"
 COMPLETED = {"completed", "completed_dynamic"}
-UNSERVED = {"operations", "optimization", "queue_policies", "ragged_batches", "rate_limiter", "warmup"}
+UNSERVED = {"operations", "optimization", "ragged_batches"}
 SERVED = sorted({path.stem for path in REAL.glob("*.pbtxt")} - COMPLETED - UNSERVED)
 
 

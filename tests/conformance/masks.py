@@ -98,6 +98,12 @@ _TABLE = (
         Side.OURS,
     ),
     Mask(
+        "place",
+        "where the copy of the models is",
+        r"(?<=\\n  )/[^\" ]*/models/",
+        "<models>/",
+    ),
+    Mask(
         "announced-close",
         "ours announces the end of the connection, where the contract only says that it ends",
         r"^connection: close\n(?=(.*\n)*connection closed$)",

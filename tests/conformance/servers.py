@@ -77,9 +77,9 @@ class Server:
     def __init__(
         self, name: str, command: Sequence[str], repo: Path, log: Path, environment: Mapping[str, str] | None = None
     ) -> None:
-        self.name, self._command, self._repo, self._log = name, command, repo, log
+        self.name, self._command, self._repo, self.log = name, command, repo, log
         self._environment = {**os.environ, **(environment or {})}
-        self.http, self.grpc, self._metrics = _free_ports(3)
+        self.http, self.grpc, self.metrics = _free_ports(3)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -95,9 +95,9 @@ class Server:
 
     def start(self) -> None:
         """Starts the process; `wait` says when it serves."""
-        values = {"repo": str(self._repo), "http": self.http, "grpc": self.grpc, "metrics": self._metrics}
+        values = {"repo": str(self._repo), "http": self.http, "grpc": self.grpc, "metrics": self.metrics}
         words = [re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]), word) for word in self._command]
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 words, stdout=log, stderr=log, cwd=ROOT, env=self._environment, start_new_session=True
             )
@@ -107,7 +107,7 @@ class Server:
         limit = time.monotonic() + STARTUP
         while not self._lives():
             if self._ends_within(0.05) or time.monotonic() > limit:
-                tail = self._log.read_text(errors="replace")[-1500:]
+                tail = self.log.read_text(errors="replace")[-1500:]
                 raise StartError(f"{self.name} did not come up: ...{tail}")
 
     def revive(self) -> None:

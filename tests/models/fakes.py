@@ -13,9 +13,11 @@ class FakeInstance:
     def __init__(self, place: InstancePlace, log: list[str]) -> None:
         self.healthy = True
         self.place = place
+        self.executed = 0
         self._log = log
 
     def execute(self, batch: Batch, responses: Responses) -> None:
+        self.executed += 1
         for i, one in enumerate(batch.requests):
             responses.send(i, list(one.request.inputs.values()))
 
@@ -88,6 +90,9 @@ class OneBackend:
     def __init__(self, backend: Backend) -> None:
         self.asked: list[str] = []
         self._backend = backend
+
+    def __contains__(self, name: object) -> bool:
+        return True
 
     def get(self, name: str) -> Backend:
         self.asked.append(name)

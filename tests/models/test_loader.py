@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
@@ -7,8 +8,10 @@ import pytest
 from halimede.backends.api import InstancePlace, ModelFolder, Placement
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
+from halimede.models.contents import digest_of
 from halimede.models.loader import Backends, LoadedVersion, LoadOptions, LoadResult, load, places, survey
 from halimede.models.repository import FoundModel, fingerprint
+from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.tensors import FP32
 from tests.fakes import PATIENCE
 from tests.models.configs import config_of
@@ -192,12 +195,15 @@ def test_load_prefers_the_configuration_of_that_name(tmp_path: Path) -> None:
 
 def test_load_of_an_unknown_backend_is_an_error_of_the_version(tmp_path: Path) -> None:
     class NoBackends:
+        def __contains__(self, name: object) -> bool:
+            return False
+
         def get(self, name: str) -> FakeBackend:
-            raise Invalid(f"unable to find backend library for backend '{name}'")
+            raise AssertionError(name)
 
     folder = repository(tmp_path, {"m": CONFIG}) / "m"
     result = load_found(FoundModel("m", folder), NoBackends(), LoadOptions())
-    assert str(failure(result)) == "unable to find backend library for backend 'fake'"
+    assert str(failure(result)).startswith("unable to find backend library for backend 'fake'")
 
 
 def test_instances_are_named_after_their_group_and_their_number_there() -> None:
@@ -297,3 +303,95 @@ def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:
     text = f'{{"backend":"fake","max_batch_size":3,"input":[{tensor}],"output":[{tensor}]}}'
     result = load_found(FoundModel("m", folder, text), OneBackend(backend), LoadOptions())
     assert opened(result).config.max_batch_size == 3
+
+
+HOSTED = (
+    CONFIG
+    + """
+instance_group [ { host_policy: "mine" count: 1 }, { count: 1 passive: true } ]
+"""
+)
+
+
+def test_instances_are_created_where_their_host_policy_says(tmp_path: Path) -> None:
+    core = min(available_cores())
+    seen: list[tuple[str, frozenset[int]]] = []
+
+    class Looking(FakeBackend):
+        def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+            seen.append(("model", available_cores()))
+            model = super().open(config, folder)
+            create = model.create_instance
+
+            def look(place: InstancePlace) -> FakeInstance:
+                seen.append((place.name, available_cores()))
+                return create(place)
+
+            model.create_instance = look  # type: ignore[method-assign] # to see where it is called
+            return model
+
+    before = available_cores()
+    options = LoadOptions(host_policies={"mine": {"cpu-cores": f"{core}-{core}"}})
+    version = opened(load_model(tmp_path, HOSTED, Looking(), options))
+    assert seen == [("model", {core}), ("m_0_0", {core}), ("m_1_0", before)]
+    assert available_cores() == before
+    assert [(place.passive, place.host, place.host_policy) for place in version.places] == [
+        (False, HostPolicy(frozenset({core})), "mine"),
+        (True, ANYWHERE, ""),
+    ]
+
+
+def test_host_policy_that_means_nothing_fails_the_load(tmp_path: Path) -> None:
+    options = LoadOptions(host_policies={"cpu": {"numa-node": "x"}})
+    error = failure(load_model(tmp_path, HOSTED, FakeBackend(), options))
+    assert (type(error), str(error)) == (Invalid, "Parsing 'numa-node' value: Can't parse 'x' to integer")
+
+
+WARMUP = 'model_warmup { name: "s" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: 4 %s } } }\n'
+
+
+def test_samples_run_before_the_version_is_there(tmp_path: Path) -> None:
+    result = load_model(tmp_path, CONFIG + WARMUP % "zero_data: true", FakeBackend())
+    for instance in opened(result).instances:
+        assert isinstance(instance, FakeInstance)
+        assert instance.executed == 1
+
+
+def test_sample_that_makes_no_request_fails_the_load_and_everything_is_closed(tmp_path: Path) -> None:
+    backend = FakeBackend()
+    error = failure(load_model(tmp_path, CONFIG + WARMUP % "", backend))
+    assert isinstance(error, Invalid)
+    assert "to have input_data_type set" in str(error)
+    closed = [entry for entry in backend.log if entry.startswith("close")]
+    assert len(closed) == 1 + sum(entry.startswith("create") for entry in backend.log)
+    assert closed[-1] == "close model"
+
+
+@pytest.mark.parametrize(("digests", "text"), [(False, "response_cache { enable: true }"), (True, "")])
+def test_contents_are_not_read_unless_they_are_needed(tmp_path: Path, digests: bool, text: str) -> None:
+    result = load_model(tmp_path, CONFIG + text, FakeBackend(), LoadOptions(digests=digests))
+    assert opened(result).contents == b""
+
+
+def test_contents_of_a_version_whose_responses_others_find(tmp_path: Path) -> None:
+    text = CONFIG + "response_cache { enable: true }"
+    result = load_model(tmp_path, text, FakeBackend(), LoadOptions(digests=True), ("1", "2"))
+    folder = ModelFolder(tmp_path / "m", tmp_path / "m" / "2", 2)
+    assert opened(result, 2).contents == digest_of(opened(result, 2).config, folder)
+
+
+def test_batch_strategy_comes_with_the_model_and_not_with_a_load(tmp_path: Path) -> None:
+    """A configuration that a client sends must not have a file of the repository run as code of the server."""
+    named = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "s.py" } }'
+    text = f"{CONFIG} max_batch_size: 4 dynamic_batching {{ }} {named}"
+    folder = repository(tmp_path, {"m": text}) / "m"
+    (folder / "s.py").write_text(
+        "class BatchStrategy:\n    __init__ = start = include = finish = lambda *given: None\n"
+    )
+    found = FoundModel("m", folder)
+    backend = FakeBackend()
+    assert opened(load_found(found, OneBackend(backend), LoadOptions())).strategy is not None
+    parameters = {"TRITON_BATCH_STRATEGY_PATH": {"string_value": "s.py"}}
+    sent = replace(found, config=json.dumps({"backend": "fake", "parameters": parameters}))
+    error = failure(load_found(sent, OneBackend(backend), LoadOptions(auto_complete=True)))
+    assert "can only be set by the configuration in the model's folder" in str(error)

@@ -1,15 +1,20 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from halimede.backends.api import InstancePlace
-from halimede.config import DynamicBatching
+from halimede.backends.api import Batch as Batched
+from halimede.backends.api import InstancePlace, Placement, Responses
+from halimede.config import DynamicBatching, InstanceGroup, QueuePolicy
 from halimede.config.model_config import InstanceKind
-from halimede.errors import Invalid
+from halimede.errors import Cancelled, Invalid
+from halimede.models.loader import LoadedVersion, places
 from halimede.models.version import ModelVersion, policy_for
+from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, inference
+from halimede.scheduling.runner import Reason
+from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, echo, inference
 from tests.models.configs import asking, config_of, given, spec
 from tests.models.fakes import FakeInstance, loaded
 
@@ -60,6 +65,86 @@ def test_version_is_healthy_while_one_of_its_instances_is() -> None:
         assert isinstance(instance, FakeInstance)
         instance.healthy = False
     assert (seen, version.healthy) == ([True, True], False)
+    version.close()
+
+
+def with_a_passive_one() -> LoadedVersion:
+    groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU)]
+    config = config_of(spec("x", "INT32", [-1]), groups=groups)
+    opened = loaded(config, instances=2)
+    opened.places = places(config)
+    return opened
+
+
+def test_passive_instance_neither_makes_a_version_healthy_nor_lets_a_request_run() -> None:
+    opened = with_a_passive_one()
+    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    passive, active = opened.instances
+    assert isinstance(passive, FakeInstance)
+    assert isinstance(active, FakeInstance)
+    assert list(version.in_the_way()) == [active]
+    passive.healthy = False
+    assert version.healthy
+    passive.healthy, active.healthy = True, False
+    assert not version.healthy
+    version.close()
+
+
+class Saying(FakeInstance):
+    """An instance whose model may have a say in its readiness."""
+
+    has_a_say = True
+    ready = True
+
+    def ask_ready(self, done: Callable[[bool], None]) -> None:
+        done(self.ready)
+
+
+@pytest.mark.parametrize(
+    ("ready", "healthy", "answer"),
+    [
+        ((True, True), (True, True), True),
+        ((True, False), (True, True), False),
+        ((True, False), (True, False), True),
+        ((False, True), (False, True), True),
+    ],
+)
+def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
+    ready: tuple[bool, ...], healthy: tuple[bool, ...], answer: bool
+) -> None:
+    """Contract P9."""
+    opened = loaded(config_of(spec("x", "INT32", [-1])))
+    saying = [Saying(InstancePlace(f"m_0_{i}", InstanceKind.CPU, 0, i, 2), []) for i in range(2)]
+    for instance, says, works in zip(saying, ready, healthy, strict=True):
+        instance.ready, instance.healthy = says, works
+    opened.instances[:] = saying
+    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    answers: list[bool] = []
+    version.ask_ready(answers.append)
+    assert (version.has_a_say, answers) == (True, [answer])
+    for instance in saying:
+        instance.has_a_say = False
+    assert not version.has_a_say
+    version.close()
+
+
+def test_passive_instance_is_not_asked_whether_it_is_ready() -> None:
+    opened = with_a_passive_one()
+    passive, active = saying = [Saying(place, []) for place in opened.places]
+    opened.instances[:] = saying
+    passive.ready = False
+    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    answers: list[bool] = []
+    version.ask_ready(answers.append)
+    assert answers == [True]
+    active.has_a_say = False
+    assert not version.has_a_say
+    version.close()
+
+
+def test_version_of_instances_without_a_say_has_none() -> None:
+    version = Made().version
+    assert not version.has_a_say
     version.close()
 
 
@@ -137,3 +222,99 @@ def test_policy_that_a_configuration_asks_for(
         policy.admit(inference(batch_size=1), 0)
     step = policy.next((0,), 0)
     assert (len(step.rows) if isinstance(step, Batch) else step) == expected
+
+
+def test_version_whose_instances_are_all_passive_refuses_requests() -> None:
+    group = InstanceGroup("m_0", InstanceKind.CPU, passive=True)
+    config = config_of(spec("x", "INT32", [1]), groups=[group])
+    policy = policy_for(config, 0)
+    refusal = policy.admit(inference("a"), 0)
+    assert str(refusal) == "[request id: a] all instances of model 'm' are passive and take no requests"
+
+
+def test_passive_instances_get_no_batch() -> None:
+    groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU, 2)]
+    config = config_of(spec("x", "INT32", [1]), outputs=[spec("x", "INT32", [1])], groups=groups)
+    opened = loaded(config, instances=3)
+    opened.places = places(config)
+    version = ModelVersion(opened, loop := ManualLoop(), RecordingObserver(), lambda one: None)
+    replies = [RecordingReply() for _ in range(4)]
+    for key, reply in enumerate(replies):
+        version.submit(version.infer(key, asking(given("x", "INT32", [1])), reply, 1))
+    loop.run_until(lambda: all(reply.finals for reply in replies))
+    version.close()
+    ran = [instance.executed for instance in opened.instances if isinstance(instance, FakeInstance)]
+    assert ran[0] == 0, ran
+    assert sum(ran) == 4, ran
+
+
+def test_version_behind_a_door_lets_it_decide_and_queues_what_was_begun_before_the_end() -> None:
+    """What waits at the door of a cache is served, though the version takes nothing new (contract S3)."""
+    made = Made()
+    at_the_door: list[Inference] = []
+    made.version.put_behind(at_the_door.append)
+    runs, settles = made.infer(1, 1), made.infer(1, 1)
+    assert [runs.answers, settles.answers] == [[], []]
+    idle: list[bool] = []
+    made.version.retire(lambda: idle.append(True))
+    first, second = at_the_door
+    for one in at_the_door:
+        made.version.enter(one)
+    made.version.run(first)
+    made.version.settle(second, Cancelled("Cancelled"))
+    assert isinstance(settles.error, Cancelled)
+    made.finish(runs)
+    assert runs.response.model_version == 7
+    assert idle == [True]
+    assert [reason for _, reason in made.observer.failures] == [Reason.CANCELED]
+
+
+@pytest.mark.parametrize(
+    "batching", [None, DynamicBatching((4,)), DynamicBatching((4,), priority_levels=2, default_priority_level=2)]
+)
+def test_policy_has_the_limits_of_the_configuration(batching: DynamicBatching | None) -> None:
+    """Contract S27, D4: with or without a batcher, with or without levels."""
+    config = replace(config_of(max_batch_size=4, batching=batching), queue_policy=QueuePolicy(2, 5, True, False))
+    policy = policy_for(config, 0)
+    several = [inference(str(i), batch_size=1) for i in range(3)]
+    several[1].request.timeout_us = 3
+    refusals = [policy.admit(one, 0) for one in several]
+    assert [str(error) for error in refusals if error] == ["[request id: 2] Exceeds maximum queue size"]
+    assert policy.expires_at == 3000
+    assert [one.request.id for one, _ in policy.expire(3000)] == ["1"]
+    assert [one.request.id for one, _ in policy.expire(5000)] == ["0"]
+
+
+def test_level_has_limits_of_its_own() -> None:
+    batching = DynamicBatching(
+        (4,), priority_levels=2, default_priority_level=2, level_policies={1: QueuePolicy(timeout_us=7, delays=True)}
+    )
+    policy = policy_for(config_of(max_batch_size=4, batching=batching), 0)
+    late, other = inference("late", batch_size=1), inference("other", batch_size=1)
+    late.request.priority = 1
+    for one in (late, other):
+        assert policy.admit(one, 0) is None
+    assert (policy.expires_at, policy.expire(7000), policy.waiting) == (7000, [], 2)
+
+
+def test_version_answers_in_order_where_it_shall() -> None:
+    """Contract S34: of two instances, that of the later request is done first."""
+    made = Made(1, DynamicBatching((1,), preserve_ordering=True))
+    opened = loaded(made.version.config, instances=2)
+    held: list[Execution] = []
+
+    def keep(batch: Batched, responses: Responses) -> None:
+        assert isinstance(responses, Execution)
+        held.append(responses)
+
+    for instance in opened.instances:
+        instance.execute = keep  # type: ignore[method-assign]
+    opened.model.placement = Placement.LOOP  # type: ignore[misc] # a fake's
+    made.version = ModelVersion(opened, made.loop, made.observer, made.settled.append)
+    first, second = made.infer(1, 1), made.infer(1, 2)
+    for execution in reversed(held):
+        echo(execution)
+        execution.finished()
+        assert second.finals == first.finals
+    assert [one.reply for one in made.settled] == [first, second]
+    assert made.version.held == 0

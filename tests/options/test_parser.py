@@ -7,6 +7,10 @@ import pytest
 from halimede.errors import Error, Invalid, Unsupported
 from halimede.options import Endpoint, HelpRequested, LogOptions, ServerOptions, VersionRequested, parse
 
+_RESOURCE_FORM = (
+    "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'"
+)
+
 
 def read(*args: str, environment: Mapping[str, str] | None = None) -> ServerOptions:
     return parse(args, environment or {})
@@ -144,6 +148,17 @@ def test_backend_settings_of_one_backend_override_those_of_all() -> None:
     }
     assert options.backend_settings("onnxruntime") == {"default-max-batch-size": "2", "a": "3"}
     assert options.backend_settings("identity") == {"default-max-batch-size": "8", "a": "3"}
+
+
+@pytest.mark.rows("C44")
+def test_backend_directory_is_a_flag_or_a_setting_of_all_backends() -> None:
+    """The setting goes before the flag, as in the real server, in whatever order they come."""
+    setting = "--backend-config=backend-directory=/setting"
+    assert read().backend_directory == "/opt/tritonserver/backends"
+    assert read("--backend-directory=/flag").backend_directory == "/flag"
+    for words in ([setting, "--backend-directory=/flag"], ["--backend-directory=/flag", setting]):
+        assert read(*words).backend_directory == "/setting"
+    assert read("--backend-config=fw,backend-directory=/own").backend_directory == "/opt/tritonserver/backends"
 
 
 def test_numbers_below_their_meaning_are_raised_to_it() -> None:
@@ -318,9 +333,7 @@ def test_whole_numbers_do_not_warn() -> None:
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (["--cache-config=local,size=3"], "--cache-config"),
         (["--model-control-mode=POLL"], "--model-control-mode=poll"),
-        (["--rate-limit=execution_count"], "--rate-limit=execution_count"),
         (["--trace-config=level=TIMESTAMPS"], "--trace-config"),
         (["--allow-sagemaker=1"], "--allow-sagemaker=true"),
     ],
@@ -329,6 +342,60 @@ def test_flag_of_a_missing_feature_is_refused(line: Sequence[str], shown: str) -
     with pytest.raises(Unsupported) as caught:
         read(*line)
     assert str(caught.value) == f"{shown} is not supported yet"
+
+
+@pytest.mark.rows("C50")
+def test_rate_limit_is_read_in_any_case() -> None:
+    assert read("--rate-limit=Execution_Count").rate_limit
+    assert not read("--rate-limit=execution_count", "--rate-limit=off").rate_limit
+    assert refusal("--rate-limit=x").startswith('Bad option: "--rate-limit".\ninvalid argument for --rate-limit\n')
+
+
+@pytest.mark.rows("C51")
+def test_resources_are_counted_by_name_and_device() -> None:
+    given = ["R:4", "R:2:0", "r:1", "S:5:-1", "S:3", "T:1x:2y"]
+    options = read(*(f"--rate-limit-resource={text}" for text in given))
+    assert options.rate_limit_resources == {("R", -1): 4, ("R", 0): 2, ("r", -1): 1, ("S", -1): 3, ("T", 2): 1}
+
+
+@pytest.mark.rows("C51")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, f"{_RESOURCE_FORM}. Got {text}") for text in ("R", "", "R:1:2:3")),
+        ("R:", "Invalid option value. Got "),
+        ("R:x", "Invalid option value. Got x"),
+        ("R:1:", "Invalid option value. Got "),
+        ("R:1:x", "Invalid option value. Got x"),
+        ("R:-1", "Provided option value is out of bound. Got -1"),
+    ],
+)
+def test_resource_that_is_none_is_refused(text: str, said: str) -> None:
+    flag = f"--rate-limit-resource={text}"
+    assert refusal(flag) == f'Bad option: "--rate-limit-resource".\n{said}'
+
+
+@pytest.mark.rows("C57")
+def test_host_policies_are_settings_by_name() -> None:
+    flags = ("cpu,numa-node=0", "mine,cpu-cores=0-1,4-5", "mine,cpu-cores=2-3", "mine,numa-node=1")
+    options = read(*(f"--host-policy={text}" for text in flags))
+    assert options.host_policies == {"cpu": {"numa-node": "0"}, "mine": {"cpu-cores": "2-3", "numa-node": "1"}}
+
+
+@pytest.mark.rows("C57")
+@pytest.mark.parametrize("text", ["cpu", "cpu,", ",numa-node=0", "cpu,numa-node", "cpu,numa-node=", "cpu,=1"])
+def test_host_policy_that_is_none_is_refused(text: str) -> None:
+    assert refusal(f"--host-policy={text}") == (
+        f"Bad option: \"--host-policy\".\n--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}"
+    )
+
+
+def test_unknown_setting_of_a_host_policy_is_refused() -> None:
+    with pytest.raises(Unsupported) as caught:
+        read("--host-policy=cpu,bogus=1")
+    assert str(caught.value) == (
+        "Unsupported host policy setting 'bogus' is specified, supported settings are 'numa-node', 'cpu-cores'"
+    )
 
 
 def test_flag_of_a_missing_feature_is_accepted_at_its_default() -> None:

@@ -96,3 +96,36 @@ def test_instances_start_a_thread_at_first_use_and_keep_it() -> None:
     assert instances.thread(7) is not instances.thread(8)
     assert alive() == ["only here:1 #7", "only here:1 #8"]
     instances.stop()
+
+
+def test_instance_with_a_thread_of_its_own_runs_there_and_ends_it_itself(thread: InstanceThread) -> None:
+    instance = FakeInstance(echo)
+    instance.thread = thread  # type: ignore[attr-defined] # an instance may have one
+    instances = Instances("m:1", [instance, FakeInstance(echo)])
+    assert instances.thread(0) is thread
+    assert instances.thread(1) is not thread
+    instances.stop()
+    done = threading.Event()
+    thread.submit(done.set)
+    assert done.wait(PATIENCE)
+
+
+def test_passive_instances_are_never_free() -> None:
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(3)], passive={1})
+    assert (len(instances), list(instances.free)) == (2, [0, 2])
+    instances.mark(1, healthy=False, expected=True)
+    instances.mark(1, healthy=True, expected=False)
+    assert list(instances.free) == [0, 2]
+    instances.mark(0, healthy=False, expected=False)
+    instances.mark(2, healthy=False, expected=False)
+    assert sorted(instances.free) == [0, 2], "both broke for good, and are there to refuse"
+
+
+def test_threads_are_prepared_before_anything_runs_there() -> None:
+    done: SimpleQueue[str] = SimpleQueue()
+    instances = Instances("m:1", [FakeInstance(echo)] * 2, prepare={1: lambda: done.put("prepared")})
+    instances.thread(1).submit(partial(done.put, "ran"))
+    assert [done.get(timeout=PATIENCE) for _ in range(2)] == ["prepared", "ran"]
+    instances.thread(0).submit(partial(done.put, "ran"))
+    assert done.get(timeout=PATIENCE) == "ran"
+    instances.stop()

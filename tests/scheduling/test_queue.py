@@ -1,5 +1,6 @@
+from halimede.errors import Unavailable
 from halimede.scheduling.policy import Batch
-from halimede.scheduling.queue import DefaultPolicy
+from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from tests.fakes import inference
 
 
@@ -72,3 +73,35 @@ def test_queue_forgets_a_request_that_is_over() -> None:
     policy.next((0,), 0)
     policy.released(over, 1, False)
     assert policy.waiting == 0
+
+
+def test_queue_serves_those_behind_many_that_were_cancelled() -> None:
+    policy = DefaultPolicy()
+    several = [inference(str(i)) for i in range(500)]
+    for one in several:
+        policy.admit(one, 0)
+    kept = several[7::50]
+    for one in several:
+        if one not in kept:
+            assert policy.cancel(one, 1)
+    assert policy.waiting == len(kept)
+    assert len(policy._queue) <= 2 * len(kept) + 64, "what was cancelled stays in memory"
+    assert [taken(policy)[1][0] for _ in kept] == [one.request.id for one in kept]
+    assert (policy.waiting, policy.next((0,), 0)) == (0, None)
+
+
+def test_queue_that_holds_only_what_was_cancelled_is_empty() -> None:
+    policy = DefaultPolicy()
+    gone = inference("gone")
+    policy.admit(gone, 0)
+    assert policy.cancel(gone, 0)
+    assert (policy.waiting, policy.next((0,), 0)) == (0, None)
+    policy.admit(inference("next"), 0)
+    assert taken(policy)[1] == ["next"]
+
+
+def test_refusing_policy_takes_nobody() -> None:
+    policy = RefusingPolicy("nobody is here")
+    refusal = policy.admit(inference("a"), 0)
+    assert (type(refusal), str(refusal)) == (Unavailable, "[request id: a] nobody is here")
+    assert (policy.waiting, policy.next((0,), 0)) == (0, None)

@@ -164,6 +164,18 @@ def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]
     assert all(isinstance(reply.only, InferResponse) for reply in replies)
 
 
+def test_request_that_shall_run_again_is_over_where_its_client_went_meanwhile() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], on_loop=True)
+    reply = RecordingReply()
+    rig.runner.cancel(rig.start("gone", reply))
+    held[0].again(0)
+    held[0].finished()
+    assert isinstance(reply.error, Cancelled)
+    assert (len(held), rig.runner.waiting, rig.settled) == (1, 0, ["gone"])
+    assert [reason for _, reason in rig.observer.failures] == [Reason.CANCELED]
+
+
 # Models of one response that answer after the batch.
 
 

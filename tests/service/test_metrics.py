@@ -1,7 +1,10 @@
 import pytest
 
+from halimede.custom_metrics import Kind
+from halimede.errors import Invalid
 from halimede.scheduling.runner import Reason
-from halimede.service.metrics import ModelMeasures, families
+from halimede.service.metrics import ModelMeasures, custom_metrics, families, with_custom
+from halimede.service.port import Histogram
 from halimede.service.statistics import Statistics
 from tests.fakes import inference
 
@@ -18,7 +21,10 @@ def measured() -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         statistics.succeeded(one, 30_000)
     statistics.failed(inference(), 1, Reason.CANCELED)
     read = families([ModelMeasures("m", 3, statistics, 7, 0.25, 4, 6)])
-    return {family.name: {tuple(labels.items()): value for labels, value in family.series} for family in read}
+    return {
+        family.name: {tuple(labels.items()): value for labels, value in family.series if isinstance(value, float | int)}
+        for family in read
+    }
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,31 @@ def test_metrics_without_models_have_their_families_all_the_same() -> None:
     read = families([])
     assert {family.name for family in read} == set(measured())
     assert all(family.series == () and family.help and family.kind in ("counter", "gauge") for family in read)
+
+
+def test_metrics_of_models_follow_those_of_the_server() -> None:
+    own, custom = families([]), custom_metrics()
+    custom.family("mine", "of a model", Kind.HISTOGRAM).metric({"a": "b"}, [1.0]).observe(0.5)
+    read = with_custom(own, custom.read())
+    assert read[: len(own)] == own
+    (family,) = read[len(own) :]
+    assert (family.name, family.help, family.kind) == ("mine", "of a model", "histogram")
+    assert family.series == (({"a": "b"}, Histogram((1.0, float("inf")), (1, 1), 0.5)),)
+
+
+@pytest.mark.rows("M23")
+def test_model_may_add_series_to_a_family_of_the_server_but_not_repeat_one() -> None:
+    own, custom = families([ModelMeasures("m", 3, Statistics(), 0, 0.1, 0)]), custom_metrics()
+    family = custom.family("nv_inference_count", "another text", Kind.COUNTER)
+    family.metric({"mine": "1"}).increment(5)
+    family.metric(LABELS).increment(1000)
+    read = with_custom(own, custom.read())
+    assert [one.name for one in read] == [one.name for one in own]
+    (shared,) = [one for one in read if one.name == "nv_inference_count"]
+    assert shared.series == ((LABELS, 0), ({"mine": "1"}, 5.0))
+    assert shared.help.startswith("Number of inferences")
+
+
+def test_model_cannot_make_another_kind_of_a_family_of_the_server() -> None:
+    with pytest.raises(Invalid, match="Family name already exists with different type"):
+        custom_metrics().family("nv_inference_count", "", Kind.GAUGE)

@@ -14,7 +14,7 @@ import pytest
 
 from halimede.backends.api import Batch, ModelFolder, Responses
 from halimede.config import ModelConfig
-from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable
 from halimede.models.loader import LoadedVersion
@@ -355,27 +355,6 @@ def test_files_that_cannot_be_are_refused_and_leave_nothing(
     run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("config", "path", "what"),
-    [
-        (JSON_CONFIG, "1/model.py", "file '1/model.py'"),
-        (JSON_CONFIG, "1/libcustom.so.2", "file '1/libcustom.so.2'"),
-        (JSON_CONFIG.replace("identity", "python"), "1/model.txt", "a model of the backend 'python'"),
-    ],
-)
-def test_files_that_are_code_need_consent(tmp_path: Path, config: str, path: str, what: str) -> None:
-    async def scenario() -> None:
-        async with running(explicit(tmp_path)) as engine:
-            answer = await control(engine, LoadModel("sent", config, (("1/model.py", b""), (path, b""))[-1:]))
-            assert refusal(answer) == (
-                Unsupported,
-                f"load of model 'sent' brings code ({what}). Start the server with '--allow-code-upload=true' to allow "
-                "that.",
-            )
-
-    run(scenario)
-
-
 def test_loads_of_one_model_wait_for_each_other(tmp_path: Path) -> None:
     """Contract R17: the last that was asked for is what is left."""
 
@@ -434,8 +413,8 @@ class GatedModel(FakeModel):
         assert self._closing.wait(PATIENCE)
 
 
-FAKE = IDENTITY.replace("identity", "fake")
-FAKE_JSON = JSON_CONFIG.replace('"identity"', '"fake", "version_policy": {"all": {}}')
+FAKE = IDENTITY
+FAKE_JSON = JSON_CONFIG.replace('"identity"', '"identity", "version_policy": {"all": {}}')
 
 
 class Controlled:
@@ -554,22 +533,6 @@ def test_files_of_a_load_stay_until_the_last_version_is_closed(tmp_path: Path, t
         assert len(list(temporary.iterdir())) == 1
         backend.closing.set()
         await until_true(lambda: not list(temporary.iterdir()))
-        await controlled.end()
-
-    run(scenario)
-
-
-@pytest.mark.parametrize(
-    ("own", "consent", "loads"), [("fake", False, False), ("python", False, True), ("fake", True, True)]
-)
-def test_configuration_that_makes_code_of_a_model_needs_consent(
-    tmp_path: Path, own: str, consent: bool, loads: bool
-) -> None:
-    async def scenario() -> None:
-        text = IDENTITY.replace("identity", own)
-        controlled = Controlled(explicit(tmp_path, models={"m": text}, code=consent), Gated())
-        answer = await controlled.ask(LoadModel("m", JSON_CONFIG.replace("identity", "python")))
-        assert answer is None if loads else isinstance(answer, Unsupported)
         await controlled.end()
 
     run(scenario)

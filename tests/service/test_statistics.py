@@ -110,3 +110,32 @@ def test_responses_without_end_take_no_more_memory() -> None:
     for index in range(RESPONSES_KEPT + 5):
         statistics.responded(index, None, 1)
     assert len(statistics.read("m", 1).responses) == RESPONSES_KEPT
+
+
+def test_answer_of_a_cache_is_a_success_that_was_not_computed() -> None:
+    """Contract K4."""
+    statistics = Statistics()
+    statistics.succeeded(done(2, 100, 110, 200, 210, 230, 260), 300)
+    statistics.succeeded(done(2, 400, 410, 0, 0, 0, 0), 450)
+    counts = statistics.read("m", 1)
+    assert (counts.inference_count, counts.execution_count) == (2, 0)
+    assert [counts.inference[phase] for phase in PHASES] == [
+        Duration(2, 200 + 50),
+        Duration(),
+        Duration(2, 90),
+        Duration(1, 10),
+        Duration(1, 20),
+        Duration(1, 30),
+        Duration(1, 40),
+        Duration(),
+    ]
+
+
+def test_miss_counts_its_lookup_and_its_insertion_which_is_part_of_the_request() -> None:
+    """Contract K5, M5."""
+    statistics = Statistics()
+    statistics.succeeded(done(1, 100, 110, 200, 210, 230, 260), 300)
+    statistics.missed(7, 5)
+    counts = statistics.read("m", 1)
+    assert counts.inference["cache_miss"] == Duration(1, 12)
+    assert counts.inference["success"] == Duration(1, 205)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
@@ -31,12 +32,26 @@ def test_small_buffer_is_only_as_large_as_asked_for(size: int) -> None:
     assert bytes(Buffers().aligned(size, 5)) == bytes(size)
 
 
-def test_buffer_comes_back_when_its_last_view_is_gone() -> None:
+@pytest.mark.parametrize(
+    "array_of",
+    [
+        lambda view: np.frombuffer(view, np.uint8),
+        lambda view: np.ndarray((4,), np.uint8, view),
+        lambda view: np.asarray(view),
+        lambda view: np.ndarray((2, 2), np.uint8, view).T[::-1].reshape(2, 2)[::-1].T.reshape(4),
+        lambda view: np.ndarray((1,), np.float32, view.toreadonly()).view(np.uint8),
+        lambda view: np.ndarray((4,), np.uint8, np.ndarray((4,), np.int8, view)).data,
+        lambda view: np.ndarray((4,), np.uint8, view).base[:4],  # type: ignore[index] # the part that was lent
+    ],
+    ids=["frombuffer", "ndarray", "asarray", "view of views", "read-only", "memoryview of an array", "of the part"],
+)
+def test_buffer_comes_back_when_its_last_view_is_gone(array_of: Callable[[memoryview], Any]) -> None:
+    """Arrays, too, which know their memory in ways of their own."""
     buffers = Buffers()
     first = buffers.aligned(LARGE, 0)
     place = address(first)
     first[:4] = b"mine"
-    array = np.frombuffer(first[:4], np.uint8)
+    array = array_of(first[:4])
     del first
     other = buffers.aligned(LARGE, 0)
     assert address(other) != place

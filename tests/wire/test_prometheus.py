@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from halimede.service.port import MetricFamily
+from halimede.service.port import Histogram, MetricFamily
 from halimede.wire.prometheus import encode_metrics
 
 
@@ -70,7 +70,47 @@ def test_label_value_is_escaped(value: str, text: str) -> None:
         (0.1, "0.1"),
         (0.005471, "0.005471"),
         (12.5, "12.5"),
+        (0.1 + 0.2, "0.3"),
+        (123456789.123456789, "123456789.1234568"),
+        (1e22, "1e+22"),
+        (1e-7, "1e-07"),
+        (float("nan"), "Nan"),
+        (float("inf"), "+Inf"),
+        (float("-inf"), "-Inf"),
     ],
 )
-def test_number_is_whole_or_exact(value: float, text: str) -> None:
+def test_number_has_sixteen_digits_at_most(value: float, text: str) -> None:
     assert exposed(value, model="m") == f'nv_x{{model="m"}} {text}'
+
+
+def test_series_without_labels_has_no_braces() -> None:
+    assert exposed(3.0) == "nv_x 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "head"),
+    [
+        ("two\nlines", r"# HELP x two\nlines" + "\n# TYPE x gauge\n"),
+        (r'back\slash "q"', r'# HELP x back\\slash "q"' + "\n# TYPE x gauge\n"),
+        ("", "# TYPE x gauge\n"),
+    ],
+)
+def test_description_stays_on_its_line(text: str, head: str) -> None:
+    assert encode_metrics([MetricFamily("x", text, "gauge", ())]).decode() == head
+
+
+def test_histogram_is_a_count_a_sum_and_its_buckets() -> None:
+    value = Histogram((0.1, 2.5, float("inf")), (1, 3, 4), 105.55)
+    empty = Histogram((float("inf"),), (0,), 0.0)
+    assert encode_metrics([MetricFamily("x", "h", "histogram", (({"a": "b"}, value), ({}, empty)))]).decode() == (
+        "# HELP x h\n"
+        "# TYPE x histogram\n"
+        'x_count{a="b"} 4\n'
+        'x_sum{a="b"} 105.55\n'
+        'x_bucket{a="b",le="0.1"} 1\n'
+        'x_bucket{a="b",le="2.5"} 3\n'
+        'x_bucket{a="b",le="+Inf"} 4\n'
+        "x_count 0\n"
+        "x_sum 0\n"
+        'x_bucket{le="+Inf"} 0\n'
+    )

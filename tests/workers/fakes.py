@@ -61,6 +61,8 @@ class FakeResponses:
         self.later: list[int] = []
         self.parameters: dict[int, Parameters] = {}
         self.times: tuple[int, int] | None = None
+        self._promised: set[int] = set()
+        self._lock = threading.Lock()
         self._over = threading.Event()
         self._free = threading.Event()
 
@@ -91,10 +93,12 @@ class FakeResponses:
         assert not self._free.is_set() or i in self.later
 
     def _answered(self, i: int) -> None:
-        if self._free.is_set():
-            self.later.remove(i)
-            if not self.later:
-                self._over.set()
+        with self._lock:
+            self._promised.discard(i)
+            if self._free.is_set():
+                self.later.remove(i)
+                if not self.later:
+                    self._over.set()
 
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
@@ -105,12 +109,17 @@ class FakeResponses:
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.times = (input_end, output_start)
 
+    def promise(self, later: Collection[int]) -> None:
+        assert not self._free.is_set()
+        self._promised = set(later)
+
     def finished(self, later: Collection[int] = ()) -> None:
         assert not self._free.is_set()
-        self.later = sorted(later)
-        self._free.set()
-        if not later:
-            self._over.set()
+        with self._lock:
+            self.later = sorted(later or self._promised)
+            self._free.set()
+            if not self.later:
+                self._over.set()
 
     @property
     def over(self) -> bool:
@@ -169,6 +178,9 @@ class FakeStream:
     def compute_times(self, input_end: int, output_start: int) -> None:
         assert not self._free
         self.times = (input_end, output_start)
+
+    def promise(self, later: Collection[int]) -> None:
+        """Of the answers that come later nothing is expected but that they come."""
 
     def finished(self, later: Collection[int] = ()) -> None:
         with self._changed:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, Buffer, Tensor, tensor_of
@@ -56,6 +57,7 @@ class FakeServer:
         self.ready = True
         self.asked: list[tuple[Any, ...]] = []
         self.done: list[Done] = []
+        self.metrics = CustomMetrics()
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
         if self.refusal is not None:
@@ -75,9 +77,12 @@ class FakeServer:
     def instances_of(self, key: int) -> Sequence[object]:
         return self.instances
 
-    def is_ready(self, model: str, version: int) -> bool:
-        self.asked.append(("ready", model, version))
+    def serves(self, model: str, version: int) -> bool:
         return self.ready
+
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
+        self.asked.append(("ready", model, version))
+        done(self.ready)
 
     def load(self, model: str, config: str | None, files: Sequence[tuple[str, bytes]], asker: str, done: Done) -> None:
         self.asked.append(("load", model, config, list(files), asker))
@@ -158,7 +163,8 @@ class HandLoop:
 
 
 def arrived(buffers: list[Any]) -> frames.Frame:
-    return frames.Frame(memoryview(b"".join(buffers)))
+    data = memoryview(b"".join(buffers))
+    return frames.Frame(frames.HEADER.unpack_from(data), data)
 
 
 def said(response: InferenceResponse) -> Any:
@@ -388,6 +394,20 @@ def test_ring_that_closes_when_another_call_is_answered_is_seen(rig: Rig) -> Non
     rig.server.reply(1).send(response(1), True)
     rig.loop.later()
     assert rig.answers() == [(1, [[1]], True), (2, ("INTERNAL", CIRCLE), True)]
+
+
+def test_ring_that_closes_by_somebody_else_s_request_is_seen_later(rig: Rig) -> None:
+    """Who waits for a resource may have to let another go first that came after the call."""
+    batch, other = FlyingBatch(), FlyingBatch()
+    rig.server.instances = [Instance(other)]
+    rig.call(1, 3, {3: batch})
+    rig.loop.later()
+    assert rig.sent == []
+    rig.server.instances = [Instance(batch)]
+    rig.loop.later()
+    assert rig.answers() == [(1, ("INTERNAL", CIRCLE), True)]
+    rig.loop.later()
+    assert rig.loop.waiting == []
 
 
 def test_thread_that_seems_to_hold_up_its_batch_gets_some_time(rig: Rig) -> None:

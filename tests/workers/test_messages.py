@@ -47,7 +47,7 @@ def whole(buffers: list[Any]) -> frames.Frame:
     raw = b"".join(buffers)
     data = frames.blank(len(raw))
     data[:] = raw
-    return frames.Frame(data)
+    return frames.Frame(frames.HEADER.unpack_from(data), data)
 
 
 def passed_on(*requests: FakeRequest, decoupled: bool = False) -> tuple[Exchange, list[InferenceRequest], Recorder]:

@@ -1,5 +1,6 @@
 """A worker with a real process: its order, its end, and frames that make no sense."""
 
+import asyncio
 import errno
 import logging
 import os
@@ -299,6 +300,44 @@ def test_process_that_sends_nonsense_is_killed(nonsense: bytes) -> None:
         assert lost.wait(PATIENCE)
         assert process.killed.is_set()
         assert not worker.alive
+
+
+def offered(process: FakeProcess, loop: asyncio.AbstractEventLoop, descriptors: list[int]) -> Worker:
+    """A worker whose process has sent READY with these."""
+    worker = Worker(process)
+    ready = b"".join(frames.frame(frames.READY, [b"null"]))
+    socket.send_fds(process.theirs, [ready], descriptors)
+    worker.ask({}, PATIENCE, Meanwhile(loop, lambda frame: None))
+    return worker
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_one_socket_is_taken_from_a_process_and_goes_with_it() -> None:
+    process = FakeProcess()
+    with turning_loop() as loop, closing(process.theirs):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            before = open_descriptors()
+            worker = offered(process, loop, [theirs.fileno()] * 2)
+            assert open_descriptors() == before + 1
+            assert worker.readiness is not None
+            on_loop(loop, worker.kill)
+            on_loop(loop, lambda: None)
+            assert open_descriptors() == before - 1, "with the connection itself"
+
+
+def test_process_that_offers_no_socket_is_lost() -> None:
+    process = FakeProcess()
+    with turning_loop() as loop, closing(process.theirs), Path(os.devnull).open() as file:
+        before = open_descriptors()
+        with pytest.raises(WorkerLost):
+            offered(process, loop, [file.fileno()])
+        assert process.killed.is_set()
+        on_loop(loop, lambda: None)
+        assert open_descriptors() == before - 1, "with the connection itself"
 
 
 class BreakingSocket(socket.socket):

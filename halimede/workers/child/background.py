@@ -1,6 +1,6 @@
 """The event loop of a model whose `execute` is `async def` (contract P7), in a thread that starts at first need.
 
-Called on the worker's main thread only.
+Any thread.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Background:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting = threading.Lock()
+        self._closing = threading.Event()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """The result of the coroutine; raises what it raises. Blocks."""
@@ -43,10 +46,19 @@ class Background:
         """Lets the coroutine run, and calls back on the loop's thread when it is over."""
         import asyncio  # most models are not asynchronous, and this import takes as long as all others here
 
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_turn, args=(self._loop,), name="background loop", daemon=True).start()
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                turned = (self._loop, self._closing)
+                threading.Thread(target=_turn, args=turned, name="background loop", daemon=True).start()
         asyncio.run_coroutine_threadsafe(_guarded(coroutine, ended), self._loop)
+
+    def close(self) -> None:
+        """Ends the thread; coroutines that still run are left where they are. For a model whose process lives on."""
+        self._closing.set()
+        if self._loop is not None:
+            with suppress(RuntimeError):  # its thread was quicker to see it
+                self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 async def _guarded(coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
@@ -59,9 +71,10 @@ async def _guarded(coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
         ended(returned, None)
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
-    while True:
+def _turn(loop: asyncio.AbstractEventLoop, closing: threading.Event) -> None:
+    while not closing.is_set():
         try:
             loop.run_forever()
         except BaseException:  # SystemExit in a task that the model started
             traceback.print_exc()
+    loop.close()

@@ -16,8 +16,9 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from . import frames
-from .channel import Channel
+from .channel import Line
 from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION
+from .metric_frames import ServerMetrics
 from .requests import InferenceRequest
 from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
 
@@ -132,7 +133,7 @@ class ResponseIterator:
 class _Listener:
     """An asyncio loop that reads while its coroutines wait for answers. On that loop's thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Line) -> None:
         self.loop = loop
         self.thread = get_ident()
         self._channel = channel
@@ -141,21 +142,22 @@ class _Listener:
     def begin(self) -> None:
         self._waiting += 1
         if self._waiting == 1:
-            self.loop.add_reader(self._channel.fileno(), self._channel.read_now)
+            self._channel.watched_by(self.loop)
 
     def end(self) -> bool:
         """Whether nobody waits any more."""
         self._waiting -= 1
         if not self._waiting and not self.loop.is_closed():
-            self.loop.remove_reader(self._channel.fileno())
+            self._channel.unwatched_by(self.loop)
         return not self._waiting
 
 
 class Caller:
-    """Where the calls of this process go. `name` is the model that makes them. After `close`, in `finalize`, there are
-    none: what else is there still is a matter of luck then."""
+    """Where the calls of an instance go, and its metrics. `name` is the model that makes them, `instance` its instance.
+    After `close`, in `finalize`, there are no calls: what else is there still is a matter of luck then."""
 
-    def __init__(self, channel: Channel, name: str) -> None:
+    def __init__(self, channel: Line, name: str, instance: str = "") -> None:
+        self.metrics = ServerMetrics(channel, instance or name)
         self._channel = channel
         self._name = name
         self._batch: ContextVar[int] = ContextVar("batch", default=0)

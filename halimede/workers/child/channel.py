@@ -1,4 +1,4 @@
-"""The worker's end of the socket to the server: whole frames in, lists of buffers out.
+"""The worker's end of the connection to the server: whole frames in, lists of buffers out.
 
 Sending is safe on any thread. The main thread takes the batches, any thread may ask the server something or call other
 models through it; whoever waits first reads for all. A second thread does nothing but notice that the server is gone,
@@ -12,12 +12,16 @@ import select
 import signal
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import frames
+
+if TYPE_CHECKING:
+    import asyncio
 
 _MOST_BUFFERS = 512
 """Buffers given to the kernel at once (it takes 1024)."""
@@ -25,14 +29,13 @@ _LOOKED_AGAIN = 1000
 """Milliseconds after which the server notices that a model has closed the connection."""
 
 
-class Channel:
-    """A stream socket that speaks frames."""
+class Line(ABC):
+    """A connection that frames come by: who reads them, and who gets them. How they come and go is the subclass's."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._sending = threading.Lock()
-        self._late: deque[list[Any]] = deque()
-        self._assembler = frames.Assembler()
+    gone = "the server is gone"
+    """What its end means."""
+
+    def __init__(self) -> None:
         self._whole: deque[frames.Frame] = deque()
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)  # the lock itself is entered faster
@@ -48,9 +51,12 @@ class Channel:
         """The next frame that is no reply, None at the end of the stream. Raises FrameError. Main thread only."""
         whole = self._whole
         while not whole:
-            if not self._read_unless(lambda: bool(whole)):
+            if not self._read_unless(self._has_whole):
                 return None
         return whole.popleft()
+
+    def _has_whole(self) -> bool:
+        return bool(self._whole)
 
     def ask(self, what: int, batch: int, index: int) -> int:
         """The server's answer to a question about a request; any thread, blocks. Raises OSError where the server is
@@ -93,7 +99,7 @@ class Channel:
         and FrameError."""
         while not there():
             if not self._read_unless(there):
-                raise BrokenPipeError("the server is gone")
+                raise BrokenPipeError(self.gone)
 
     def _read_unless(self, there: Callable[[], bool]) -> bool:
         """Reads once, or lets another thread read that already does; not at all where what is wanted is there
@@ -129,9 +135,12 @@ class Channel:
             if self._asleep:
                 self._turn.notify_all()
 
-    def fileno(self) -> int:
-        """What an event loop watches that calls `read_now` then."""
-        return self._socket.fileno()
+    @abstractmethod
+    def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Has an event loop call `read_now` when something arrives, until `unwatched_by`. On that loop's thread."""
+
+    @abstractmethod
+    def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
     def read_now(self) -> None:
         """Reads what has arrived, if no other thread does. Does not block. Raises OSError, and FrameError."""
@@ -140,7 +149,7 @@ class Channel:
                 return
             self._reading = True
         try:
-            self._ended = not self._read(socket.MSG_DONTWAIT)
+            self._ended = not self._read(wait=False)
         except BlockingIOError:
             pass  # another thread was quicker
         except BaseException:
@@ -149,20 +158,22 @@ class Channel:
         finally:
             self._was_read()
 
-    def _read(self, flags: int = 0) -> bool:
-        size = self._socket.recv_into(self._assembler.space(), 0, flags)
-        for frame in self._assembler.received(size):
-            if frame.kind == frames.REQUESTS:
-                self._whole.append(frame)
-            elif frame.kind == frames.CALL_ANSWER:
-                self._answer(frame)
-            elif frame.kind == frames.REPLY:
-                self._replies[frame.batch] = frame
-            elif frame.kind == frames.CREDIT:
-                self._credit(frame)
-            else:
-                self._whole.append(frame)
-        return size > 0
+    @abstractmethod
+    def _read(self, wait: bool = True) -> bool:
+        """Gives `_sort` what has arrived, waiting for it; False at the end of the stream. Raises BlockingIOError where
+        it should not wait, OSError, and FrameError."""
+
+    def _sort(self, frame: frames.Frame) -> None:
+        if frame.kind == frames.REQUESTS:
+            self._whole.append(frame)
+        elif frame.kind == frames.CALL_ANSWER:
+            self._answer(frame)
+        elif frame.kind == frames.REPLY:
+            self._replies[frame.batch] = frame
+        elif frame.kind == frames.CREDIT:
+            self._credit(frame)
+        else:
+            self._whole.append(frame)
 
     def _answer(self, frame: frames.Frame) -> None:
         last = frame.flags & frames.FINISHED
@@ -174,6 +185,37 @@ class Channel:
         credited = self._credited.get(frame.batch)
         if credited is not None:  # else the batch is over
             credited(frame.count, *frame.unpack(frames.NUMBER))
+
+    @abstractmethod
+    def send(self, buffers: list[Any]) -> None:
+        """Blocks until the buffers may be written over. Raises OSError."""
+
+    @abstractmethod
+    def send_from_finaliser(self, buffers: list[Any]) -> None:
+        """Like `send`, but a thread that is sending further up is not waited for."""
+
+
+class Channel(Line):
+    """A stream socket that speaks frames."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self._socket = sock
+        self._sending = threading.Lock()
+        self._late: deque[list[Any]] = deque()
+        self._assembler = frames.Assembler()
+
+    def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_reader(self._socket.fileno(), self.read_now)
+
+    def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._socket.fileno())
+
+    def _read(self, wait: bool = True) -> bool:
+        size = self._socket.recv_into(self._assembler.space(), 0, 0 if wait else socket.MSG_DONTWAIT)
+        for frame in self._assembler.received(size):
+            self._sort(frame)
+        return size > 0
 
     def send(self, buffers: list[Any]) -> None:
         """Blocks until the kernel has taken everything. Raises OSError."""
@@ -197,6 +239,13 @@ class Channel:
                     self._write(self._late.popleft())
             finally:
                 self._sending.release()
+
+    def offer(self, buffers: list[Any], sock: socket.socket) -> None:
+        """Sends a small frame, and a socket with it, which is closed here. Raises OSError."""
+        with self._sending, sock:
+            socket.send_fds(self._socket, buffers, [sock.fileno()])
+        if self._late:
+            self._flush()
 
     def _write_one(self, buffer: Any) -> None:
         sent = self._socket.send(buffer)

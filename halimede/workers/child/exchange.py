@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from . import frames
@@ -18,14 +19,15 @@ from .channel import Channel
 from .requests import InferenceRequest
 from .values import InferenceResponse, Tensor, TritonModelException
 
-REQUEST = struct.Struct("<QQBHI")
-"""Correlation id, timeout (us), flags, count of inputs, length of the request id."""
+REQUEST = struct.Struct("<QQBII")
+"""Correlation id, timeout (us), flags, length of the request id, length of its form: the outputs that it asks for and
+the records of its inputs."""
 SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED = 3, 4, 8, 16
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
 parameters; it says how many answers may be ahead of its reader."""
 
 ANSWER = struct.Struct("<IBBHI")
-"""Index in the batch, flags, error code, count of outputs, length of the error text."""
+"""Index in the batch, flags, error code, count of outputs, length of their records or of the error text."""
 FINAL, IS_ERROR, ANSWERED_WITH, NOTHING = 1, 2, 4, 8
 """Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL)."""
 
@@ -40,15 +42,15 @@ def read_requests(message: frames.Frame, exchange: Exchange) -> list[InferenceRe
 
 
 def _read_request(message: frames.Frame, request: InferenceRequest, exchange: Exchange) -> InferenceRequest:
-    correlation, request._timeout, flags, inputs, length = message.unpack(REQUEST)
+    correlation, request._timeout, flags, length, form = message.unpack(REQUEST)
     request._id = message.raw(length).decode()
     request._flags = flags & SEQUENCE_FLAGS
     request._correlation_id = message.text() if flags & TEXT_CORRELATION else correlation
-    request._outputs = message.names()
     request._parameters = message.parameters() if flags & ASKED_WITH else None
     if flags & LIMITED:
         (exchange.most_ahead[request._index],) = message.unpack(frames.NUMBER)
-    request._inputs = [Tensor.received(*message.tensor()) for _ in range(inputs)]
+    request._outputs, inputs = message.form(form)
+    request._inputs = [Tensor.received(*tensor) for tensor in inputs]
     return request
 
 
@@ -70,16 +72,20 @@ def write_answer(
         text = error.message().encode("utf-8", "replace")
         meta += [ANSWER.pack(index, final | IS_ERROR, error.code(), 0, len(text)), text]
         return
-    wanted = [tensor for tensor in response._tensors if tensor._name in outputs]
+    count, records = 0, b""
+    for tensor in response._tensors:
+        name = tensor._name
+        if name in outputs:
+            payload = tensor.payload()
+            records += frames.tensor_record(name, tensor._number, tensor._shape, len(payload))
+            tensors.append(payload)
+            count += 1
     if response._parameters:
-        meta.append(ANSWER.pack(index, final | ANSWERED_WITH, 0, len(wanted), 0))
+        meta.append(ANSWER.pack(index, final | ANSWERED_WITH, 0, count, len(records)))
         meta.append(frames.parameters_record(response._parameters))
     else:
-        meta.append(ANSWER.pack(index, final, 0, len(wanted), 0))
-    for tensor in wanted:
-        payload = tensor.payload()
-        meta.append(frames.tensor_record(tensor._name, tensor._number, tensor._shape, len(payload)))
-        tensors.append(payload)
+        meta.append(ANSWER.pack(index, final, 0, count, len(records)))
+    meta.append(records)
 
 
 class Exchange:
@@ -89,6 +95,12 @@ class Exchange:
     senders were asked for (`promised`) outlive `execute`.
     """
 
+    # Defaults of the class, as most batches end with what they begin with.
+    _outputs: Sequence[tuple[str, ...]] = ()
+    _returned = False
+    _finished = False
+    _begin = 0
+
     def __init__(self, channel: Channel, batch: int, size: int, decoupled: bool = False) -> None:
         self.decoupled = decoupled
         self._channel = channel
@@ -96,10 +108,6 @@ class Exchange:
         self._owed = set(range(size))
         self._lock = threading.Lock()
         self._dropped: deque[int] = deque()
-        self._outputs: list[tuple[str, ...]] = []
-        self._returned = False
-        self._finished = False
-        self._begin = 0
         self._cancelled: set[int] = set()
         self._ask_after: dict[int, float] = {}
         self.most_ahead: dict[int, int] = {}

@@ -18,25 +18,27 @@ ALIGNMENT = 64
 
 HEADER = struct.Struct("<4sHHIIQQqq")
 """Magic, kind, flags, count, bytes of meta, bytes of the whole frame, batch number, two moments (monotonic ns)."""
+_META, _SIZE = 4, 5
 _MAGIC = b"HLM1"
 
 START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY, CREDIT = range(1, 12)
-CALL, CALL_ANSWER, CANCEL_CALL = range(12, 15)
+CALL, CALL_ANSWER, CANCEL_CALL, METRIC = range(12, 16)
 """Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing.
 
 A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count) or model
 (meta), and its number (meta); the REPLY has that number (batch) and the answer (count), or says why there is none.
 CREDIT says how much of what was answered to a request (batch, count) its reader has taken, in all (meta). A worker may
 call other models at any time: CALL has a request and its number (batch), each CALL_ANSWER to it has that number. CREDIT
-from a worker is about a call (batch). The others follow no order among themselves but their own: START, READY, then
+from a worker is about a call (batch). METRIC says what was done (flags) to a metric (batch), and the amount (meta);
+nobody answers it. The others follow no order among themselves but their own: START, READY, then
 batches."""
 
 FINISHED = 1
 """Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow."""
 
-IS_CANCELLED, IS_READY, LOAD, UNLOAD = range(1, 5)
+IS_CANCELLED, IS_READY, LOAD, UNLOAD, MAKE_FAMILY, MAKE_METRIC, METRIC_VALUE = range(1, 8)
 """Flags of a QUESTION: whether the client of the request has gone; whether a model is ready; that one be loaded, or
-unloaded."""
+unloaded; that a family of metrics be made, or a metric; what the value of one is."""
 
 REFUSAL = 1
 """Flag of a REPLY: it is a text that says why not."""
@@ -46,6 +48,9 @@ STREAMED = 1
 
 LET_RUN = 1
 """Flag of CANCEL_CALL: the inference may go on, but nobody reads the answers any more."""
+
+ROWS = 1
+"""Flag of a LOG: only the first line of the text is a message, the others are shown as they are below it."""
 
 NUMBER = struct.Struct("<Q")
 """The number of a QUESTION, the amount of a CREDIT."""
@@ -58,7 +63,7 @@ readers keep up finds its credit there when it looks, and does not wait."""
 OVERHEAD = 4 << 10
 """What an answer counts besides the bytes of its frame: many small ones fill memory too."""
 
-_KINDS = frozenset(range(START, CANCEL_CALL + 1))
+_KINDS = frozenset(range(START, METRIC + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _TENSOR = struct.Struct("<HBBHQ")
@@ -67,6 +72,8 @@ _JOINED = 32 << 10
 _SMALL = 4 << 10
 _ARENA = 16 << 10
 _SCRATCH = 64 << 10
+_REMEMBERED = 1 << 10
+"""Longer records are read each time, so that those which are kept have a bound."""
 
 
 def cost(size: int, most_ahead: int) -> int:
@@ -194,6 +201,25 @@ def _names(record: bytes) -> tuple[str, ...]:
     return tuple(names)
 
 
+@lru_cache(maxsize=4096)
+def _all_tensor_fields(records: bytes) -> tuple[tuple[str, int, tuple[int, ...], int], ...]:
+    at, found = 0, []
+    while at < len(records):
+        (length,) = _SHORT.unpack_from(records, at)
+        if not length:
+            raise FrameError("a tensor's record without an end")
+        found.append(_tensor_fields(records[at : at + length]))
+        at += length
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _form(records: bytes) -> tuple[tuple[str, ...], tuple[tuple[str, int, tuple[int, ...], int], ...]]:
+    (length,) = _SHORT.unpack_from(records)
+    read = _names if length <= _REMEMBERED else _names.__wrapped__
+    return read(records[:length]), _all_tensor_fields.__wrapped__(records[length:])
+
+
 _VALUE_OF: dict[bytes, Callable[[str], Any]] = {b"b": lambda text: text == "True", b"i": int, b"f": float, b"s": str}
 
 
@@ -206,13 +232,12 @@ class Frame:
 
     __slots__ = ("_at", "_meta", "_tensor", "batch", "count", "data", "first_moment", "flags", "kind", "second_moment")
 
-    def __init__(self, data: memoryview) -> None:
-        fields = HEADER.unpack_from(data)
-        _, self.kind, self.flags, self.count, meta, _, self.batch, self.first_moment, self.second_moment = fields
+    def __init__(self, header: tuple[Any, ...], data: memoryview) -> None:
+        _, self.kind, self.flags, self.count, meta, _, self.batch, self.first_moment, self.second_moment = header
         self.data = data
         self._at = 0
-        self._tensor = HEADER.size + meta
-        self._meta = bytes(data[HEADER.size : self._tensor])
+        self._tensor = end = HEADER.size + meta
+        self._meta = data[HEADER.size : end].tobytes()
 
     def unpack(self, record: struct.Struct) -> tuple[Any, ...]:
         """The fields of a fixed record."""
@@ -261,6 +286,30 @@ class Frame:
             raise FrameError("a tensor reaches over the end of its frame")
         return name, number, shape, self.data[start:end]
 
+    def tensors(self, length: int) -> list[tuple[str, int, tuple[int, ...], memoryview]]:
+        """The same of all tensors whose records, one after the other, have this length. What repeats is read once."""
+        read = _all_tensor_fields if length <= _REMEMBERED else _all_tensor_fields.__wrapped__
+        return self._all(read(self.raw(length)))
+
+    def form(self, length: int) -> tuple[tuple[str, ...], list[tuple[str, int, tuple[int, ...], memoryview]]]:
+        """A few names and the tensors after them, as what a request asks for and its inputs."""
+        read = _form if length <= _REMEMBERED else _form.__wrapped__
+        names, fields = read(self.raw(length))
+        return names, self._all(fields)
+
+    def _all(
+        self, fields: tuple[tuple[str, int, tuple[int, ...], int], ...]
+    ) -> list[tuple[str, int, tuple[int, ...], memoryview]]:
+        found, end, data = [], self._tensor, self.data
+        for name, number, shape, size in fields:
+            start = end + (-end % ALIGNMENT)
+            end = start + size
+            found.append((name, number, shape, data[start:end]))
+        self._tensor = end
+        if end > len(data):
+            raise FrameError("a tensor reaches over the end of its frame")
+        return found
+
 
 MALFORMED = (FrameError, struct.error, KeyError, ValueError, OverflowError, MemoryError)
 """What reading a frame raises when its bytes are nonsense (UnicodeDecodeError is a ValueError)."""
@@ -278,6 +327,7 @@ class Assembler:
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._filled = 0
         self._large: memoryview | None = None
+        self._header: tuple[Any, ...] = ()
 
     def space(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -285,30 +335,32 @@ class Assembler:
         return target[self._filled :]
 
     def received(self, count: int) -> list[Frame]:
-        self._filled += count
+        self._filled = filled = self._filled + count
         if self._large is not None:
             return self._whole_large()
         found: list[Frame] = []
         start = 0
-        while self._filled - start >= HEADER.size:
-            size = self._size_at(start)
+        while filled - start >= HEADER.size:
+            header = self._header_at(start)
+            size = header[_SIZE]
+            end = start + size
             if size > _SCRATCH:
-                self._begin_large(start, size)
+                self._begin_large(start, header)
                 return found
-            if start + size > self._filled:
+            if end > filled:
                 break
             data = self._arena.take(size)
-            data[:] = self._scratch[start : start + size]
-            found.append(Frame(data))
-            start += size
+            data[:] = self._scratch[start:end]
+            found.append(Frame(header, data))
+            start = end
         self._keep_from(start)
         return found
 
-    def _size_at(self, start: int) -> int:
-        magic, kind, _, _, meta, size, *_ = HEADER.unpack_from(self._scratch, start)
-        if magic != _MAGIC or kind not in _KINDS or size < HEADER.size + meta:
+    def _header_at(self, start: int) -> tuple[Any, ...]:
+        header = HEADER.unpack_from(self._scratch, start)
+        if header[0] != _MAGIC or header[1] not in _KINDS or header[_SIZE] < HEADER.size + header[_META]:
             raise FrameError("no frame begins here")
-        return int(size)
+        return header
 
     def _keep_from(self, start: int) -> None:
         left = self._filled - start
@@ -316,9 +368,10 @@ class Assembler:
             self._scratch[:left] = bytes(self._scratch[start : self._filled])
         self._filled = left
 
-    def _begin_large(self, start: int, size: int) -> None:
+    def _begin_large(self, start: int, header: tuple[Any, ...]) -> None:
         self._keep_from(start)
-        self._large = blank(size)
+        self._header = header
+        self._large = blank(header[_SIZE])
         self._large[: self._filled] = self._scratch[: self._filled]
 
     def _whole_large(self) -> list[Frame]:
@@ -326,4 +379,4 @@ class Assembler:
         if data is None or self._filled < len(data):
             return []
         self._large, self._filled = None, 0
-        return [Frame(data)]
+        return [Frame(self._header, data)]

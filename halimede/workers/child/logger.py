@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from . import frames
-from .channel import Channel
+from .channel import Line
 
 
 class Level(enum.IntEnum):
@@ -62,13 +62,18 @@ class Logger:
         print(f"{file}:{line}] {message}", file=sys.stderr)
 
 
-def logger_for(channel: Channel) -> Any:
+def write_log(channel: Line, level: Level, flags: int, file: str, line: int, text: str) -> None:
+    """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError where the server is gone."""
+    meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(text)]
+    channel.send(frames.frame(frames.LOG, meta, count=int(level), flags=flags))
+
+
+def logger_for(channel: Line) -> Any:
     """A Logger whose messages go to the server."""
 
     class ServerLogger(Logger):
         @classmethod
         def _emit(cls, level: int, file: str, line: int, message: str) -> None:
-            meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(message)]
-            channel.send(frames.frame(frames.LOG, meta, count=level))
+            write_log(channel, Level(level), 0, file, line, message)
 
     return ServerLogger

@@ -1,4 +1,5 @@
-"""Where a worker process starts: `python main.py DESCRIPTOR`. Imports its own folder as the package `halimede_worker`.
+"""Where a worker process starts: `python main.py DESCRIPTOR [LD_LIBRARY_PATH]`. Imports its own folder as the package
+`halimede_worker`.
 
 By path and under a private name, because the server's package may be missing (or of another version) in the
 interpreter that runs the model, and because no file here may shadow one of the model's own.
@@ -8,6 +9,8 @@ import faulthandler
 import importlib.util
 import io
 import os
+import socket
+import struct
 import sys
 
 
@@ -27,14 +30,42 @@ def main() -> int:
     if folder in sys.path:
         sys.path.remove(folder)
     descriptor = int(sys.argv[1])
+    if len(sys.argv) > 2:
+        _restore_libraries(sys.argv[2])
     sys.argv = [""]
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None where the server has closed its own
             stream.reconfigure(line_buffering=True)
-    _import_package(folder)
+    try:
+        _import_package(folder)
+        worker = importlib.import_module("halimede_worker.worker")
+    except ImportError as error:
+        return _refuse(descriptor, error)
     sys.path.insert(0, "")
-    return int(importlib.import_module("halimede_worker.worker").run(descriptor))
+    return int(worker.run(descriptor))
+
+
+def _restore_libraries(path: str) -> None:
+    """The system has read by now where the libraries of this interpreter are. What a model starts has its own."""
+    os.environ["LD_LIBRARY_PATH"] = path
+    if not path:
+        del os.environ["LD_LIBRARY_PATH"]
+
+
+def _refuse(descriptor: int, error: ImportError) -> int:
+    """Tells the server by the frame REFUSED, which is made by hand: `frames` needs what is missing."""
+    reason = " ".join(str(error).split())
+    text = (
+        f"Python models need numpy, which cannot be imported by {sys.executable} (Python {sys.version.split()[0]}): "
+        f"{reason}; it is installed there by: {sys.executable} -m pip install numpy"
+    ).encode("utf-8", "replace")
+    header = struct.Struct("<4sHHIIQQqq")
+    with socket.socket(fileno=descriptor) as server:
+        server.sendall(header.pack(b"HLM1", 3, 0, 0, len(text), header.size + len(text), 0, 0, 0) + text)
+        while server.recv(1 << 16):  # until the server hangs up: what is not read would be an error on its side
+            pass
+    return 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 from types import CoroutineType, FrameType
 from typing import Any
 
@@ -18,22 +18,29 @@ from .model_config import ModelConfig
 from .requests import InferenceRequest
 from .values import InferenceResponse
 
+HIDDEN = "__tracebackhide__"
+"""A global of modules whose frames stand between those of a model and are not shown."""
+
 
 class ModelFailed(Exception):
     """A failure with the words for the client or the load error."""
 
 
-def explain(error: BaseException) -> str:
+def explain(error: BaseException, seen: tuple[type[BaseException], ...] = ()) -> str:
     """An exception of a model as the contract writes it (P5): type, text, and the frames from the innermost out.
 
     Frames of this package are not shown. An exception that no code of the model raised has no list.
     """
-    text = f"{type(error).__name__}: {_message(error)}"
+    message, broken = _message(error)
+    text = f"{type(error).__name__}: {message}"
     frames = _own_frames(error)
-    if not frames:
-        return text
-    lines = [f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n" for frame in frames]
-    return text + "\n\nAt:\n" + "".join(lines)
+    if frames:
+        lines = [f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n" for frame in frames]
+        text += "\n\nAt:\n" + "".join(lines)
+    seen = (*seen, type(error))
+    if broken is not None and type(broken) not in seen:  # else it may have no end
+        text += "\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: " + explain(broken, seen)
+    return text
 
 
 def _own_frames(error: BaseException) -> list[FrameType]:
@@ -41,35 +48,57 @@ def _own_frames(error: BaseException) -> list[FrameType]:
     raised = []
     trace = error.__traceback__
     while trace is not None:
-        if not _is_ours(trace.tb_frame):
+        if not _is_ours(trace.tb_frame) and HIDDEN not in trace.tb_frame.f_globals:
             raised.append(trace.tb_frame)
         trace = trace.tb_next
     frame = raised[-1] if raised else None
     found = []
     while frame is not None and not _is_ours(frame):
-        found.append(frame)
+        if HIDDEN not in frame.f_globals:
+            found.append(frame)
         frame = frame.f_back
     return found
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException) -> tuple[str, BaseException | None]:
+    """The text of an exception; where it has none, also the other exception that its text raises."""
     try:
-        return str(error) or "<EMPTY MESSAGE>"
-    except Exception as broken:
-        return f"<MESSAGE UNAVAILABLE DUE TO {type(broken).__name__}>"
+        return str(error) or "<EMPTY MESSAGE>", None
+    except BaseException as broken:
+        return "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>", broken
 
 
 def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(f"{__package__}.")
 
 
-class UserModel:
-    """The class `TritonPythonModel` of a file, and its one instance."""
+class _OneFile:
+    """Finds one module, whatever else of its name the path has."""
 
-    def __init__(self, directory: str, version: str, filename: str) -> None:
+    def __init__(self, name: str, path: str) -> None:
+        self._name = name
+        self._path = path
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return spec_from_file_location(name, self._path) if name == self._name else None
+
+
+Report = Callable[[str, BaseException], None]
+
+
+class UserModel:
+    """The class `TritonPythonModel` of a file, and its one instance. `code` is that file where it belongs to a backend
+    (contract R83), and not to the model. `report` is told what of the model raised which exception."""
+
+    def __init__(
+        self, directory: str, version: str, filename: str, code: str = "", report: Report = lambda where, error: None
+    ) -> None:
         self._directory = directory
         self._version = version
-        self.path = os.path.join(directory, version, filename)
+        self._code = code
+        self._report = report
+        self.path = code or os.path.join(directory, version, filename)
+        self.folder = os.path.join(directory, version) if code else os.path.dirname(self.path)
         self._model: Any = None
         self._instance = ""
         self._background = Background()
@@ -78,17 +107,29 @@ class UserModel:
         """Imports the file and gives its class. Raises ModelFailed."""
         if not os.path.isfile(self.path):
             raise ModelFailed(f"Python model file not found in '{self.path}'")
-        folder = os.path.dirname(self.path)
-        sys.path += [folder, self._directory]
-        package = ModuleSpec(self._version, None, is_package=True)
-        package.submodule_search_locations = [folder]  # no folder of this name elsewhere on the path is searched
-        sys.modules[self._version] = module_from_spec(package)
-        name = f"{self._version}.{os.path.splitext(os.path.basename(self.path))[0]}"
+        name = os.path.splitext(os.path.basename(self.path))[0]
         try:
-            module = __import__(name, fromlist=["TritonPythonModel"])
+            module = self._import_of_backend(name) if self._code else self._import_of_version(name)
             return module.TritonPythonModel
         except BaseException as error:
-            raise ModelFailed(explain(error)) from error
+            raise self._failed("the import", error) from error
+
+    def _import_of_version(self, name: str) -> Any:
+        sys.path += [self.folder, self._directory]
+        package = ModuleSpec(self._version, None, is_package=True)
+        package.submodule_search_locations = [self.folder]  # no folder of this name elsewhere on the path is searched
+        sys.modules[self._version] = module_from_spec(package)
+        return __import__(f"{self._version}.{name}", fromlist=["TritonPythonModel"])
+
+    def _import_of_backend(self, name: str) -> Any:
+        """Under its plain name, with only its own folder on the path, as the real server does it."""
+        sys.path.append(os.path.dirname(self.path))
+        finder = _OneFile(name, self.path)
+        sys.meta_path.insert(0, finder)
+        try:
+            return __import__(name, fromlist=["TritonPythonModel"])
+        finally:
+            sys.meta_path.remove(finder)
 
     def start(self, args: dict[str, str]) -> None:
         """Constructs the model and calls `initialize`. Raises ModelFailed."""
@@ -99,7 +140,7 @@ class UserModel:
             if hasattr(self._model, "initialize"):
                 self._model.initialize(args)
         except BaseException as error:
-            raise ModelFailed(explain(error)) from error
+            raise self._failed("initialize", error) from error
 
     def complete(self, config: dict[str, Any], name: str) -> dict[str, Any] | None:
         """What `auto_complete_config` makes of the configuration, None without one (P1). Raises ModelFailed."""
@@ -109,7 +150,7 @@ class UserModel:
         try:
             completed = kind.auto_complete_config(ModelConfig(config))
         except BaseException as error:
-            raise ModelFailed(explain(error)) from error
+            raise self._failed("auto_complete_config", error) from error
         if not isinstance(completed, ModelConfig):
             raise ModelFailed(
                 f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object."
@@ -123,7 +164,7 @@ class UserModel:
             try:
                 returned = self._background.run(returned)
             except BaseException as error:
-                raise ModelFailed(explain(error)) from error
+                raise self._failed("execute", error) from error
         return checked(returned, len(requests))
 
     def execute_decoupled(self, requests: list[InferenceRequest], failed: Callable[[str], None]) -> None:
@@ -144,12 +185,12 @@ class UserModel:
         try:
             return self._model.execute(requests)
         except BaseException as error:
-            raise ModelFailed(explain(error)) from error
+            raise self._failed("execute", error) from error
 
     def _ended(self, returned: Any, error: BaseException | None, failed: Callable[[str], None]) -> None:
         try:
             if error is not None:
-                raise ModelFailed(explain(error))
+                raise self._failed("execute", error) from error
             self._check_nothing(returned)
         except ModelFailed as failure:
             failed(str(failure))
@@ -161,13 +202,35 @@ class UserModel:
                 "None."
             )
 
+    @property
+    def tells_ready(self) -> bool:
+        """Whether the model has a say in its readiness."""
+        return hasattr(self._model, "is_ready")
+
+    def is_ready(self) -> bool:
+        """What `is_ready` says (contract P9), False where it raises or says something else. Any thread."""
+        try:
+            said = self._model.is_ready()
+            if isinstance(said, CoroutineType):
+                said = self._background.run(said)
+            if not isinstance(said, bool):
+                raise TypeError("is_ready() must return a boolean value")
+        except BaseException as error:
+            self._report("is_ready", error)
+            return False
+        return said
+
     def finish(self) -> None:
         """Calls `finalize` (contract P8). Raises ModelFailed."""
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
         except BaseException as error:
-            raise ModelFailed(explain(error)) from error
+            raise self._failed("finalize", error) from error
+
+    def _failed(self, where: str, error: BaseException) -> ModelFailed:
+        self._report(where, error)
+        return ModelFailed(explain(error))
 
 
 def checked(returned: Any, expected: int) -> list[InferenceResponse | None]:

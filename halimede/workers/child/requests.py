@@ -6,8 +6,9 @@ A request knows its exchange only by three methods; senders may be used on any t
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
 
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     import asyncio
 
     from .calls import Caller, ResponseIterator
-    from .exchange import Exchange
+
+    class Exchange(Protocol):
+        """What a request knows of the batch that it belongs to. `answer` takes an index, a response, and whether it is
+        the last one."""
+
+        @property
+        def decoupled(self) -> bool: ...
+        def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None: ...
+        def given_up(self, index: int) -> None: ...
+        def is_cancelled(self, index: int) -> bool: ...
+
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 FINAL = 1
@@ -124,17 +135,34 @@ class InferenceRequest:
     ) -> None:
         if inputs is None or requested_output_names is None or model_name is None:
             raise TypeError("InferenceRequest needs inputs, requested_output_names and model_name")
+        if not isinstance(preferred_memory, (PreferredMemory, type(None))):
+            raise TypeError(f"InferenceRequest takes a PreferredMemory here, not {preferred_memory!r}")
+        if not isinstance(trace, (InferenceTrace, type(None))):
+            raise TypeError(f"InferenceRequest takes an InferenceTrace here, not {trace!r}")
+        for text in (request_id, model_name):
+            if not isinstance(text, str):
+                raise TypeError(f"InferenceRequest takes a str here, not {text!r}")
+        model_version, flags, timeout = map(operator.index, (model_version, flags, timeout))  # numpy's too
+        if flags < 0 or timeout < 0:
+            raise TypeError(f"InferenceRequest takes no negative flags or timeout: {flags}, {timeout}")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         tensors = list(inputs)
-        if any(tensor is None for tensor in tensors):
-            raise TritonModelException(
-                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
-            )
+        for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException(
+                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
+                    "empty."
+                )
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"inputs must be Tensor objects, not {type(tensor)}")
+        outputs = () if isinstance(requested_output_names, str) else tuple(requested_output_names)
+        if isinstance(requested_output_names, str) or not all(isinstance(name, str) for name in outputs):
+            raise TypeError(f"requested_output_names must be a list of names, not {requested_output_names!r}")
         self._id = request_id
         self._correlation_id = correlation_id
         self._inputs = tensors
-        self._outputs = tuple(requested_output_names)
+        self._outputs = outputs
         self.model_name = model_name
         self.model_version = model_version
         self._flags = flags
@@ -176,6 +204,9 @@ class InferenceRequest:
         return self._flags
 
     def set_flags(self, flags: int) -> None:
+        flags = operator.index(flags)
+        if flags < 0:
+            raise TypeError(f"set_flags(flags: int), not {flags!r}")
         self._flags = flags
 
     def timeout(self) -> int:
@@ -183,7 +214,10 @@ class InferenceRequest:
         return self._timeout
 
     def parameters(self) -> str:
-        """The request's own parameters as a JSON object (contract P80)."""
+        """The request's own parameters as a JSON object (contract P80); of a request that a model makes in Python's
+        own form."""
+        if self._exchange is None:
+            return json.dumps(self._parameters or {})
         return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)
 
     def requested_output_names(self) -> set[str]:
@@ -206,9 +240,7 @@ class InferenceRequest:
         return self._exchange.is_cancelled(self._index)
 
     def set_release_flags(self, flags: int) -> None:
-        if flags not in (RELEASE_ALL, RELEASE_RESCHEDULE):
-            raise TritonModelException(f"Unsupported request release flag: {flags}")
-        if flags == RELEASE_RESCHEDULE:
+        if flags & RELEASE_RESCHEDULE:
             raise TritonModelException(
                 "This server does not run a request again (TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)."
             )

@@ -13,6 +13,7 @@ import numpy as np
 
 from .calls import Caller, ResponseIterator
 from .logger import Logger
+from .metrics import Metric, MetricFamily, MetricKind, family_type
 from .model_config import ModelConfig
 from .requests import InferenceRequest, InferenceResponseSender
 from .values import (
@@ -34,6 +35,10 @@ __all__ = [
     "InferenceResponseSender",
     "InferenceTrace",
     "Logger",
+    "MemoryType",
+    "Metric",
+    "MetricFamily",
+    "MetricKind",
     "ModelConfig",
     "PreferredMemory",
     "ResponseIterator",
@@ -49,6 +54,7 @@ TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_MEMORY_GPU = MemoryType.TRITONSERVER_MEMORY_GPU
 TRITONSERVER_MEMORY_CPU = MemoryType.TRITONSERVER_MEMORY_CPU
+COUNTER, GAUGE, HISTOGRAM = MetricKind
 
 TRITON_STRING_TO_NUMPY = {
     "TYPE_BOOL": bool,
@@ -149,23 +155,40 @@ def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
     """Makes this module the one that models import, speaking for one worker (contract P26, P56); with `caller` a model
     can call others (P28 to P30, P51)."""
     module = sys.modules[__name__]
-    vars(module).update(get_model_dir=lambda: model_dir, Logger=logger)
+    vars(module).update(spoken_for(model_dir, logger, caller))
     InferenceRequest._caller = caller
-    if caller is not None:
-        names = ("load_model", "unload_model", "is_model_ready")
-        vars(module).update({name: getattr(caller, name) for name in names})
+    name_natively()
+    sys.modules["triton_python_backend_utils"] = sys.modules[NATIVE] = module
+
+
+def spoken_for(model_dir: str, logger: type, caller: Caller | None) -> dict[str, Any]:
+    """The names of this module that speak for one worker, or for one instance in the server's process."""
+    names = {} if caller is None else {name: getattr(caller, name) for name in _OF_CALLER}
+    families = family_type(caller.metrics if caller is not None else None, NATIVE)
+    return {"get_model_dir": lambda: model_dir, "Logger": logger, "MetricFamily": families, **names}
+
+
+_OF_CALLER = ("load_model", "unload_model", "is_model_ready")
+
+
+def name_natively() -> None:
+    """What error texts call the classes (contract P4)."""
     for kind in (
         InferenceRequest,
         InferenceResponse,
         InferenceResponseSender,
+        InferenceTrace,
+        MemoryType,
+        Metric,
+        MetricKind,
+        PreferredMemory,
         ResponseIterator,
         Tensor,
         TritonError,
         TritonModelException,
     ):
-        kind.__module__ = _NATIVE  # what error texts call them (contract P4)
-    sys.modules["triton_python_backend_utils"] = sys.modules[_NATIVE] = module
+        kind.__module__ = NATIVE
 
 
-_NATIVE = "c_python_backend_utils"
+NATIVE = "c_python_backend_utils"
 """The module of the original's compiled classes; some models import it by this name."""

@@ -36,6 +36,8 @@ _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _UINT8 = np.dtype(np.uint8)
 _LENGTH = struct.Struct("<I")
+_COPIED = 1 << 10
+"""Bytes up to which a tensor is copied on its way into a frame."""
 
 
 class TritonModelException(Exception):
@@ -53,6 +55,8 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+
+    __str__ = enum.Enum.__str__  # whatever this Python thinks of it
 
 
 class TritonError:
@@ -88,6 +92,8 @@ class MemoryType(enum.IntEnum):
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
 
+    __str__ = enum.Enum.__str__
+
 
 class PreferredMemory:
     """Where the outputs of a call to another model should be (contract P54)."""
@@ -95,8 +101,13 @@ class PreferredMemory:
     __slots__ = ("device_id", "memory_type")
 
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        self.memory_type = MemoryType(preferred_memory_type)
-        self.device_id = int(preferred_device_id)
+        if not isinstance(preferred_memory_type, MemoryType) or not isinstance(preferred_device_id, int):
+            raise TypeError(
+                "PreferredMemory(preferred_memory_type: TRITONSERVER_MEMORY_*, preferred_device_id: int = 0), not "
+                f"{preferred_memory_type!r}, {preferred_device_id!r}"
+            )
+        self.memory_type = preferred_memory_type
+        self.device_id = preferred_device_id
 
 
 class InferenceTrace:
@@ -131,24 +142,12 @@ def deserialize(encoded: Any) -> list[bytes]:
     return elements
 
 
-class _Capsule:
-    """A DLPack capsule in the shape that numpy takes."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
 class Tensor:
     """A named array (contract P40 to P42).
 
     One that came with a request is a view of the frame it came in, as an array only when asked for; one that a model
-    made refers to the model's array. Neither is copied here.
+    made refers to the model's array. Neither is copied here, but the elements of BYTES are framed at once, as what an
+    element raises is the model's.
     """
 
     __slots__ = ("_array", "_name", "_number", "_shape", "_view")
@@ -157,6 +156,8 @@ class Tensor:
     _view: Any
 
     def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        if isinstance(name, bytes):
+            name = name.decode()
         if not isinstance(array, np.ndarray) or not isinstance(name, str):
             raise TypeError(f"Tensor(name: str, array: numpy.ndarray), not {name!r}, {type(array)}")
         if not name:
@@ -172,7 +173,7 @@ class Tensor:
         self._number = number
         self._array = array
         self._shape = array.shape
-        self._view = None
+        self._view = serialize(array.reshape(-1).tolist()) if number == BYTES else None
 
     @classmethod
     def received(cls, name: str, number: int, shape: tuple[int, ...], view: memoryview) -> Tensor:
@@ -221,47 +222,52 @@ class Tensor:
         if self._view is not None:
             return self._view
         array = self.as_numpy()
-        if self._number == BYTES:
-            return serialize(array.reshape(-1).tolist())
-        return np.ndarray((array.nbytes,), _UINT8, array) if array.size else b""
+        size = array.nbytes
+        if size <= _COPIED:  # quicker than a view
+            return array.tobytes()
+        return np.ndarray((size,), _UINT8, array)
 
     def to_dlpack(self) -> Any:
         return self.__dlpack__()
 
     def __dlpack__(self, stream: Any = None) -> Any:
-        self._check_dlpack()
-        return self.as_numpy().__dlpack__()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        self._check_dlpack()
-        return 1, 0
-
-    def _check_dlpack(self) -> None:
         if self._number == BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
+        from . import dlpack  # most models need none
+
         if self._number == BF16:
-            raise TritonModelException("BF16 tensors cannot be handed over by DLPack.")
+            return dlpack.bf16_capsule_of(self._view, self._shape)
+        return dlpack.capsule_of(self.as_numpy())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """A copy of a capsule's memory, or of an object's that makes one. Raises TritonModelException, and what the
+        object raises."""
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        if type(tensor).__name__ == "PyCapsule":
-            tensor = _Capsule(tensor)
-        elif not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+        is_capsule = type(tensor).__name__ == "PyCapsule"
+        if not is_capsule and not (hasattr(tensor, "__dlpack__") and hasattr(tensor, "__dlpack_device__")):
             raise TritonModelException(
-                "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                "Provided tensor is not supported. Tensor must be a DLPack capsule         or have `__dlpack__` and "
                 "`__dlpack_device__` attributes"
             )
+        from . import dlpack
+
         try:
-            array = np.from_dlpack(tensor)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise TritonModelException(f"The DLPack tensor cannot be used: {error}") from error
+            array, is_bf16 = dlpack.taken(tensor)
+        except dlpack.NotTaken as error:
+            raise TritonModelException(str(error)) from None
         if not array.flags.c_contiguous:
             raise TritonModelException(
                 "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
                 "supported."
             )
+        array = array.copy()  # who gave it may go on writing there
+        if is_bf16:
+            return Tensor.received(name, BF16, array.shape, np.ndarray((array.nbytes,), _UINT8, array).data)
         return Tensor(name, array)
 
 

@@ -8,15 +8,20 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from . import frames, triton_python_backend_utils
 from .calls import Caller
 from .channel import Channel
 from .exchange import Exchange, read_requests
-from .logger import logger_for
+from .logger import Level, logger_for, write_log
 from .model import ModelFailed, UserModel, explain
+from .progress import Progress
+from .readiness import answer_questions
 from .requests import InferenceRequest
+from .tracebacks import Reporter
 
 
 def run(descriptor: int) -> int:
@@ -55,46 +60,63 @@ def _ignore_interrupts(channel: Channel) -> None:
 
 
 def _obey(channel: Channel, order: dict[str, Any]) -> int:
-    model = UserModel(order["directory"], order["version"], order["filename"])
-    logger, where = logger_for(channel), os.path.dirname(model.path)
+    reporter = Reporter(partial(write_log, channel, Level.ERROR, frames.ROWS), _who(order))
+    code = order.get("code", "")
+    model = UserModel(order["directory"], order["version"], order["filename"], code, reporter.report)
+    logger, where = logger_for(channel), model.folder
+    reporter.watch_threads()
+    say = partial(write_log, channel, Level.INFO, 0)
     try:
         if "complete" in order:
             triton_python_backend_utils.bind(where, logger)
-            _tell(channel, model.complete(order["complete"], order["name"]))
+            with Progress(say, f"{_who(order)}: still completing its configuration", model.path):
+                completed = model.complete(order["complete"], order["name"])
+            channel.send(_ready(completed))
             return 0
-        caller = Caller(channel, order["args"].get("model_name", order["name"]))
+        args = order["args"]
+        caller = Caller(channel, args.get("model_name", order["name"]), args.get("model_instance_name", ""))
         triton_python_backend_utils.bind(where, logger, caller)
-        model.start(order["args"])
+        with Progress(say, f"{_who(order)}: still initializing", model.path):
+            model.start(order["args"])
     except ModelFailed as failure:
         channel.send(frames.frame(frames.REFUSED, [str(failure).encode("utf-8", "replace")]))
         return 1
     gc.freeze()
-    _tell(channel, None)
-    return _serve(channel, caller, model, bool(order.get("decoupled")))
+    if model.tells_ready:
+        channel.offer(_ready(None), answer_questions(model.is_ready))
+    else:
+        channel.send(_ready(None))
+    return _serve(channel, caller, model, bool(order.get("decoupled")), reporter)
 
 
-def _tell(channel: Channel, result: Any) -> None:
-    channel.send(frames.frame(frames.READY, [json.dumps(result).encode()]))
+def _who(order: dict[str, Any]) -> str:
+    """The model, and the instance where there is one, as the log names them."""
+    instance = order.get("args", {}).get("model_instance_name")
+    return f"model '{order['name']}'" + (f" instance {instance}" if instance else "")
 
 
-def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool) -> int:
+def _ready(result: Any) -> list[Any]:
+    return frames.frame(frames.READY, [json.dumps(result).encode()])
+
+
+def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
             caller.close()
-            return _close(channel, model)
+            return _close(model)
         exchange = Exchange(channel, message.batch, message.count, decoupled)
         caller.serves(message.batch)
         requests = read_requests(message, exchange)
         exchange.opened(requests, time.monotonic_ns())
         del message
-        _execute(model, exchange, requests)
+        _execute(model, exchange, requests, reporter)
         del requests  # the model may be the only one to keep a request now
 
 
-def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceRequest]) -> None:
+def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceRequest], reporter: Reporter) -> None:
     try:
         if exchange.decoupled:
             model.execute_decoupled(requests, exchange.failed)
@@ -107,12 +129,11 @@ def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceReque
     except ModelFailed as failure:
         exchange.failed(str(failure))
     except Exception as error:  # an answer that cannot be written: its elements have no text, its name no end
+        reporter.report("an answer", error)
         exchange.failed(explain(error))
 
 
-def _close(channel: Channel, model: UserModel) -> int:
-    try:
+def _close(model: UserModel) -> int:
+    with suppress(ModelFailed):  # the log has its traceback
         model.finish()
-    except ModelFailed as failure:
-        logger_for(channel).log_error(f"finalize of the model failed: {failure}")
     return 0

@@ -16,10 +16,10 @@ def _run(source: str) -> bytes:
     return infer("bls", {"inputs": [tensor("BYTES", [1], [source], name="SOURCE")]})
 
 
-def _found(found: object) -> str:
-    """The answer of the model to a source."""
-    output = {"name": "FOUND", "datatype": "BYTES", "shape": [1], "data": [json.dumps(found, sort_keys=True)]}
-    return says(200, {"model_name": "bls", "model_version": "1", "outputs": [output]})
+def found(model: str, answer: object) -> str:
+    """The answer of such a model to a source."""
+    output = {"name": "FOUND", "datatype": "BYTES", "shape": [1], "data": [json.dumps(answer, sort_keys=True)]}
+    return says(200, {"model_name": model, "model_version": "1", "outputs": [output]})
 
 
 def _case(name: str, rows: str, source: str, instead: Instead | None = None) -> HttpCase:
@@ -111,7 +111,7 @@ def _cases() -> Iterable[HttpCase]:
     for name, asked in _MODELS.items():
         yield _case(name, "P30", f"found = {asked}")
     for name, (asked, text) in _FATAL.items():
-        wanted = Instead(Because.RIGHT, _ENDS, _found(f"TritonModelException: {text}"), asked=False)
+        wanted = Instead(Because.RIGHT, _ENDS, found("bls", f"TritonModelException: {text}"), asked=False)
         yield _case(name, "P28 P29 P30", f"found = {asked}", wanted)
     for name, made in _MADE.items():
         yield _case(name, "P28 P43", f"found = {made}")
@@ -119,7 +119,7 @@ def _cases() -> Iterable[HttpCase]:
         "refused: a model that answers with an error",
         "P51",
         "r = call('coded', [3]).exec(); found = [told(r), code(r)]",
-        Instead(Because.NEWER, _KIND, _found(["the code is INVALID_ARG", "INVALID_ARG"])),
+        Instead(Because.NEWER, _KIND, found("bls", ["the code is INVALID_ARG", "INVALID_ARG"])),
     )
 
 

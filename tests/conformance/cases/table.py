@@ -31,6 +31,9 @@ from tests.conformance.cases import (
     http_1_7_generate,
     http_1_8_compression,
     http_7_bls,
+    http_7_interface,
+    http_7_ready,
+    http_7_returns,
 )
 
 _PARTS = (
@@ -55,6 +58,9 @@ _PARTS = (
     http_1_7_generate,
     http_1_8_compression,
     http_7_bls,
+    http_7_interface,
+    http_7_ready,
+    http_7_returns,
     grpc_2_admin,
     grpc_2_answers,
     grpc_2_classification,

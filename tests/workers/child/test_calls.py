@@ -75,6 +75,16 @@ def request(*numbers: int, **fields: Any) -> InferenceRequest:
     return InferenceRequest(inputs=inputs, **{"model_name": INNER, "requested_output_names": ["OUTPUT0"], **fields})
 
 
+def test_request_takes_whole_numbers_of_numpy_and_no_others() -> None:
+    made = request(1, model_version=np.int32(3), flags=np.uint8(1), timeout=np.int64(5))
+    made.set_flags(np.int16(2))  # type: ignore[arg-type] # models do
+    assert (made.model_version, made.flags(), made.timeout()) == (3, 2, 5)
+    assert {type(each) for each in (made.model_version, made.flags(), made.timeout())} == {int}
+    for wrong in ({"timeout": 1.0}, {"timeout": "1"}, {"flags": -1}, {"timeout": np.int64(-1)}):
+        with pytest.raises(TypeError):
+            request(1, **wrong)
+
+
 def values(response: Any) -> Any:
     assert isinstance(response, InferenceResponse)
     if response.has_error():
@@ -148,7 +158,7 @@ def test_error_is_a_response(ends: tuple[Caller, Server], threads: ThreadPoolExe
     assert values(result(answer)) == (TritonError.NOT_FOUND, "no such thing")
 
 
-@pytest.mark.parametrize("fields", [{"correlation_id": -1}, {"timeout": -1}, {"model_version": 1 << 63}])
+@pytest.mark.parametrize("fields", [{"correlation_id": -1}, {"timeout": 1 << 64}, {"model_version": 1 << 63}])
 def test_request_that_no_call_can_carry_is_refused(ends: tuple[Caller, Server], fields: dict[str, int]) -> None:
     caller, _ = ends
     with pytest.raises(TritonModelException, match=r"^The inference request cannot be sent: "):

@@ -125,3 +125,15 @@ def test_sending_goes_on_beside_a_receiver(ends: tuple[Channel, Server], threads
     assert server.question()[0] == 5
     server.send(frames.CLOSE, 0)
     assert result(received).kind == frames.CLOSE
+
+
+def test_what_a_finaliser_says_while_a_socket_is_offered_follows_it(ends: tuple[Channel, Server]) -> None:
+    channel, server = ends
+
+    class Offered(socket.socket):
+        def fileno(self) -> int:
+            channel.send_from_finaliser(frames.frame(frames.QUESTION, [frames.NUMBER.pack(7)], None))
+            return super().fileno()
+
+    channel.offer(frames.frame(frames.QUESTION, [frames.NUMBER.pack(6)], None), Offered())
+    assert [server.question()[0] for _ in range(2)] == [6, 7]

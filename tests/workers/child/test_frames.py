@@ -83,6 +83,41 @@ def test_frame_comes_out_as_it_went_in(
         assert not content or address(view) % ALIGNMENT == 0
 
 
+@given(names=st.lists(texts, max_size=4).map(tuple), carried=tensors)
+def test_form_is_read_at_once_as_it_is_one_by_one(
+    names: tuple[str, ...], carried: list[tuple[str, int, tuple[int, ...], bytes]]
+) -> None:
+    records = b"".join(frames.tensor_record(name, number, shape, len(raw)) for name, number, shape, raw in carried)
+    form = frames.names_record(names) + records
+    contents = [raw for *_, raw in carried]
+    meta = [form, records, NUMBER.pack(5)]
+    (frame,) = assembled(b"".join(frames.frame(frames.REQUESTS, meta, contents + contents)))
+    read, found = frame.form(len(form))
+    assert read == names
+    for listed in (found, frame.tensors(len(records))):
+        assert [(*fields, bytes(view)) for *fields, view in listed] == carried
+        assert all(not view or address(view) % ALIGNMENT == 0 for *_, view in listed)
+    assert frame.unpack(NUMBER) == (5,)
+
+
+def test_long_forms_are_not_kept() -> None:
+    caches = (frames._form, frames._names, frames._all_tensor_fields)
+    before = [cache.cache_info().currsize for cache in caches]
+    for number in range(3):
+        names = frames.names_record(tuple(f"{number}{'x' * 40}{i}" for i in range(50)))
+        form = names + b"".join(frames.tensor_record(f"{'y' * 40}{i}", 11, (number,), 0) for i in range(50))
+        (frame,) = assembled(b"".join(frames.frame(frames.REQUESTS, [form], [b""] * 50)))
+        assert [len(part) for part in frame.form(len(form))] == [50, 50]
+    assert [cache.cache_info().currsize for cache in caches] == before
+
+
+@pytest.mark.parametrize("records", [b"\0\0", b"\1", b"\x10\0\x0b\1\0\0", b"\x0e\0\x0b\0\0\0" + b"\xff" * 8])
+def test_records_of_tensors_that_make_no_sense_are_malformed(records: bytes) -> None:
+    (frame,) = assembled(b"".join(frames.frame(frames.ANSWERS, [records])))
+    with pytest.raises(frames.MALFORMED):
+        frame.tensors(len(records))
+
+
 def test_parameter_types_survive() -> None:
     parameters = {"yes": True, "one": 1, "half": 0.5, "word": "True", "huge": 1 << 80}
     (frame,) = assembled(b"".join(frames.frame(frames.ANSWERS, [frames.parameters_record(parameters)])))

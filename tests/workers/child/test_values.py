@@ -1,5 +1,7 @@
 """What models make and read: tensors, errors, responses (contract P40 to P46)."""
 
+import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -89,12 +91,13 @@ def test_bf16_tensor_is_not_an_array_but_can_be_handed_on() -> None:
     assert bytes(tensor.payload()) == b"\x80\x3f\x00\x40"
 
 
-def test_dlpack_goes_both_ways_without_a_copy() -> None:
+def test_dlpack_gives_the_memory_and_takes_a_copy() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     there = np.from_dlpack(Tensor("x", array))
     back = Tensor.from_dlpack("y", array).as_numpy()
     assert np.shares_memory(there, array)
-    assert np.shares_memory(back, array)
+    assert not np.shares_memory(back, array)
+    assert (back.tolist(), back.flags.writeable) == (array.tolist(), True)
     assert Tensor.from_dlpack("y", array.__dlpack__()).as_numpy().tolist() == array.tolist()
     assert Tensor("x", array).__dlpack_device__() == (1, 0)
 
@@ -109,6 +112,53 @@ def test_dlpack_goes_both_ways_without_a_copy() -> None:
 def test_dlpack_of_something_else_is_refused(source: Any, text: str) -> None:
     with pytest.raises(TritonModelException, match=f"^{text}"):
         Tensor.from_dlpack("x", source)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3), ()])
+def test_bf16_goes_through_dlpack(shape: tuple[int, ...]) -> None:
+    raw = bytes(range(2 * math.prod(shape)))
+    back = Tensor.from_dlpack("y", received("x", BF16, shape, raw).to_dlpack())
+    assert (back.name(), back.triton_dtype(), back.shape()) == ("y", BF16, list(shape))
+    assert bytes(back.payload()) == raw
+
+
+@pytest.mark.parametrize("writeable", [True, False])
+def test_bool_goes_through_dlpack(writeable: bool) -> None:
+    array = np.array([True, False])
+    array.flags.writeable = writeable
+    assert np.from_dlpack(Tensor("x", array)).tolist() == [True, False]
+    assert Tensor.from_dlpack("y", Tensor("x", array)).as_numpy().dtype == np.bool_
+
+
+def test_bf16_that_is_read_only_goes_through_dlpack() -> None:
+    tensor = Tensor.received("x", BF16, (2,), memoryview(b"\x80\x3f\x00\x40"))
+    assert bytes(Tensor.from_dlpack("y", tensor).payload()) == b"\x80\x3f\x00\x40"
+
+
+def test_memory_of_dlpack_lives_as_long_as_it_is_used() -> None:
+    array = np.arange(4)
+    held = sys.getrefcount(array)
+    capsule = Tensor("x", array).to_dlpack()
+    used = Tensor("x", array).to_dlpack()
+    taken = Tensor.from_dlpack("y", used)
+    del capsule, used, taken
+    assert sys.getrefcount(array) == held
+
+
+def test_capsule_that_was_used_is_refused() -> None:
+    capsule = Tensor("x", np.arange(2)).to_dlpack()
+    Tensor.from_dlpack("y", capsule)
+    with pytest.raises(TritonModelException, match=r"^The DLPack capsule is none, or was used before\.$"):
+        Tensor.from_dlpack("y", capsule)
+
+
+def test_elements_are_framed_when_the_tensor_is_made() -> None:
+    array = np.array(["a", b"b"], object)
+    tensor = Tensor("x", array)
+    array[0] = "c"
+    assert bytes(tensor.payload()) == b"\1\0\0\0a\1\0\0\0b"
+    with pytest.raises(UnicodeEncodeError):
+        Tensor("x", np.array(["\ud800"], object))
 
 
 def test_dlpack_of_strings_is_refused() -> None:

@@ -1,0 +1,33 @@
+"""What a Python model is told of where it lies and what it is to be (contract P2): the order that it starts with."""
+
+from typing import Any
+
+from halimede.backends.api import InstancePlace, ModelFolder
+from halimede.config.model_config import ModelConfig
+
+_DEFAULT_FILENAME = "model.py"
+
+
+def where(folder: ModelFolder, filename: str) -> dict[str, Any]:
+    """The part of an order that says which file to import."""
+    return {
+        "directory": str(folder.model),
+        "version": folder.version.name,
+        "filename": filename or _DEFAULT_FILENAME,
+        "name": folder.model.name,
+        "code": str(folder.code) if folder.code is not None else "",
+    }
+
+
+def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) -> dict[str, Any]:
+    """The order to serve as this instance."""
+    args = {
+        "model_config": config.json,
+        "model_instance_kind": place.kind.value,
+        "model_instance_name": place.name,
+        "model_instance_device_id": str(place.device_id),
+        "model_repository": str(folder.model),
+        "model_version": str(folder.number),
+        "model_name": config.name,
+    }
+    return {**where(folder, config.model_filename), "args": args, "decoupled": config.decoupled}

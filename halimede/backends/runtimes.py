@@ -1,0 +1,81 @@
+"""Which code runs a model: a backend of this server, or the `model.py` of a Python-based one (contract R42, R43, R83).
+
+Looks at file names, opens nothing. Called on load threads.
+"""
+
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.backends.api import ModelFolder
+from halimede.errors import Error, Invalid, Unsupported
+
+PYTHON_BASED = "model.py"
+"""The runtime of a Python-based backend, and the name of its file."""
+
+_RUNS_PYTHON = "python"
+_ENVIRONMENT = f"pb_exec_env_{PYTHON_BASED}.tar.gz"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A backend of this server, by its name in the registry. Where a Python-based one serves the model that is
+    `python`, `code` is the file with its class, and `environment` the archive beside it, if there is one."""
+
+    backend: str
+    code: Path | None = None
+    environment: Path | None = None
+
+
+def find_runtime(
+    model: str, backend: str, runtime: str, folder: ModelFolder, directory: Path, known: Container[str]
+) -> Runtime:
+    """What serves a model that is configured for `backend` and `runtime` (empty: not said). `directory` is where other
+    backends lie, `known` are those of this server, each of which goes before one there that has its name.
+
+    Raises Invalid in the real server's words, Unsupported for a shared library.
+    """
+    own = _library(backend)
+    if runtime == PYTHON_BASED:
+        return _python_based(model, backend, directory)
+    if backend in known and runtime in ("", own):
+        return Runtime(backend)
+    places = [folder.version, folder.model, *([directory / backend] if _is_plain(backend) else [])]
+    library = runtime or own
+    found = next((place / library for place in places if (place / library).is_file()), None)
+    if found is not None and _is_plain(library):
+        raise Unsupported(
+            f"unable to load backend library '{found}' for model '{model}': shared libraries are not supported"
+        )
+    if runtime:
+        searched = "".join(f"'{place}' " for place in places)
+        raise Invalid(f"unable to find backend library '{runtime}' for model '{model}', searched: {searched}")
+    if _is_plain(backend) and (directory / backend / PYTHON_BASED).is_file():
+        return _python_based(model, backend, directory)
+    raise unknown_backend(backend)
+
+
+def unknown_backend(name: str) -> Error:
+    return Invalid(
+        f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
+    )
+
+
+def _python_based(model: str, backend: str, directory: Path) -> Runtime:
+    code = directory / backend / PYTHON_BASED
+    if not (_is_plain(backend) and code.is_file()):
+        raise Invalid(
+            f"unable to find Python backend based backend library '{PYTHON_BASED}' for model '{model}', searched: "
+            f"'{code}'"
+        )
+    environment = code.with_name(_ENVIRONMENT)
+    return Runtime(_RUNS_PYTHON, code, environment if environment.is_file() else None)
+
+
+def _library(backend: str) -> str:
+    return f"libtriton_{backend}.so"
+
+
+def _is_plain(name: str) -> bool:
+    """A name that does not lead out of the directory: configurations also come from clients (contract H113)."""
+    return name not in ("", ".", "..") and not {"/", "\\", "\0"}.intersection(name)

@@ -1,0 +1,102 @@
+"""What is kept of a response: its outputs and parameters as one run of bytes. Pure, any thread.
+
+What comes back from a cache may have been written by anybody: it is read with care, and nothing in it is ever run.
+"""
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from halimede.errors import Invalid
+from halimede.requests import Parameters
+from halimede.tensors import BY_NUMBER, BYTES, HostMemory, Tensor
+
+_MAGIC = b"hlm1"
+_HEAD = struct.Struct("<4sHI")
+"""The magic, how many outputs, the bytes of the parameters."""
+_OUTPUT = struct.Struct("<BBHQ")
+"""Datatype, dimensions, bytes of the name, bytes of the data; the dimensions and the name follow."""
+_MOST_DIMENSIONS = 32
+"""Whatever its version, NumPy makes arrays of so many."""
+_LENGTH_BYTES = 4
+"""The least that a BYTES element takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The outputs as they were sent, but not for classification, and the parameters of the response."""
+
+    outputs: Sequence[Tensor]
+    parameters: Parameters | None
+
+
+def encoded(outputs: Sequence[Tensor], parameters: Parameters | None) -> bytes:
+    """A copy. Raises Error where the host cannot read an output, OverflowError or struct.error for what nobody has: a
+    name of 64 KiB."""
+    words = json.dumps(parameters).encode() if parameters else b""
+    parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(outputs), len(words)), words]
+    for tensor in outputs:
+        name, shape = tensor.name.encode(), tensor.shape
+        parts.append(_OUTPUT.pack(tensor.datatype.number, len(shape), len(name), tensor.memory.byte_size))
+        parts.append(struct.pack(f"<{len(shape)}q", *shape))
+        parts.append(name)
+    parts += [tensor.memory.host() for tensor in outputs]
+    return b"".join(parts)
+
+
+def size_of(outputs: Sequence[Tensor]) -> int:
+    """About how large the entry will be."""
+    return sum(tensor.memory.byte_size + len(tensor.name) + 8 * len(tensor.shape) + _OUTPUT.size for tensor in outputs)
+
+
+def decoded(entry: bytes) -> Entry:
+    """Views of `entry`. Raises Invalid for bytes that are no entry, and for what no front end could write."""
+    try:
+        return _decoded(entry)
+    except (struct.error, ValueError, KeyError, OverflowError, RecursionError) as error:
+        raise Invalid(f"not an entry of a response cache: {error}") from error
+
+
+def _decoded(entry: bytes) -> Entry:
+    magic, count, words = _HEAD.unpack_from(entry)
+    if magic != _MAGIC:
+        raise ValueError("another kind of bytes")
+    at = _HEAD.size + words
+    parameters = _parameters(entry[_HEAD.size : at]) if words else None
+    heads = []
+    for _ in range(count):
+        datatype, rank, length, size = _OUTPUT.unpack_from(entry, at)
+        at += _OUTPUT.size
+        shape = struct.unpack_from(f"<{rank}q", entry, at)
+        at += 8 * rank
+        if rank > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+            raise ValueError("no shape")
+        heads.append((entry[at : at + length].decode(), BY_NUMBER[datatype], shape, size))
+        at += length
+    if at + sum(size for *_, size in heads) != len(entry):
+        raise ValueError("of another length")
+    view, outputs = memoryview(entry), []
+    for name, datatype, shape, size in heads:
+        elements = prod(shape)
+        if size < elements * _LENGTH_BYTES if datatype is BYTES else size != elements * datatype.size:
+            raise ValueError("of another size than its shape")
+        outputs.append(Tensor(name, datatype, shape, HostMemory(view[at : at + size])))
+        at += size
+    return Entry(outputs, parameters)
+
+
+def _parameters(words: bytes) -> Parameters:
+    parameters: Parameters = json.loads(words)
+    if not isinstance(parameters, dict):
+        raise ValueError("no parameters")
+    for name, value in parameters.items():
+        name.encode()  # a lone surrogate is an error
+        if type(value) is str:
+            value.encode()
+        elif type(value) is int:
+            value.to_bytes(8, "little", signed=True)
+        elif type(value) not in (bool, float):
+            raise ValueError("no parameter")
+    return parameters

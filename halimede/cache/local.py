@@ -1,0 +1,95 @@
+"""The cache in the server's own memory: so many bytes for all models, and what was not used for longest goes first
+(contract K7). Event-loop thread only."""
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from time import monotonic_ns
+
+from halimede.cache.api import CacheCounts, Found
+from halimede.errors import Internal, Invalid
+
+OVERHEAD = 256
+"""What an entry costs beside its bytes: its key, its place in the order, two objects."""
+LEAST, MOST = OVERHEAD, 1 << 47
+"""Sizes that make sense: room for one entry, and what a machine can address."""
+
+_NUMBER = re.compile(r"\s*([+-]?\d+)")
+
+
+class LocalCache:
+    """`size` in bytes, with what the entries cost beside their own."""
+
+    shared = False
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[bytes, bytes] = OrderedDict()
+        self._used = self._hits = self._misses = self._evictions = 0
+        self._lookup_ns = self._insertion_ns = 0
+
+    @property
+    def counts(self) -> CacheCounts:
+        return CacheCounts(
+            size=self._size,
+            used=self._used,
+            entries=len(self._entries),
+            hits=self._hits,
+            misses=self._misses,
+            evictions=self._evictions,
+            lookup_ns=self._lookup_ns,
+            insertion_ns=self._insertion_ns,
+        )
+
+    def lookup(self, key: bytes, found: Found) -> None:
+        began = monotonic_ns()
+        entry = self._entries.get(key)
+        if entry is None:
+            self._misses += 1
+        else:
+            self._hits += 1
+            self._entries.move_to_end(key)
+        self._lookup_ns += monotonic_ns() - began
+        found(entry)
+
+    def room_for(self, byte_size: int) -> bool:
+        return byte_size + OVERHEAD <= self._size
+
+    def insert(self, key: bytes, entry: bytes) -> bool:
+        began = monotonic_ns()
+        if key in self._entries:
+            return False
+        cost = len(entry) + OVERHEAD
+        if cost <= self._size:
+            while self._used + cost > self._size:
+                _, oldest = self._entries.popitem(last=False)
+                self._used -= len(oldest) + OVERHEAD
+                self._evictions += 1
+            self._entries[key] = entry
+            self._used += cost
+        self._insertion_ns += monotonic_ns() - began
+        return True
+
+    def close(self) -> None:
+        self._entries.clear()
+        self._used = 0
+
+
+def open_local(settings: Mapping[str, str]) -> LocalCache:
+    """Raises Invalid without a size, Internal for one that makes no sense; each begins with Triton's text."""
+    failed = "Failed to initialize LocalCache: "
+    text = settings.get("size")
+    if text is None:
+        raise Invalid(f"{failed}config didn't contain a valid 'size' field.")
+    number = _NUMBER.match(text)
+    if number is None:
+        raise Internal(f"{failed}stoull: 'size' must be a number of bytes, got '{text}'")
+    size = int(number[1])
+    if not 0 <= size <= MOST:
+        raise Internal(f"{failed}failed to allocate buffer: 'size' must be at most {MOST} bytes, got '{text}'")
+    if size < LEAST:
+        raise Internal(
+            f"{failed}Could not initialize buffer in basic_managed_external_buffer constructor: "
+            f"'size' must be at least {LEAST} bytes, got '{text}'"
+        )
+    return LocalCache(size)

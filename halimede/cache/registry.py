@@ -1,0 +1,37 @@
+"""Finds a cache by its name, as `--cache-config` has it (contract C47, C48)."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from halimede.cache.api import Cache, Loop
+from halimede.cache.local import open_local
+from halimede.errors import Invalid
+
+LOCAL: Final = "local"
+REDIS: Final = "redis"
+
+_SWITCH: Final = ("false", "true")
+
+
+def open_cache(configs: Mapping[str, Mapping[str, str]], directory: str, loop: Loop) -> tuple[Cache, bool] | None:
+    """The one cache that `configs` names with its settings, and whether equal requests shall wait for each other
+    (`single_flight`); None for no names. `directory` is only named in a text.
+
+    Raises Error with Triton's texts.
+    """
+    if not configs:
+        return None
+    if len(configs) > 1:
+        raise Invalid("found multiple cache configurations, but only a single cache is currently supported")
+    ((name, settings),) = configs.items()
+    if name not in (LOCAL, REDIS):
+        raise Invalid(f"unable to find 'libtritoncache_{name}.so' for cache. Searched: {directory}")
+    text = settings.get("single_flight", "false")
+    if text not in _SWITCH:
+        raise Invalid(f"Failed to initialize the response cache: 'single_flight' must be true or false, got '{text}'")
+    single_flight = text == "true"
+    if name == LOCAL:
+        return open_local(settings), single_flight
+    from halimede.cache.redis import open_redis
+
+    return open_redis(settings, loop), single_flight

@@ -1,0 +1,56 @@
+"""What a model version is made of, as one digest: equal for versions that answer alike, on whatever server.
+
+On a load thread; reads every file of the version once.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from halimede.backends.api import ModelFolder
+from halimede.config import ModelConfig
+from halimede.errors import Internal
+from halimede.models.repository import fingerprint, version_names
+
+_SAMPLES = "warmup"
+
+
+def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
+    """Of the configuration, the version's number, its files and those beside the versions, and the code that runs it
+    where that lies elsewhere; symbolic links are followed. What a model fetches from other places is not in it. Raises
+    Internal where a file cannot be read."""
+    digest = hashlib.sha256(config.message)
+    digest.update(repr(folder.number).encode())
+    others = {name for name in version_names(folder.model) if name != folder.version.name}
+    for path, name in _files(folder.model, {*others, _SAMPLES}):
+        _add(digest, name, path)
+    if folder.code is not None:
+        for path, name in _files(folder.code.parent, set()):
+            _add(digest, f"code/{name}", path)
+    return digest.digest()
+
+
+def _files(folder: Path, without: set[str]) -> Iterator[tuple[Path, str]]:
+    """Those that a change of counts as one of the model. `without` are names that lie directly in the folder."""
+    try:
+        names = [name for name, _ in fingerprint(folder)]
+    except OSError as error:
+        raise _unread(folder, error) from error
+    for name in names:
+        path = folder / name
+        if name.partition("/")[0] not in without and path.is_file():
+            yield path, name
+
+
+def _add(digest: "hashlib._Hash", name: str, path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            of_file = hashlib.file_digest(file, "sha256")
+    except OSError as error:
+        raise _unread(path, error) from error
+    digest.update(repr(name).encode())
+    digest.update(of_file.digest())
+
+
+def _unread(path: Path, error: OSError) -> Internal:
+    return Internal(f"failed to read {error.filename or path}: {error.strerror}")

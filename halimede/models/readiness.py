@@ -1,0 +1,37 @@
+"""Whether all who are asked say that they are ready (contract P9). Event-loop thread only."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Asked(Protocol):
+    """A version of a model, or one of its instances, that has a say in its readiness."""
+
+    def ask_ready(self, done: Callable[[bool], None], /) -> None: ...
+
+
+def ask_all(those: Sequence[Asked], done: Callable[[bool], None]) -> None:
+    """Tells `done` once, possibly before this returns: False as soon as one says no, True when nobody did."""
+    _Poll(len(those), done).ask(those)
+
+
+class _Poll:
+    def __init__(self, missing: int, done: Callable[[bool], None]) -> None:
+        self._missing = missing
+        self._done: Callable[[bool], None] | None = done
+
+    def ask(self, those: Sequence[Asked]) -> None:
+        if not those:
+            self._tell(True)
+        for each in those:
+            each.ask_ready(self._said)
+
+    def _said(self, ready: bool) -> None:
+        self._missing -= 1
+        if not ready or not self._missing:
+            self._tell(ready)
+
+    def _tell(self, ready: bool) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(ready)

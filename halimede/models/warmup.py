@@ -1,0 +1,230 @@
+"""Warm-up: the samples of a configuration are run on every instance before its version serves (contract W1 to W4).
+
+On a load thread, which waits for each sample; an instance runs where it always does: on its own thread, or called on
+the event loop. The answers go nowhere and nothing is counted: neither a policy nor statistics know of it.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Event
+
+from halimede.backends.api import Instance, InstancePlace, Placement
+from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
+from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.models.checks import Fit, RequestCheck
+from halimede.requests import Answer, InferRequest, Resume
+from halimede.scheduling.execution import Execution
+from halimede.scheduling.inference import Inference
+from halimede.tensors import BOOL, BYTES, DataType, HostMemory, Tensor
+
+log = logging.getLogger(__name__)
+
+FOLDER = "warmup"
+"""Of a model, where the files of its samples lie."""
+MOST_TOLD = 64
+"""How often the same complaint is repeated, once for each request of a sample."""
+LOOK_SECONDS = 0.1
+"""How often who waits for a sample looks whether the server ends meanwhile."""
+
+_VERBOSE = logging.INFO - 1
+"""What `--log-verbose=1` shows."""
+_EMPTY_STRING = bytes(4)
+_TRUTH = bytes(byte & 1 for byte in range(256))
+
+OnLoop = Callable[[Callable[[], None]], object]
+"""Has something done on the event loop, soon; called on any thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warming:
+    """What an instance needs to run samples: where its model runs, and what is known of its outputs. `ending`: nobody
+    waits for the load any more, whose samples may be many, or hang."""
+
+    config: ModelConfig
+    placement: Placement
+    on_loop: OnLoop
+    ending: Callable[[], bool]
+
+    @property
+    def datatypes(self) -> Mapping[str, DataType]:
+        return {spec.name: spec.datatype for spec in self.config.outputs}
+
+    def go_on(self) -> None:
+        """Raises Unavailable where that makes no sense."""
+        if self.ending():
+            raise Unavailable("Server exiting")
+
+
+def warm_up(
+    warming: Warming, folder: Path, version: int, instances: Sequence[tuple[InstancePlace, Instance]], together: int
+) -> None:
+    """Runs every sample on every instance that may be given a batch, up to `together` of them at the same time. Blocks.
+
+    Raises Error for the first sample that makes no request, or is not answered well.
+    """
+    samples = [(sample, *_request(sample, warming.config, folder, version)) for sample in warming.config.warmup]
+    if not samples:
+        return
+    failed = Event()
+
+    def warm(place: InstancePlace, instance: Instance) -> None:
+        try:
+            _warm(warming, samples, place, instance, failed)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(max(1, min(together, len(instances))), "warm-up") as pool:
+        begun = [pool.submit(warm, place, instance) for place, instance in instances if not place.passive]
+        for each in begun:
+            each.result()
+
+
+def _warm(
+    warming: Warming,
+    samples: Sequence[tuple[WarmupSample, InferRequest, Fit]],
+    place: InstancePlace,
+    instance: Instance,
+    failed: Event,
+) -> None:
+    """Up to the end, or until another instance has `failed`. Raises Error."""
+    model = warming.config.name
+    for sample, request, fit in samples:
+        for iteration in range(1, sample.count + 1):
+            if failed.is_set():
+                return
+            warming.go_on()
+            log.log(
+                _VERBOSE,
+                "model '%s' instance %s is running warmup sample '%s' for iteration %d",
+                *(model, place.name, sample.name, iteration),
+            )
+            with place.host.applied():
+                errors = _run(warming, place.name, instance, sample, request, fit)
+            if errors:
+                raise Invalid(f"failed to run warmup sample '{sample.name}': {''.join(f'{e}; ' for e in errors)}")
+
+
+# One sample on one instance.
+
+
+def _run(
+    warming: Warming, name: str, instance: Instance, sample: WarmupSample, request: InferRequest, fit: Fit
+) -> Sequence[Error]:
+    """What went wrong, in the order in which it was told."""
+    most, number = warming.config.max_batch_size, sample.batch_size
+    if number > 1 and number > most:
+        complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
+        return [complaint] * min(number, MOST_TOLD)
+    reply = _Nobody()
+    batch = [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(number)]
+    told: SimpleQueue[Execution] = SimpleQueue()
+    execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told.put)
+    _start(execution, instance, warming)
+    return _errors(execution, told, warming)
+
+
+def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
+    own = getattr(instance, "thread", None)
+    if warming.placement is Placement.LOOP:
+        execution.on_loop = True
+        warming.on_loop(partial(execution.run, instance.execute, False))
+    elif own is not None:
+        own.submit(partial(execution.run, instance.execute, True))
+    else:
+        execution.run(instance.execute, True)
+
+
+def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warming) -> Sequence[Error]:
+    """Waits until every request has had its last answer, and the batch is over."""
+    errors: list[Error] = []
+    missing = set(range(len(execution.requests)))
+    while missing or not execution.done:
+        try:
+            told.get(timeout=LOOK_SECONDS)
+        except Empty:
+            warming.go_on()
+            continue
+        if warming.config.decoupled:
+            outcomes = [execution.outcomes.popleft() for _ in range(len(execution.outcomes))]
+        else:
+            outcomes = execution.single_answers()
+        for outcome in outcomes:
+            if isinstance(outcome.answer, Error):
+                errors.append(outcome.answer)
+            if outcome.final:
+                missing.discard(outcome.i)
+    return errors
+
+
+class _Nobody:
+    """The reply slot of a request that nobody sent."""
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        return True
+
+    def on_writable(self, resume: Resume) -> None:
+        resume()
+
+
+# What a sample asks.
+
+
+def _request(sample: WarmupSample, config: ModelConfig, folder: Path, version: int) -> tuple[InferRequest, Fit]:
+    """The request that each of the sample's requests is, checked as one of a client; inputs that the configuration does
+    not know (those of a control) are added as they are. Raises Error."""
+    request = InferRequest(config.name, version)
+    known = {spec.name for spec in config.inputs}
+    lead = (1,) if config.max_batch_size else ()
+    for each in sample.inputs:
+        if min(each.dims, default=0) < 0:
+            raise Invalid(f"warmup setting expects all variable-size dimensions are specified for input '{each.name}'")
+    given = {
+        each.name: Tensor(each.name, each.datatype, lead + each.dims, HostMemory(_data(each, config, folder, request)))
+        for each in sample.inputs
+    }
+    request.inputs = {name: tensor for name, tensor in given.items() if name in known}
+    fit = RequestCheck(config).fit(request)
+    request.inputs.update((name, tensor) for name, tensor in given.items() if name not in known)
+    return request, fit
+
+
+def _data(each: WarmupInput, config: ModelConfig, folder: Path, request: InferRequest) -> bytes | memoryview:
+    elements = prod(each.dims)
+    size = elements * (each.datatype.size or len(_EMPTY_STRING))
+    if each.data is WarmupData.FILE:
+        return _of_file(each, size, config, folder, request)
+    if each.data is None:
+        raise Invalid(f"warmup setting expects input '{each.name}' to have input_data_type set").prefixed(
+            request.log_prefix
+        )
+    if each.data is WarmupData.ZERO or each.datatype is BYTES:
+        return bytes(size)
+    data = os.urandom(size)
+    return data.translate(_TRUTH) if each.datatype is BOOL else data
+
+
+def _of_file(each: WarmupInput, size: int, config: ModelConfig, folder: Path, request: InferRequest) -> memoryview:
+    """A configuration may come from afar: it reads what lies in the folder, and nothing else."""
+    name = each.file.lstrip("/")
+    if os.pardir in Path(name).parts:
+        raise Invalid(f"'input_data_file' must stay within the folder '{FOLDER}' for {config.name}, got '{each.file}'")
+    path = folder / FOLDER / name
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+    if each.datatype is BYTES:
+        return memoryview(data)
+    if len(data) < size:
+        raise Invalid(
+            f"warmup setting expects {size} bytes, but the data provided from {each.file}only has {len(data)} bytes"
+        ).prefixed(request.log_prefix)
+    return memoryview(data)[:size]

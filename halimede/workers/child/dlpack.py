@@ -1,0 +1,106 @@
+"""DLPack as numpy does it, and the two types that numpy does not know everywhere: BF16, and bool before 1.25 (contract
+P42).
+
+numpy (1.23 or newer) makes and takes the capsules, so that who owns the memory is its affair. A type that it does not
+know goes through it as unsigned integers of the same size; only its name in the capsule is changed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+_NAME = b"dltensor"
+_SIGNED, _UNSIGNED, _FLOAT, _BFLOAT, _BOOL = 0, 1, 2, 4, 6
+_SIZES = {
+    _SIGNED: (8, 16, 32, 64),
+    _UNSIGNED: (8, 16, 32, 64),
+    _FLOAT: (16, 32, 64),
+    _BFLOAT: (16,),
+    _BOOL: (8,),
+}
+"""The kinds of elements that there are, in bits."""
+_REACHABLE = (1, 3)
+"""The processor's memory, and memory that CUDA has pinned."""
+
+CPU = (1, 0)
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of a capsule's content, as dlpack.h has it."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    ]
+
+
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+class _Capsule:
+    """A capsule in the shape that numpy takes."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU
+
+
+class NotTaken(Exception):
+    """A tensor that cannot be used here, with the reason."""
+
+
+def capsule_of(array: np.ndarray[Any, Any]) -> Any:
+    """A capsule that keeps the array's memory. One that is read-only is copied: DLPack cannot say that it is."""
+    array = _writable(array)
+    if array.dtype == np.bool_:
+        return _named(array.view(np.uint8), _BOOL)
+    return array.__dlpack__()
+
+
+def bf16_capsule_of(view: Any, shape: tuple[int, ...]) -> Any:
+    """The same of BF16 elements, which lie in `view`."""
+    return _named(_writable(np.ndarray(shape, np.uint16, view)), _BFLOAT)
+
+
+def _writable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array if array.flags.writeable else array.copy()
+
+
+def _named(array: np.ndarray[Any, Any], code: int) -> Any:
+    capsule = array.__dlpack__()
+    _DLTensor.from_address(_pointer(capsule, _NAME)).code = code
+    return capsule
+
+
+def taken(tensor: Any) -> tuple[np.ndarray[Any, Any], bool]:
+    """The memory of a capsule, or of an object that makes one, as an array without a copy, perhaps read-only; and
+    whether its elements, then unsigned integers, are BF16. Raises NotTaken, and what the object raises."""
+    capsule = tensor if type(tensor).__name__ == "PyCapsule" else tensor.__dlpack__()
+    if not _is_valid(capsule, _NAME):
+        raise NotTaken("The DLPack capsule is none, or was used before.")
+    head = _DLTensor.from_address(_pointer(capsule, _NAME))
+    if head.device_type not in _REACHABLE:
+        raise NotTaken(f"DLDevice type {head.device_type} is not support by Python backend.")
+    code = head.code
+    if head.bits not in _SIZES.get(code, ()) or head.lanes != 1:
+        raise NotTaken("Dtype is invalid.")
+    if code in (_BFLOAT, _BOOL):
+        head.code = _UNSIGNED
+    array = np.from_dlpack(_Capsule(capsule))
+    return (array.view(np.bool_) if code == _BOOL else array), code == _BFLOAT

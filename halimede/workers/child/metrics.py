@@ -1,0 +1,256 @@
+"""The metrics that a model makes for itself (contract P57 to P59): `MetricFamily` and `Metric`.
+
+The values are kept where they are scraped. Of that place the classes here know a `MetricKeeper`: to make something and
+to read it is a question, to change it costs one message that nobody answers. What is wrong with a call is found out
+here, before anything is sent. Any thread.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from contextlib import suppress
+from typing import Any, ClassVar, Protocol, SupportsFloat
+
+from .values import TritonModelException
+
+
+class MetricKind(enum.IntEnum):
+    COUNTER = 0
+    GAUGE = 1
+    HISTOGRAM = 2
+
+
+INCREMENT, SET, OBSERVE, DROP = range(1, 5)
+"""What can be done to a metric. DROP, done to a family too, says that nobody holds it any more."""
+
+
+class MetricKeeper(Protocol):
+    """Where the values are, for one instance of a model. `instance` is its name."""
+
+    instance: str
+
+    def make_family(self, name: str, description: str, kind: int) -> int:
+        """The number of a new handle. Blocks; raises TritonModelException."""
+        ...
+
+    def make_metric(self, family: int, labels: str, buckets: list[float]) -> int:
+        """The same; `labels` is a JSON object."""
+        ...
+
+    def value(self, metric: int) -> float:
+        """Blocks; raises TritonModelException."""
+        ...
+
+    def change(self, metric: int, what: int, amount: float) -> None:
+        """Does not wait for an answer."""
+        ...
+
+    def drop(self, number: int) -> None:
+        """Gives a handle back, that of a family with those of its metrics. May be called by a finaliser."""
+        ...
+
+
+class _Life:
+    """What a family and its metrics share: the keeper, and whether the family is still there."""
+
+    __slots__ = ("keeper", "number", "open")
+
+    def __init__(self, keeper: MetricKeeper) -> None:
+        self.keeper = keeper
+        self.number = 0
+        self.open = False
+
+    def drop(self, number: int) -> None:
+        """Called by finalisers: where the other side is gone there is nothing to give back."""
+        with suppress(OSError):
+            self.keeper.drop(number)
+
+
+class Metric:
+    """One series of a family, which makes it. It goes with its family, or when nobody holds it any more."""
+
+    __slots__ = ("_kind", "_life", "_number")
+
+    _life: _Life
+    _kind: MetricKind
+    _number: int
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError(f"{type(self).__module__}.{type(self).__name__}: No constructor defined!")
+
+    @classmethod
+    def _made(cls, life: _Life, kind: MetricKind, number: int) -> Metric:
+        metric = cls.__new__(cls)
+        metric._life = life
+        metric._kind = kind
+        metric._number = number
+        return metric
+
+    def increment(self, value: SupportsFloat, /) -> None:
+        """Adds to a counter (never less than nothing) or a gauge. Raises TritonModelException, as the others do."""
+        amount = self._checked("increment", value)
+        if self._kind is MetricKind.HISTOGRAM:
+            raise self._failed("increment", self._has_no("Increment"))
+        if amount < 0 and self._kind is MetricKind.COUNTER:
+            raise self._failed("increment", _MONOTONIC)
+        self._life.keeper.change(self._number, INCREMENT, amount)
+
+    def set(self, value: SupportsFloat, /) -> None:
+        """Of a gauge."""
+        amount = self._checked("set", value)
+        if self._kind is not MetricKind.GAUGE:
+            raise self._failed("set", self._has_no("Set"))
+        self._life.keeper.change(self._number, SET, amount)
+
+    def observe(self, value: SupportsFloat, /) -> None:
+        """Of a histogram."""
+        amount = self._checked("observe", value)
+        if self._kind is not MetricKind.HISTOGRAM:
+            raise self._failed("observe", self._has_no("Observe"))
+        self._life.keeper.change(self._number, OBSERVE, amount)
+
+    def value(self) -> float:
+        """Of a counter or gauge, with what all other instances did to it."""
+        self._check_open("get")
+        if self._kind is MetricKind.HISTOGRAM:
+            raise self._failed("get", self._has_no("Value"))
+        return self._life.keeper.value(self._number)
+
+    def _checked(self, verb: str, value: Any) -> float:
+        try:
+            amount = _as_float(value)
+        except (TypeError, ValueError, OverflowError):
+            signature = "(self: c_python_backend_utils.Metric, arg0: float) -> None"
+            raise TypeError(_incompatible(verb, "function", signature, (self, value))) from None
+        self._check_open(verb)
+        return amount
+
+    def _check_open(self, verb: str) -> None:
+        if not self._life.open:
+            raise TritonModelException(f"Failed to {verb} metric value: {_FAMILY_GONE}")
+
+    def _has_no(self, operation: str) -> str:
+        return f"TRITONSERVER_METRIC_KIND_{self._kind.name} does not support {operation}"
+
+    def _failed(self, verb: str, text: str) -> TritonModelException:
+        instance = self._life.keeper.instance
+        return TritonModelException(
+            f"Failed to {verb} metric value: Failed to process the request for model '{instance}', message: {text}"
+        )
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__name__}' object")
+
+    def __del__(self) -> None:
+        life: _Life | None = getattr(self, "_life", None)
+        if life is not None and life.open:
+            life.drop(self._number)
+
+
+_Metric = Metric
+"""For where the name is that of a method."""
+
+
+class MetricFamily:
+    """Metrics of one name, which differ by their labels. Where the name exists already this is another handle of the
+    same family; it takes the metrics along that it made. Raises TritonModelException."""
+
+    COUNTER = MetricKind.COUNTER
+    GAUGE = MetricKind.GAUGE
+    HISTOGRAM = MetricKind.HISTOGRAM
+
+    __slots__ = ("_kind", "_life")
+
+    _keeper: ClassVar[MetricKeeper | None] = None
+    """None while a configuration is completed."""
+
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        if not _is_text(name) or not _is_text(description) or not isinstance(kind, MetricKind):
+            signature = (
+                "c_python_backend_utils.MetricFamily(name: str, description: str, kind: "
+                "c_python_backend_utils.MetricKind)"
+            )
+            raise TypeError(_incompatible("__init__", "constructor", signature, (name, description, kind)))
+        keeper = self._keeper
+        if keeper is None:
+            raise TritonModelException(f"Error when creating MetricFamily: {_NOT_HERE}")
+        self._kind = kind
+        self._life = life = _Life(keeper)
+        life.number = keeper.make_family(name, description, int(kind))
+        life.open = True
+
+    def Metric(  # noqa: N802  # the interface's name
+        self, labels: dict[str, str] | None = None, buckets: list[Any] | None = None
+    ) -> _Metric:
+        """The series of these labels, whoever made it. `buckets` are the bounds of a histogram, in ascending order.
+        Raises TritonModelException."""
+        bounds = self._bounds(labels, buckets)
+        life = self._life
+        number = life.keeper.make_metric(life.number, json.dumps(labels or {}), bounds)
+        return Metric._made(life, self._kind, number)
+
+    def _bounds(self, labels: Any, buckets: Any) -> list[float]:
+        if labels is not None and not isinstance(labels, dict):
+            raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
+        if self._kind is not MetricKind.HISTOGRAM:
+            if buckets is not None:
+                raise TritonModelException("Failed to create metric. Unexpected buckets found.")
+            return []
+        if buckets is None:
+            raise TritonModelException("Failed to create metric. Missing required buckets.")
+        if not isinstance(buckets, list):
+            raise TritonModelException("Failed to create metric. Buckets must be a list.")
+        try:
+            return [_as_float(bound) for bound in buckets]
+        except (TypeError, ValueError, OverflowError):
+            raise RuntimeError(_NO_CAST) from None
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__name__}' object")
+
+    def __del__(self) -> None:
+        life: _Life | None = getattr(self, "_life", None)
+        if life is not None and life.open:
+            life.open = False
+            life.drop(life.number)
+
+
+def family_type(keeper: MetricKeeper | None, module: str) -> type[MetricFamily]:
+    """The class of the families that one instance makes; with no keeper it can make none."""
+    return type("MetricFamily", (MetricFamily,), {"__slots__": (), "_keeper": keeper, "__module__": module})
+
+
+def _as_float(value: Any) -> float:
+    """What has a number's conversion to it, which texts do not have. Raises TypeError, ValueError, OverflowError."""
+    if isinstance(value, (str, bytes, bytearray)):
+        raise TypeError("a text is no number")
+    return float(value)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is one that can be sent: without lone surrogates."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _incompatible(function: str, what: str, signature: str, arguments: tuple[Any, ...]) -> str:
+    """What the real classes say of arguments of the wrong type."""
+    return (
+        f"{function}(): incompatible {what} arguments. The following argument types are supported:\n"
+        f"    1. {signature}\n\nInvoked with: {', '.join(map(repr, arguments))}"
+    )
+
+
+_MONOTONIC = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
+_FAMILY_GONE = (
+    "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
+    "be deleted AFTER its corresponding 'Metric' objects have been deleted."
+)
+_NOT_HERE = "it is not possible while a configuration is completed."
+_NO_CAST = (
+    "Unable to cast Python instance to C++ type (#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for "
+    "details)"
+)

@@ -1,0 +1,82 @@
+"""Says in the log that a model still loads, and where it is: some imports take minutes, and silence looks like a
+hang."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, count
+from types import FrameType
+
+from .tracebacks import is_ours
+
+MOMENTS = (5, 15, 30, 60, 120)
+"""Seconds after which it says something; then every EVERY seconds."""
+EVERY = 120
+
+Emit = Callable[[str, int, str], None]
+"""Is given file, line and text."""
+
+
+def moments() -> Iterator[int]:
+    """Seconds from the beginning, without end."""
+    return chain(MOMENTS, count(MOMENTS[-1] + EVERY, EVERY))
+
+
+class Progress:
+    """Use it around what may take long, on the thread that does it: `what` is the beginning of each line. `path` is the
+    model's file. `wait` is told how many seconds to wait, and says whether it is over."""
+
+    def __init__(
+        self, emit: Emit, what: str, path: str, wait: Callable[[threading.Event, float], bool] | None = None
+    ) -> None:
+        self._emit = emit
+        self._what = what
+        self._path = os.path.abspath(path)  # as the import system has it in the model's frames
+        self._wait = wait or (lambda over, seconds: over.wait(seconds))
+        self._over = threading.Event()
+        self._watched = 0
+
+    def __enter__(self) -> Progress:
+        self._watched = threading.get_ident()
+        threading.Thread(target=self._watch, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        began = time.monotonic()
+        for moment in moments():
+            if self._wait(self._over, max(began + moment - time.monotonic(), 0.0)):
+                return
+            try:
+                self._say(moment)
+            except OSError:  # the server is gone
+                return
+
+    def _say(self, seconds: int) -> None:
+        frame = sys._current_frames().get(self._watched)
+        file, line, where = located(frame, self._path)
+        if not self._over.is_set():
+            self._emit(file, line, f"{self._what} after {seconds} s{f' ({where})' if where else ''}")
+
+
+def located(frame: FrameType | None, path: str) -> tuple[str, int, str]:
+    """File, line and words for where a thread is: what it imports, and which line of the model made it do so. The file
+    is that of the model where it is known."""
+    importing = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == path:
+            line = frame.f_lineno
+            here = f"{os.path.basename(path)} line {line}"
+            method = "" if code.co_name == "<module>" else f"{code.co_name}, "
+            return os.path.basename(path), line, f"{importing}{method}{here}"
+        if not importing and code.co_name == "<module>" and not is_ours(code.co_filename):
+            importing = f"importing {frame.f_globals.get('__name__')}, "
+        frame = frame.f_back
+    return os.path.basename(path), 0, importing.rstrip(", ")

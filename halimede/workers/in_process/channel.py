@@ -1,0 +1,96 @@
+"""The connection of a model in this process to the server: the same frames as a worker's, with no socket between.
+
+The server's end is used on its event loop, the other on any thread of the model. A frame is put together once on its
+way, so that neither side can change what the other one has.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from halimede.tensors import Buffer
+from halimede.workers.child import frames
+from halimede.workers.child.channel import Line
+from halimede.workers.worker import write_to_log
+
+
+class LocalChannel(Line):
+    """`arrived` is called on the server's `loop` with each frame that the model sends."""
+
+    gone = "the model is being unloaded"
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[frames.Frame], None]) -> None:
+        super().__init__()
+        self._loop = loop
+        self._arrived = arrived
+        self._delivered: SimpleQueue[Sequence[Buffer] | None] = SimpleQueue()
+        self._watchers: dict[asyncio.AbstractEventLoop, None] = {}
+
+    # ---- the model's end
+
+    def send(self, buffers: list[Buffer]) -> None:
+        """Does not block. Raises BrokenPipeError where the server's loop has ended."""
+        frame = whole(buffers)
+        if frame.kind == frames.LOG:
+            write_to_log(frame)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._arrived, frame)
+        except RuntimeError:
+            raise BrokenPipeError(super().gone) from None
+
+    send_from_finaliser = send
+
+    def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watchers[loop] = None
+        if not self._delivered.empty():  # it came between the question and this
+            loop.call_soon(self.read_now)
+
+    def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._watchers.pop(loop, None)
+
+    def _read(self, wait: bool = True) -> bool:
+        try:
+            buffers = self._delivered.get(wait)
+            while buffers is not None:
+                self._sort(whole(buffers))
+                if self._delivered.empty():
+                    return True
+                buffers = self._delivered.get(False)
+        except Empty:
+            raise BlockingIOError from None
+        return False
+
+    def _was_read(self) -> None:
+        """A loop that was called meanwhile, and left the reading to this thread, is called again."""
+        super()._was_read()
+        if not self._delivered.empty():
+            self._call_watchers()
+
+    # ---- the server's end
+
+    def deliver(self, buffers: list[Buffer]) -> None:
+        self._delivered.put(buffers)
+        self._call_watchers()
+
+    def close(self) -> None:
+        """Who waits for answers, or will, is told that none come."""
+        self._delivered.put(None)
+        self._call_watchers()
+
+    def _call_watchers(self) -> None:
+        for loop in tuple(self._watchers):
+            with suppress(RuntimeError):  # it was closed with its coroutines
+                loop.call_soon_threadsafe(self.read_now)
+
+
+def whole(buffers: Sequence[Buffer]) -> frames.Frame:
+    """The frame of these buffers, in memory of its own."""
+    data = frames.blank(sum(map(len, buffers)))
+    at = 0
+    for buffer in buffers:
+        end = at + len(buffer)
+        data[at:end] = buffer
+        at = end
+    return frames.Frame(frames.HEADER.unpack_from(data), data)

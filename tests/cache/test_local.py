@@ -1,0 +1,104 @@
+"""The cache in memory: never more bytes than it was given, and what was not used for longest goes first (K7)."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halimede.cache.local import LEAST, MOST, OVERHEAD, LocalCache, open_local
+from halimede.errors import Error, Internal, Invalid
+
+
+def look(cache: LocalCache, key: bytes) -> bytes | None:
+    found: list[bytes | None] = []
+    cache.lookup(key, found.append)
+    assert len(found) == 1
+    return found[0]
+
+
+def test_what_was_inserted_is_found() -> None:
+    cache = LocalCache(4096)
+    assert look(cache, b"a") is None
+    assert cache.insert(b"a", b"entry")
+    assert look(cache, b"a") == b"entry"
+    counts = cache.counts
+    assert (counts.hits, counts.misses, counts.entries, counts.evictions) == (1, 1, 1, 0)
+    assert (counts.size, counts.used) == (4096, len(b"entry") + OVERHEAD)
+    assert counts.lookup_ns > 0
+    assert counts.insertion_ns > 0
+
+
+def test_the_first_entry_of_a_key_stays() -> None:
+    cache = LocalCache(4096)
+    assert cache.insert(b"a", b"first")
+    assert not cache.insert(b"a", b"second")
+    assert look(cache, b"a") == b"first"
+
+
+def test_what_was_not_used_for_longest_goes_first() -> None:
+    cache = LocalCache(3 * (OVERHEAD + 10))
+    for key in (b"a", b"b", b"c"):
+        cache.insert(key, bytes(10))
+    look(cache, b"a")
+    cache.insert(b"d", bytes(10))
+    assert [look(cache, key) is not None for key in (b"a", b"b", b"c", b"d")] == [True, False, True, True]
+    assert cache.counts.evictions == 1
+
+
+def test_entry_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> None:
+    cache = LocalCache(1000)
+    cache.insert(b"a", bytes(10))
+    assert cache.room_for(1000 - OVERHEAD)
+    assert not cache.room_for(1001 - OVERHEAD)
+    cache.insert(b"b", bytes(1001 - OVERHEAD))
+    assert look(cache, b"b") is None
+    assert look(cache, b"a") is not None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 900)), max_size=60))
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_histories_keep_to_the_size_and_find_what_was_used_last(steps: list[tuple[bool, int, int]]) -> None:
+    """Against a model: the keys in the order of their last use."""
+    cache, size = LocalCache(2000), 2000
+    order: dict[int, int] = {}
+    for inserts, key, length in steps:
+        name, cost = str(key).encode(), length + OVERHEAD
+        if not inserts:
+            found = look(cache, name)
+            assert (found is not None) == (key in order)
+            if key in order:
+                assert found == bytes(order[key])
+                order[key] = order.pop(key)
+        elif cache.insert(name, bytes(length)) and cost <= size:
+            while sum(each + OVERHEAD for each in order.values()) + cost > size:
+                order.pop(next(iter(order)))
+            order[key] = length
+        assert cache.counts.used == sum(each + OVERHEAD for each in order.values()) <= size
+        assert cache.counts.entries == len(order)
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "text"),
+    [
+        ("abc", Internal, "stoull: 'size' must be a number of bytes, got 'abc'"),
+        ("", Internal, "stoull: 'size' must be a number of bytes, got ''"),
+        ("-1", Internal, f"failed to allocate buffer: 'size' must be at most {MOST} bytes, got '-1'"),
+        (str(MOST + 1), Internal, f"failed to allocate buffer: 'size' must be at most {MOST} bytes, got '{MOST + 1}'"),
+        (
+            "100",
+            Internal,
+            "Could not initialize buffer in basic_managed_external_buffer constructor: "
+            f"'size' must be at least {LEAST} bytes, got '100'",
+        ),
+    ],
+)
+def test_size_that_makes_no_sense_is_refused(size: str, kind: type[Error], text: str) -> None:
+    with pytest.raises(kind) as caught:
+        open_local({"size": size})
+    assert str(caught.value) == f"Failed to initialize LocalCache: {text}"
+
+
+def test_size_is_required_and_read_as_far_as_it_is_a_number() -> None:
+    with pytest.raises(Invalid) as caught:
+        open_local({"foo": "1"})
+    assert str(caught.value) == "Failed to initialize LocalCache: config didn't contain a valid 'size' field."
+    assert open_local({"size": "4096x", "foo": "1"}).counts.size == 4096

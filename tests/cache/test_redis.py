@@ -1,0 +1,193 @@
+"""The cache in a Redis server without one: what happens when it answers, hangs and is gone (contract K8)."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from halimede.cache import redis as redis_module
+from halimede.cache.couriers import MOST_TOGETHER, Couriers, Errand
+from halimede.cache.outage import PAUSE_NS
+from halimede.cache.redis import MOST_ON_THE_WAY, RedisCache, RedisOptions, redis_options
+from tests.cache.fakes import FakeStore
+from tests.fakes import PATIENCE, ManualLoop
+
+WAIT_NS = 100_000_000
+
+
+class Rig:
+    """A cache before one store, its loop turned by hand and its clock moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000
+        self.loop = ManualLoop()
+        self.store = FakeStore()
+        monkeypatch.setattr(redis_module, "monotonic_ns", lambda: self.now)
+        self.cache = RedisCache(lambda: self.store, self.loop, "h:1", 1, WAIT_NS)
+
+    def ask(self, key: bytes) -> list[bytes | None]:
+        """What it will be told, and has been if it was told at once."""
+        told: list[bytes | None] = []
+        self.cache.lookup(key, told.append)
+        return told
+
+    def get(self, key: bytes) -> bytes | None:
+        told = self.ask(key)
+        self.loop.run_until(lambda: bool(told))
+        assert len(told) == 1
+        return told[0]
+
+    def hang(self) -> None:
+        self.store.gate.clear()
+
+    def go_on(self) -> None:
+        self.store.gate.set()
+
+    def pass_time(self, ns: int) -> None:
+        """The timers that are due meanwhile ring."""
+        until = self.now + ns
+        while self.loop.timers and self.loop.timers[0][0] <= until:
+            self.now = self.loop.timers[0][0]
+            self.loop.ring()
+        self.now = until
+
+
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+    made = Rig(monkeypatch)
+    yield made
+    made.go_on()
+    made.cache.close()
+    assert made.store.closed.wait(PATIENCE)
+
+
+@contextmanager
+def logged(caplog: pytest.LogCaptureFixture, *texts: str) -> Iterator[None]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "halimede.cache.redis"):
+        yield
+    assert [record.getMessage() for record in caplog.records] == list(texts)
+
+
+OUT = "The response cache at redis h:1 is left out until it answers: "
+BACK = "The response cache at redis h:1 answers again."
+
+
+def test_what_was_inserted_is_found(rig: Rig) -> None:
+    assert rig.get(b"a") is None
+    assert rig.cache.insert(b"a", b"entry")
+    assert rig.get(b"a") == b"entry"
+    assert rig.cache.shared
+    assert rig.cache.counts is None
+
+
+def test_nobody_waits_longer_than_the_limit_and_one_outage_is_told_once(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.hang()
+    with logged(caplog, OUT + "no answer within 100 ms"):
+        first = rig.ask(b"a")
+        rig.store.asked.get(timeout=PATIENCE)
+        rig.pass_time(WAIT_NS // 2)
+        second = rig.ask(b"b")
+        rig.pass_time(WAIT_NS // 2 - 1)
+        assert (first, second) == ([], [])
+        rig.pass_time(1)
+        assert (first, second) == ([None], [])
+        rig.pass_time(WAIT_NS // 2)
+        assert (first, second) == ([None], [None])
+        assert [rig.ask(b"c") for _ in range(3)] == [[None]] * 3, "nobody waits during an outage"
+        assert not rig.cache.room_for(1)
+
+
+def test_only_an_answer_that_comes_in_time_ends_the_outage(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    with logged(caplog, OUT + "no answer within 100 ms", BACK):
+        for _ in range(2):
+            rig.hang()
+            told = rig.ask(b"a")
+            rig.store.asked.get(timeout=PATIENCE)
+            rig.pass_time(WAIT_NS)
+            rig.go_on()
+            rig.loop.run_until(partial(next, iter((False, True))))  # what came back is heard
+            assert told == [None], "told once"
+            assert not rig.cache.room_for(1), "one that is always late would hold every request"
+            rig.now += PAUSE_NS
+        assert rig.get(b"a") is None
+        assert rig.cache.room_for(1)
+
+
+def test_a_server_that_is_gone_is_asked_once_a_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.store.errors = [ConnectionError("refused")] * 2
+    with logged(caplog, OUT + "ConnectionError: refused", BACK):
+        assert rig.get(b"a") is None
+        assert rig.ask(b"a") == [None]
+        rig.now += PAUSE_NS
+        assert rig.get(b"a") is None
+        assert rig.ask(b"a") == [None]
+        assert len(rig.store.journeys) == 2
+        rig.now += PAUSE_NS
+        assert rig.get(b"a") is None
+        rig.cache.insert(b"a", b"x")
+        assert rig.get(b"a") == b"x"
+
+
+def test_insertion_that_is_refused_is_told_once_and_lookups_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    rig.store.refuses = RuntimeError("OOM")
+    with logged(caplog, "Failed to insert into the response cache at redis h:1: OOM"):
+        for _ in range(3):
+            rig.cache.insert(b"a", b"x")
+        assert rig.get(b"a") is None
+        assert rig.get(b"a") is None
+
+
+def test_no_more_is_on_the_way_than_fits(rig: Rig) -> None:
+    rig.hang()
+    half = bytes(MOST_ON_THE_WAY // 2 + 1)
+    rig.cache.insert(b"a", half)
+    assert not rig.cache.room_for(len(half))
+    rig.cache.insert(b"b", half)
+    rig.go_on()
+    assert rig.get(b"b") is None
+    assert rig.cache.room_for(len(half))
+    assert rig.get(b"a") == half
+
+
+def test_what_nobody_waits_for_is_not_asked(rig: Rig) -> None:
+    rig.hang()
+    rig.ask(b"a")
+    rig.store.asked.get(timeout=PATIENCE)
+    rig.ask(b"b")
+    rig.pass_time(WAIT_NS)
+    rig.go_on()
+    rig.now += PAUSE_NS
+    assert rig.get(b"c") is None
+    assert rig.store.journeys == [[b"a"], [b"c"]]
+
+
+def test_lookups_that_wait_travel_together() -> None:
+    store, loop = FakeStore(), ManualLoop()
+    back: list[int] = []
+    couriers = Couriers(1, lambda: store, loop, lambda errands, results: back.append(len(results)))
+    store.gate.clear()
+    ignore: Callable[[bytes | None], None] = lambda entry: None  # noqa: E731
+    couriers.send(Errand(b"first", found=ignore))
+    assert store.asked.get(timeout=PATIENCE) == 1
+    for _ in range(MOST_TOGETHER + 3):
+        couriers.send(Errand(b"more", found=ignore))
+    couriers.close()
+    store.gate.set()
+    assert store.closed.wait(PATIENCE), "what was given before the end is carried"
+    loop.run_until(lambda: sum(back) == MOST_TOGETHER + 4)
+    assert back == [1, MOST_TOGETHER, 3]
+
+
+def test_settings() -> None:
+    assert redis_options({"host": "h", "port": "1"}) == RedisOptions("h", 1)
+    words = ("user", "password", "db", "connect_timeout", "socket_timeout", "pool_size", "wait_timeout")
+    values = ("u", "p", "2", "3", "4", "5", "6")
+    given = {"host": "h", "port": "1", **dict(zip(words, values, strict=True))}
+    assert redis_options(given) == RedisOptions("h", 1, "u", "p", 2, 3, 4, 5, 6)
+    for_ever = dict.fromkeys(("connect_timeout", "socket_timeout", "wait_timeout"), "0")
+    assert redis_options({"host": "h", "port": "1", **for_ever}) == RedisOptions("h", 1)

@@ -1,0 +1,52 @@
+import pytest
+
+from halimede.cache.local import LocalCache
+from halimede.cache.registry import open_cache
+from halimede.errors import Invalid
+from tests.fakes import ManualLoop
+
+DIRECTORY = "/opt/tritonserver/caches"
+LOCAL = {"size": "4096"}
+
+
+def test_no_name_is_no_cache() -> None:
+    assert open_cache({}, DIRECTORY, ManualLoop()) is None
+
+
+@pytest.mark.parametrize(("setting", "flight"), [({}, False), ({"single_flight": "true"}, True)])
+def test_local_cache_and_whether_requests_wait_for_each_other(setting: dict[str, str], flight: bool) -> None:
+    opened = open_cache({"local": {**LOCAL, **setting}}, DIRECTORY, ManualLoop())
+    assert opened is not None
+    cache, single_flight = opened
+    assert isinstance(cache, LocalCache)
+    assert single_flight == flight
+
+
+@pytest.mark.parametrize(
+    ("configs", "text"),
+    [
+        (
+            {"local": LOCAL, "redis": {}},
+            "found multiple cache configurations, but only a single cache is currently supported",
+        ),
+        ({"foo": {}}, f"unable to find 'libtritoncache_foo.so' for cache. Searched: {DIRECTORY}"),
+        (
+            {"local": {**LOCAL, "single_flight": "yes"}},
+            "Failed to initialize the response cache: 'single_flight' must be true or false, got 'yes'",
+        ),
+        (
+            {"redis": {"host": "h"}},
+            "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port' in "
+            "the configuration - e.g. tritonserver --cache-config redis,host=redis --cache-config redis,port=6379 "
+            "--model-repository=/models ...",
+        ),
+        (
+            {"redis": {"host": "h", "port": "x"}},
+            "Failed to initialize RedisCache: 'port' must be a number, got 'x'",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(configs: dict[str, dict[str, str]], text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        open_cache(configs, DIRECTORY, ManualLoop())
+    assert str(caught.value) == text

@@ -1,0 +1,232 @@
+"""`halimede model run` as a process: what it prints where, and its exit status."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halimede.cli.main import main
+
+LIMIT = 60
+LINEAR = Path(__file__).parents[2] / "examples" / "backends"
+
+_ADD = """
+    import sys
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def initialize(self, args):
+            print("printed by the model")
+            pb_utils.Logger.log_info("logged by the model")
+
+        def execute(self, requests):
+            return [self.answer(request) for request in requests]
+
+        def answer(self, request):
+            a, b = (pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in "AB")
+            if not b.any():
+                raise ValueError("b is zero")
+            return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", a + b)])
+"""
+_ADD_CONFIG = """
+    backend: "python"
+    max_batch_size: 4
+    input [ { name: "A" data_type: TYPE_INT32 dims: [ 2 ] }, { name: "B" data_type: TYPE_INT32 dims: [ 2 ] } ]
+    output { name: "SUM" data_type: TYPE_INT32 dims: [ 2 ] }
+"""
+_STREAM = """
+    import numpy as np
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            for request in requests:
+                sender = request.get_response_sender()
+                for i in range(3):
+                    sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", np.array([i], np.int32))]))
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("no more")))
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+_CALLS = """
+    import triton_python_backend_utils as pb_utils
+
+    class TritonPythonModel:
+        def execute(self, requests):
+            return [self.answer(request) for request in requests]
+
+        def answer(self, request):
+            inputs = [pb_utils.Tensor(name, request.inputs()[0].as_numpy()) for name in "AB"]
+            called = pb_utils.InferenceRequest(model_name="add", requested_output_names=["SUM"], inputs=inputs).exec()
+            if called.has_error():
+                raise pb_utils.TritonModelException(called.error().message())
+            return pb_utils.InferenceResponse(called.output_tensors())
+"""
+
+
+def write(repository: Path, name: str, config: str, source: str = "", version: str = "1") -> Path:
+    folder = repository / name
+    (folder / version).mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(textwrap.dedent(config))
+    if source:
+        (folder / version / "model.py").write_text(textwrap.dedent(source))
+    return folder
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "halimede", "model", "run", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    return write(tmp_path, "add", _ADD_CONFIG, _ADD)
+
+
+def test_outputs_and_nothing_else_go_to_standard_output(add: Path) -> None:
+    done = run(add, "--input", "A=[1,2]", "--input=B=[[3,4]]")
+    assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[4, 6]]\n")
+    assert "printed by the model" in done.stderr
+    assert re.search(r"info: model\.py:\d+: logged by the model", done.stderr)
+
+
+def test_exception_is_shown_with_the_whole_traceback(add: Path) -> None:
+    done = run(add, "--input", "A=[1,2]", "--input=B=[0,0]")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'raise ValueError("b is zero")' in done.stderr
+    assert "return [self.answer(request) for request in requests]" in done.stderr
+    assert "error: Failed to process the request(s) for model 'add_0', message: ValueError: b is zero" in done.stderr
+    assert done.stderr.count("Failed to process") == 1
+    assert "halimede/" not in done.stderr
+
+
+def test_json_and_repeat(add: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([[1, 2], [5, 6]], np.int32))
+    done = run(add, f"--input=A=@{tmp_path}/a.npy", "--input=B=[[1,1],[1,1]]", "--json", "--repeat=20")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["outputs"][0] == {
+        "name": "SUM",
+        "datatype": "INT32",
+        "shape": [2, 2],
+        "data": [2, 3, 6, 7],
+    }
+    assert re.search(r"20 requests: first [\d.]+ ms, then median [\d.]+ ms, p99 [\d.]+ ms", done.stderr)
+
+
+def test_all_responses_of_a_decoupled_model_in_order(tmp_path: Path) -> None:
+    config = 'backend: "python" model_transaction_policy { decoupled: true }\n'
+    config += 'input { name: "A" data_type: TYPE_INT32 dims: 1 } output { name: "SUM" data_type: TYPE_INT32 dims: 1 }'
+    done = run(write(tmp_path, "stream", config, _STREAM), "--input=A=1")
+    assert done.returncode == 1
+    assert done.stdout == "".join(f"-- response {i + 1}\nSUM: INT32 [1]\n  [{i}]\n" for i in range(3)) + (
+        "-- response 4\n"
+    )
+    assert done.stderr.endswith("error: no more\n")
+
+
+def test_models_that_are_called_come_from_a_repository(add: Path, tmp_path: Path) -> None:
+    config = _ADD_CONFIG.replace(', { name: "B" data_type: TYPE_INT32 dims: [ 2 ] }', "")
+    calls = write(tmp_path / "elsewhere", "calls", config, _CALLS)
+    done = run(calls, "--input=A=[1,2]")
+    assert done.returncode == 1
+    assert "Model 'add' is not ready" in done.stderr
+    done = run(calls, "--input=A=[1,2]", f"--model-repository={tmp_path}", "--load-model=add")
+    assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[2, 4]]\n")
+
+
+def test_version_is_chosen_whatever_the_policy_says(tmp_path: Path) -> None:
+    folder = write(tmp_path, "add", _ADD_CONFIG, _ADD)
+    write_again = folder / "2"
+    write_again.mkdir()
+    (write_again / "model.py").write_text("raise RuntimeError('version 2')\n")
+    inputs = ("--input=A=[1,2]", "--input=B=[3,4]")
+    assert run(folder, *inputs, "--version=1").stdout.endswith("[[4, 6]]\n")
+    done = run(folder, *inputs)
+    assert done.returncode == 1
+    assert "RuntimeError: version 2" in done.stderr
+    assert "\nerror: failed to load 'add' version 2: Internal: RuntimeError: version 2" in done.stderr
+    assert done.stderr.endswith("error: model 'add' could not be loaded\n")
+    assert "at least one version must be available" in run(folder, *inputs, "--version=3").stderr
+
+
+def test_backend_written_in_python(tmp_path: Path) -> None:
+    """The example of docs/writing-a-backend.md."""
+    folder = write(tmp_path, "pets", 'backend: "linear"')
+    (folder / "1" / "linear.json").write_text('{"coefficients": [[0.5, -1], [2, 0.25]], "classes": ["cat", "dog"]}')
+    done = run(folder, f"--backend-directory={LINEAR}", "--input", "FEATURES=[1, 2]")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "SCORES: FP32 [1, 2]\n  [[-1.5,  2.5]]\nCLASS: BYTES [1, 1]\n  [['dog']]\n",
+    )
+
+
+def test_model_of_a_runtime_in_the_server(tmp_path: Path) -> None:
+    config = 'backend: "identity" input { name: "INPUT0" data_type: TYPE_STRING dims: -1 }\n'
+    config += 'output { name: "OUTPUT0" data_type: TYPE_STRING dims: -1 }'
+    done = run(write(tmp_path, "echo", config), "--input=INPUT0=hello there")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "OUTPUT0: BYTES [1]\n  ['hello there']\n", "")
+
+
+def test_interrupt_ends_a_model_that_loads_for_ever(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    source = f"open({str(begun)!r}, 'w').close()\nimport time\nwhile True: time.sleep(1)\n"
+    folder = write(tmp_path, "hangs", _ADD_CONFIG, source)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "halimede", "model", "run", str(folder)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        limit = time.monotonic() + LIMIT
+        while not begun.exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert "error: interrupted" in process.stderr.read()
+        assert process.wait(LIMIT) == 1
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--repeat=2",)])
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, more: tuple[str, ...]) -> None:
+    config = 'backend: "identity" input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 }\n'
+    config += 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }'
+    command = [sys.executable, "-m", "halimede", "model", "run", str(write(tmp_path, "echo", config)), *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, "--input=INPUT0=1"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "a command is missing after 'model'"),
+        (["walk"], "unknown command 'model walk'"),
+        (["run"], "error: PATH, a model's directory, is missing\nhalimede model run --help lists the options.\n"),
+    ],
+)
+def test_mistakes_in_the_command(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", *words]) == 1
+    assert text in capsys.readouterr().err
+
+
+def test_path_that_is_no_directory() -> None:
+    done = run(os.devnull)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is no model directory\n")
+
+
+def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model", "run", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Usage: halimede model run PATH [options]\n")
+    assert "--backend-directory <string>" in out

@@ -1,0 +1,206 @@
+"""Python models that say whether they are ready (contract P9), asked over HTTP, gRPC and by another model."""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.compat.serving import Serving, write_model
+
+LIMIT = 20.0
+SLOW, HANGING = 0.5, 7.0
+READY_LIMIT = 5.0
+
+_MOODY = f"""import asyncio
+import os
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.folder = args["model_repository"]
+        self.calls = 0
+
+    def is_ready(self):
+        self.calls += 1
+        with open(os.path.join(self.folder, "mood")) as file:
+            mood = file.read()
+        if mood == "raises":
+            raise ValueError("out of sorts")
+        if mood == "one":
+            return 1
+        if mood == "slow":
+            time.sleep({SLOW})
+        if mood == "hangs":
+            time.sleep({HANGING})
+        if mood == "dies":
+            os._exit(3)
+        if mood == "asynchronous":
+            return self.think()
+        return mood != "no"
+
+    async def think(self):
+        await asyncio.sleep(0.01)
+        return True
+
+    def execute(self, requests):
+        wish = pb_utils.get_input_tensor_by_name(requests[0], "INPUT0").as_numpy()[0]
+        if wish > 0:
+            time.sleep(wish)
+        return [answer(self.calls) for _ in requests]
+
+
+def answer(value):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([value], np.int32))])
+"""
+
+_ASKER = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        ready = pb_utils.is_model_ready("moody")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([ready], np.int32))]) for _ in requests]
+"""
+
+
+class Moody:
+    """A server with the model `moody`, which says what the file `mood` has it say, and `asker`, which asks for it."""
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        version = write_model(folder / "models", "moody", "INT32", backend="python")
+        (version / "model.py").write_text(_MOODY)
+        self.mood_file = version.parent / "mood"
+        (write_model(folder / "models", "asker", "INT32", backend="python") / "model.py").write_text(_ASKER)
+        self.mood("yes")
+        self.serving = Serving(folder / "models", folder / "server.log", *flags)
+
+    def mood(self, mood: str) -> None:
+        self.mood_file.write_text(mood)
+
+    def infer(self, wish: int = 0, model: str = "moody") -> int:
+        document = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [wish]}]}
+        url = f"http://{self.serving.http_url}/v2/models/{model}/infer"
+        with urllib.request.urlopen(url, json.dumps(document).encode(), LIMIT) as answer:
+            return int(json.load(answer)["outputs"][0]["data"][0])
+
+    def ready(self, path: str = "/v2/models/moody/ready") -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.serving.http_url}{path}", timeout=LIMIT) as answer:
+                status = answer.status
+        except urllib.error.HTTPError as error:
+            status = error.code
+        assert status in (200, 400)
+        return bool(status == 200)
+
+
+@pytest.fixture
+def moody(tmp_path: Path) -> Iterator[Moody]:
+    made = Moody(tmp_path)
+    with made.serving:
+        made.serving.wait_until_live()
+        yield made
+        assert made.serving.stop() == 0
+
+
+@pytest.mark.rows("P9", "P30")
+def test_model_says_whether_it_is_ready_wherever_it_is_asked(moody: Moody) -> None:
+    with grpcclient.InferenceServerClient(moody.serving.grpc_url) as client:
+        for mood, ready in (("yes", True), ("no", False), ("raises", False), ("asynchronous", True), ("one", False)):
+            moody.mood(mood)
+            assert moody.ready() is ready
+            assert moody.ready("/v2/models/moody/versions/1/ready") is ready
+            assert moody.ready("/v2/health/ready") is ready
+            assert client.is_model_ready("moody") is ready
+            assert client.is_server_ready() is ready
+            assert moody.infer(model="asker") == ready
+            assert moody.ready("/v2/models/asker/ready"), "others are not concerned"
+            assert moody.infer() > 0, "requests are served whatever the model says"
+    log = moody.serving.log_text()
+    assert "is_ready() must return a boolean value" in log
+    assert re.search(r"exception in is_ready of model 'moody'.*:\n(.*\n)*?.*ValueError: out of sorts", log)
+
+
+@pytest.mark.rows("P9")
+def test_questions_at_the_same_time_are_one(moody: Moody) -> None:
+    moody.mood("slow")
+    before = moody.infer()
+    with ThreadPoolExecutor(8) as clients:
+        began = time.monotonic()
+        said = [clients.submit(moody.ready) for _ in range(8)]
+        assert all(one.result(LIMIT) for one in said)
+    assert time.monotonic() - began < 4 * SLOW
+    assert moody.infer() - before <= 2
+
+
+@pytest.mark.rows("P9")
+def test_model_is_asked_while_it_executes(moody: Moody) -> None:
+    with ThreadPoolExecutor(1) as clients:
+        running = clients.submit(moody.infer, 2)
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert moody.ready()
+        assert time.monotonic() - began < 1.0
+        assert not running.done()
+        assert running.result(LIMIT) > 0
+
+
+@pytest.mark.rows("P9")
+def test_model_that_does_not_answer_is_not_ready_and_holds_nobody_up(moody: Moody) -> None:
+    moody.mood("hangs")
+    with ThreadPoolExecutor(1) as clients:
+        began = time.monotonic()
+        asked = clients.submit(moody.ready)
+        moody.serving.until(lambda: moody.infer() == 1, "asks and serves")
+        assert moody.ready("/v2/models/asker/ready")
+        assert time.monotonic() - began < READY_LIMIT - 1
+        assert asked.result(LIMIT) is False
+        assert READY_LIMIT - 0.1 < time.monotonic() - began < HANGING - 0.5
+        assert not moody.ready()
+        assert time.monotonic() - began < HANGING - 0.5, "while it hangs it is not asked again"
+    moody.mood("yes")
+    moody.serving.until(moody.ready, "is not ready again")
+
+
+@pytest.mark.rows("P9", "P10")
+def test_model_that_dies_while_it_is_asked_is_not_ready_at_once(moody: Moody) -> None:
+    moody.mood("dies")
+    began = time.monotonic()
+    assert not moody.ready()
+    assert time.monotonic() - began < READY_LIMIT - 1
+    moody.mood("yes")
+    moody.serving.until(moody.ready, "is not ready again")
+    assert moody.infer() >= 1, "the new process is asked, and serves"
+
+
+def test_server_is_ready_without_its_models_where_that_is_wanted(tmp_path: Path) -> None:
+    moody = Moody(tmp_path, "--strict-readiness=false")
+    with moody.serving:
+        moody.serving.wait_until_live()
+        moody.mood("no")
+        assert moody.ready("/v2/health/ready")
+        assert not moody.ready()
+
+
+def test_server_that_stops_while_a_model_thinks_answers(tmp_path: Path) -> None:
+    moody = Moody(tmp_path)
+    with moody.serving, ThreadPoolExecutor(1) as clients:
+        moody.serving.wait_until_live()
+        moody.mood("hangs")
+        asked = clients.submit(moody.ready)
+        moody.serving.until(lambda: moody.infer() == 1, "asks and serves")
+        began = time.monotonic()
+        assert moody.serving.stop() == 0
+        assert asked.result(LIMIT) is False
+        assert time.monotonic() - began < HANGING + 2

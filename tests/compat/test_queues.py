@@ -1,0 +1,299 @@
+"""Queues under clients: who waits too long is told then, a full queue refuses at once, answers keep their order.
+
+The models take as many milliseconds as their input says.
+"""
+
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.compat.serving import Serving, write_model
+
+LONG = 1000  # milliseconds that a model is busy
+LIMIT = 0.2  # seconds that requests may wait
+SLACK = 0.6  # seconds by which a machine with other work may be late
+PATIENCE = 20.0  # seconds
+
+_MODEL = """import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests]
+        time.sleep(max(float(tensor.as_numpy().max()) for tensor in tensors) / 1000)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each.as_numpy())]) for each in tensors]
+"""
+
+
+def _parameters(values: Mapping[str, str]) -> str:
+    return "\n".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' for k, v in values.items())
+
+
+_TIMED = f"default_timeout_microseconds: {int(LIMIT * 1e6)}"
+MODELS = {
+    "timed": (1, f"dynamic_batching {{ default_queue_policy {{ {_TIMED} }} }}"),
+    "timed_alone": (0, _parameters({"QUEUE_TIMEOUT_MICROSECONDS": str(int(LIMIT * 1e6))})),
+    "full": (1, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"),
+    "full_alone": (0, _parameters({"QUEUE_MAX_SIZE": "1"})),
+    "late_alone": (
+        0,
+        _parameters(
+            {
+                "QUEUE_TIMEOUT_MICROSECONDS": "60000000",
+                "QUEUE_ALLOW_TIMEOUT_OVERRIDE": "true",
+                "QUEUE_TIMEOUT_ACTION": "DELAY",
+            }
+        ),
+    ),
+    "cancelled": (1, "dynamic_batching { }"),
+    "ordered": (1, "dynamic_batching { preserve_ordering: true } instance_group [ { kind: KIND_CPU } ]"),
+    "twice": (0, "instance_group [ { kind: KIND_CPU } ]"),
+    "growing": (8, "dynamic_batching { }"),
+    "waiting": (0, ""),
+    "delayed": (8, "dynamic_batching { max_queue_delay_microseconds: 500000 }"),
+}
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("queues")
+    repository = folder / "models"
+    for name, (max_batch_size, more) in MODELS.items():
+        version = write_model(repository, name, "INT32", backend="python", max_batch_size=max_batch_size, more=more)
+        (version / "model.py").write_text(_MODEL)
+    with Serving(repository, folder / "server.log") as serving:
+        yield serving.wait_until_live()
+        assert serving.stop() == 0, serving.log_text()[-3000:]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a request ended, and how many seconds after it was sent: the text is that of the error, or the output."""
+
+    code: str
+    text: str
+    seconds: float
+
+
+class Clients:
+    """Requests that run side by side, over HTTP or gRPC."""
+
+    def __init__(self, serving: Serving, pool: ThreadPoolExecutor, protocol: str) -> None:
+        self.serving = serving
+        self._pool = pool
+        self._protocol = protocol
+
+    def ask(self, model: str, milliseconds: int, name: str = "q", timeout: int = 0, rows: int = 1) -> Future[Ended]:
+        """Sent within the next moments; wait for `begun` to be sure of an order."""
+        send = self._http if self._protocol == "http" else self._grpc
+        shape = [rows, 1] if MODELS[model][0] else [1]
+        return self._pool.submit(send, model, shape, milliseconds, name, timeout)
+
+    def waits(self, model: str, count: int) -> None:
+        """Until so many requests are at the model and not running."""
+        self._until(lambda: metric(self.serving, "nv_inference_pending_request_count", model) == count)
+
+    def runs(self, model: str) -> Future[Ended]:
+        """Has the model run a long request."""
+        long = self.ask(model, LONG, "long")
+        time.sleep(0.3)
+        self.waits(model, 0)
+        assert not long.done()
+        return long
+
+    @staticmethod
+    def _until(holds: Callable[[], bool]) -> None:
+        limit = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+
+    def _http(self, model: str, shape: list[int], milliseconds: int, name: str, timeout: int) -> Ended:
+        tensor = {"name": "INPUT0", "shape": shape, "datatype": "INT32", "data": [milliseconds] * shape[0]}
+        body = json.dumps({"id": name, "parameters": {"timeout": timeout}, "inputs": [tensor]}).encode()
+        url = f"http://{self.serving.http_url}/v2/models/{model}/infer"
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body), timeout=PATIENCE) as answer:
+                code, text = str(answer.status), str(json.load(answer)["outputs"][0]["data"][0])
+        except urllib.error.HTTPError as error:
+            code, text = str(error.code), json.load(error)["error"]
+        return Ended(code, text, time.monotonic() - began)
+
+    def _grpc(self, model: str, shape: list[int], milliseconds: int, name: str, timeout: int) -> Ended:
+        tensor = triton.InferInput("INPUT0", shape, "INT32")
+        tensor.set_data_from_numpy(np.full(shape, milliseconds, np.int32))
+        with triton.InferenceServerClient(self.serving.grpc_url) as client:
+            began = time.monotonic()
+            try:
+                result = client.infer(model, [tensor], request_id=name, timeout=timeout)
+                code, text = "200", str(result.as_numpy("OUTPUT0").ravel()[0])
+            except InferenceServerException as error:
+                code, text = str(error.status()), str(error.message())
+            return Ended(code, text, time.monotonic() - began)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+@pytest.fixture(params=["http", "grpc"])
+def clients(serving: Serving, pool: ThreadPoolExecutor, request: pytest.FixtureRequest) -> Clients:
+    return Clients(serving, pool, request.param)
+
+
+UNAVAILABLE = {"503", "StatusCode.UNAVAILABLE"}
+
+
+def metric(serving: Serving, name: str, model: str, reason: str = "") -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    wanted = {f'model="{model}"', *([f'reason="{reason}"'] if reason else [])}
+    for labels, value in re.findall(rf"^{name}{{(.*)}} (\d+)", text, re.MULTILINE):
+        if wanted <= set(labels.split(",")):
+            return int(value)
+    raise AssertionError(f"no {name} with {wanted} in {text}")
+
+
+def stats(serving: Serving, model: str) -> dict[str, dict[str, int]]:
+    with urllib.request.urlopen(f"http://{serving.http_url}/v2/models/{model}/stats", timeout=PATIENCE) as answer:
+        found: dict[str, dict[str, int]] = json.load(answer)["model_stats"][0]["inference_stats"]
+    return found
+
+
+@pytest.mark.rows("S30", "D4", "M2")
+@pytest.mark.parametrize("model", ["timed", "timed_alone"])
+def test_request_that_waited_too_long_is_told_then_and_not_when_the_model_is_free(clients: Clients, model: str) -> None:
+    before = metric(clients.serving, "nv_inference_request_failure", model, "REJECTED")
+    long = clients.runs(model)
+    late = [clients.ask(model, 0) for _ in range(3)]
+    for each in late:
+        ended = each.result(PATIENCE)
+        assert (ended.text, ended.code in UNAVAILABLE) == ("Request timeout expired", True)
+        assert LIMIT <= ended.seconds < LIMIT + SLACK
+    assert not long.done(), "they were told when the model was free"
+    assert long.result(PATIENCE).text == str(LONG)
+    assert metric(clients.serving, "nv_inference_request_failure", model, "REJECTED") == before + 3
+
+
+@pytest.mark.rows("S24", "S28")
+@pytest.mark.parametrize("model", ["full", "full_alone"])
+def test_full_queue_refuses_at_once(clients: Clients, model: str) -> None:
+    long = clients.runs(model)
+    waits = clients.ask(model, 0, "waits")
+    clients.waits(model, 1)
+    refused = clients.ask(model, 0, "refused").result(PATIENCE)
+    assert (refused.text, refused.code in UNAVAILABLE) == ("[request id: refused] Exceeds maximum queue size", True)
+    assert refused.seconds < SLACK
+    assert not long.done()
+    assert [each.result(PATIENCE).code for each in (long, waits)] == ["200", "200"]
+
+
+@pytest.mark.rows("S29", "S31")
+def test_request_may_ask_to_be_served_last_after_a_while_without_a_batcher(clients: Clients) -> None:
+    order: SimpleQueue[str] = SimpleQueue()
+    long = clients.runs("late_alone")
+    asked = {}
+    for count, (name, timeout) in enumerate((("hasty", 1000), ("patient", 0), ("greedy", 2**40)), 1):
+        asked[name] = clients.ask("late_alone", 200, name, timeout)
+        asked[name].add_done_callback(lambda _, name=name: order.put(name))  # type: ignore[misc]
+        clients.waits("late_alone", count)
+    assert all(each.result(PATIENCE).code == "200" for each in (long, *asked.values()))
+    assert [order.get(timeout=PATIENCE) for _ in asked] == ["patient", "greedy", "hasty"]
+
+
+@pytest.mark.rows("S32", "M2")
+def test_request_that_is_cancelled_while_it_waits_never_runs(serving: Serving, pool: ThreadPoolExecutor) -> None:
+    clients = Clients(serving, pool, "grpc")
+    long = clients.runs("cancelled")
+    tensor = triton.InferInput("INPUT0", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.int32))
+    ended: SimpleQueue[InferenceServerException | None] = SimpleQueue()
+    with triton.InferenceServerClient(serving.grpc_url) as client:
+        call = client.async_infer("cancelled", [tensor], lambda result, error: ended.put(error))
+        clients.waits("cancelled", 1)
+        call.cancel()
+        error = ended.get(timeout=PATIENCE)
+    assert error is not None
+    assert str(error.status()) == "StatusCode.CANCELLED"
+    clients.waits("cancelled", 0)
+    assert not long.done()
+    assert long.result(PATIENCE).code == "200"
+    assert metric(serving, "nv_inference_request_failure", "cancelled", "CANCELED") == 1
+    assert metric(serving, "nv_inference_exec_count", "cancelled") == 1
+
+
+@pytest.mark.rows("S34")
+def test_answers_keep_the_order_of_their_requests_over_all_instances(clients: Clients) -> None:
+    """The quick ones are ready first, on the other instance, and wait."""
+    slow = clients.ask("ordered", 1000)
+    time.sleep(0.2)
+    quick = [clients.ask("ordered", 0) for _ in range(2)]
+    time.sleep(0.3)
+    assert not any(each.done() for each in quick)
+    assert slow.result(PATIENCE).text == "1000"
+    assert [each.result(PATIENCE).text for each in quick] == ["0", "0"]
+    assert min(each.result().seconds for each in quick) > 0.5
+
+
+@pytest.mark.rows("S2")
+def test_instances_run_side_by_side_and_what_came_first_starts_first(clients: Clients) -> None:
+    began = time.monotonic()
+    first, second = clients.ask("twice", 800), clients.ask("twice", 800)
+    time.sleep(0.2)
+    third = clients.ask("twice", 0)
+    clients.waits("twice", 1)
+    fourth = clients.ask("twice", 400)
+    assert [each.result(PATIENCE).code for each in (first, second, third, fourth)] == ["200"] * 4
+    assert time.monotonic() - began < 2 * 0.8 + SLACK / 2
+    assert third.result().seconds < fourth.result().seconds + 0.2
+
+
+@pytest.mark.rows("S6", "S23")
+def test_batch_grows_while_the_instance_is_busy(clients: Clients) -> None:
+    names = ("nv_inference_exec_count", "nv_inference_count")
+    before = [metric(clients.serving, name, "growing") for name in names]
+    long = clients.runs("growing")
+    first = [clients.ask("growing", 0, rows=2), clients.ask("growing", 0)]
+    clients.waits("growing", 2)
+    then = [clients.ask("growing", 0, rows=3), clients.ask("growing", 0)]
+    clients.waits("growing", 4)
+    assert [each.result(PATIENCE).code for each in (long, *first, *then)] == ["200"] * 5
+    after = [metric(clients.serving, name, "growing") for name in names]
+    assert [b - a for a, b in zip(before, after, strict=True)] == [2, 8]
+
+
+@pytest.mark.rows("S22")
+def test_request_alone_waits_for_company_as_long_as_it_may(clients: Clients) -> None:
+    alone = clients.ask("delayed", 0).result(PATIENCE)
+    assert alone.code == "200"
+    assert 0.5 <= alone.seconds < 0.5 + SLACK
+    full = clients.ask("delayed", 0, rows=8).result(PATIENCE)
+    assert full.seconds < 0.5
+
+
+@pytest.mark.rows("S7")
+def test_time_in_the_queue_is_counted_as_such(clients: Clients) -> None:
+    before = stats(clients.serving, "waiting")["queue"]["ns"]
+    long = clients.runs("waiting")
+    waits = clients.ask("waiting", 0)
+    clients.waits("waiting", 1)
+    assert {long.result(PATIENCE).code, waits.result(PATIENCE).code} == {"200"}
+    queued = stats(clients.serving, "waiting")["queue"]["ns"] - before
+    assert 0 < queued / 1e9 < waits.result().seconds
+    assert queued / 1e9 > waits.result().seconds - SLACK

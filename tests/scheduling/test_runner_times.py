@@ -1,0 +1,209 @@
+"""What the runner does at a time rather than on an event: it tells those who waited too long, be an instance free or
+not (contract D4, S30), and looks again when a policy wants it. The clock is moved by hand."""
+
+from collections.abc import Callable
+from gc import collect
+from weakref import ref
+
+import pytest
+
+from halimede.errors import Cancelled, TimedOut
+from halimede.scheduling import runner
+from halimede.scheduling.dynamic import DynamicPolicy, Forming
+from halimede.scheduling.execution import Execution
+from halimede.scheduling.levels import LevelPolicy, Rules
+from halimede.scheduling.runner import Reason
+from tests.fakes import RecordingReply, echo, inference
+from tests.scheduling.rig import Rig
+
+MS = 1_000_000
+START = 1000 * MS
+
+
+class Clocked(Rig):
+    """A runner of a model that is placed on the loop and whose batches last until they are ended by hand."""
+
+    def __init__(self, policy: LevelPolicy | DynamicPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = START
+        self.held: list[Execution] = []
+        monkeypatch.setattr(runner, "monotonic_ns", lambda: self.now)
+        super().__init__([self.held.append], policy, on_loop=True)
+
+    def end_batch(self) -> None:
+        execution = self.held.pop(0)
+        echo(execution)
+        execution.finished()
+
+    def ring_next(self) -> int:
+        """The next timer rings, at its time; how long after the start that is."""
+        self.now = max(self.now, self.loop.timers[0][0])
+        return self.loop.ring() - START
+
+
+@pytest.fixture
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[LevelPolicy | DynamicPolicy], Clocked]:
+    return lambda policy: Clocked(policy, monkeypatch)
+
+
+def timing_out(timeout_us: int, **more: bool) -> LevelPolicy:
+    return LevelPolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
+
+
+def test_request_is_told_at_its_time_while_the_instance_is_busy(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(timing_out(5000))
+    rig.submit("running")
+    waiting = rig.submit("waiting")
+    assert rig.ring_next() == 5 * MS
+    assert isinstance(waiting.error, TimedOut)
+    assert str(waiting.error) == "Request timeout expired"
+    assert [(one.request.id, reason) for one, reason in rig.observer.failures] == [("waiting", Reason.REJECTED)]
+    rig.end_batch()
+    assert rig.settled == ["waiting", "running"]
+
+
+def test_each_is_told_at_its_own_time(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(timing_out(5000))
+    rig.submit("running")
+    replies = []
+    for name in "abc":
+        replies.append(rig.submit(name))
+        rig.now += MS
+    rings = []
+    while rig.loop.timers:
+        rings.append(rig.ring_next())
+    assert rings == [5 * MS, 6 * MS, 7 * MS]
+    assert [reply.finals for reply in replies] == [1, 1, 1]
+
+
+def test_shorter_time_behind_a_longer_one_is_not_missed(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(LevelPolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
+    rig.submit("running")
+    long = rig.submit("long")
+    short = submit_with(rig, 2)
+    assert rig.ring_next() == 2 * MS
+    assert (short.finals, long.finals) == (1, 0)
+    assert rig.ring_next() == 50 * MS
+    assert long.finals == 1
+
+
+def submit_with(rig: Clocked, priority: int) -> RecordingReply:
+    reply = RecordingReply()
+    one = inference("short", reply, outputs=["x"])
+    one.request.priority = priority
+    rig.runner.submit(one)
+    return reply
+
+
+def test_timers_do_not_pile_up(clocked: Callable[..., Clocked]) -> None:
+    """A thousand requests with a short time, in front of one that waits for long."""
+    rig = clocked(LevelPolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
+    rig.submit("running")
+    rig.submit("long")
+    for _ in range(1000):
+        reply = submit_with(rig, 2)
+        rig.ring_next()
+        assert reply.finals == 1
+        assert len(rig.loop.timers) == 1
+
+
+def test_request_whose_time_is_over_when_an_instance_is_free_does_not_run(clocked: Callable[..., Clocked]) -> None:
+    """Even where the timer is late."""
+    rig = clocked(timing_out(5000))
+    rig.submit("running")
+    late, punctual = rig.submit("late"), RecordingReply()
+    rig.now += 4 * MS
+    rig.start("punctual", punctual)
+    rig.now += MS
+    rig.end_batch()
+    assert isinstance(late.error, TimedOut)
+    rig.end_batch()
+    assert punctual.response.id == "punctual"
+
+
+def test_request_that_runs_has_no_time_limit(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(timing_out(5000))
+    running = rig.submit("running")
+    rig.submit("waiting")
+    rig.ring_next()
+    rig.now += 1000 * MS
+    rig.end_batch()
+    assert running.response.id == "running"
+
+
+def test_no_timer_where_nothing_can_wait_too_long(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(LevelPolicy(2, 1, Rules(max_size=3), {}))
+    for name in "abc":
+        rig.submit(name)
+    assert rig.loop.timers == []
+
+
+def test_instance_that_is_idle_needs_no_timer_for_those_that_run(clocked: Callable[..., Clocked]) -> None:
+    rig = clocked(timing_out(5000))
+    rig.submit("a")
+    assert rig.loop.timers == []
+
+
+def test_cancel_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable[..., Clocked]) -> None:
+    """Of two rows and one, which wait to become more, the two are taken back: one row is a preferred size."""
+    rig = clocked(DynamicPolicy(8, [1, 8], 10 * MS))
+    first = RecordingReply()
+    one = rig.start("a", first, rows=2)
+    rig.submit("b", rows=1)
+    assert rig.held == []
+    rig.runner.cancel(one)
+    assert isinstance(first.error, Cancelled)
+    assert rig.instances[0].batches == [["b"]]
+
+
+def test_late_request_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable[..., Clocked]) -> None:
+    rules = Rules(timeout_us=3000)
+    rig = clocked(LevelPolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
+    late = rig.submit("a", rows=2)
+    rig.now += MS
+    rig.submit("b", rows=1)
+    assert rig.held == []
+    assert rig.ring_next() == 3 * MS
+    assert isinstance(late.error, TimedOut)
+    assert rig.instances[0].batches == [["b"]]
+
+
+class Breaking(LevelPolicy):
+    """A policy whose `expire` breaks once."""
+
+    broken = False
+
+    def expire(self, now: int) -> list:  # type: ignore[type-arg]
+        if not self.broken:
+            self.broken = True
+            raise RuntimeError("expire broke")
+        return super().expire(now)
+
+
+def test_policy_that_breaks_at_a_time_is_asked_again(
+    clocked: Callable[..., Clocked], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = clocked(Breaking(0, 0, Rules(timeout_us=5000), {}))
+    rig.submit("running")
+    waiting = rig.submit("waiting")
+    assert rig.ring_next() == 5 * MS
+    assert "expire broke" in caplog.text
+    assert rig.ring_next() == 105 * MS
+    assert isinstance(waiting.error, TimedOut)
+    rig.end_batch()
+    assert rig.settled == ["waiting", "running"]
+
+
+def test_timer_keeps_nothing_of_a_runner_that_is_closed(clocked: Callable[..., Clocked]) -> None:
+    """A queue may allow hours, and the memory of a model that is unloaded is wanted back."""
+    rig = clocked(timing_out(3_600_000_000))
+    rig.submit("running")
+    rig.submit("waiting")
+    rig.end_batch()
+    rig.end_batch()
+    rig.runner.close()
+    closed, timers = ref(rig.runner), rig.loop.timers
+    assert len(timers) == 1
+    rig.__dict__.clear()
+    collect()
+    assert closed() is None
+    timers[0][2]()
