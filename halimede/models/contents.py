@@ -4,13 +4,16 @@ On a load thread; reads every file of the version once.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from halimede.backends.api import ModelFolder
 from halimede.config import ModelConfig
 from halimede.errors import Internal
 from halimede.models.repository import fingerprint, version_names
+
+A = TypeVar("A")
 
 _SAMPLES = "warmup"
 
@@ -21,7 +24,7 @@ def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
     Internal where a file cannot be read."""
     digest = hashlib.sha256(config.message)
     digest.update(repr(folder.number).encode())
-    others = {name for name in version_names(folder.model) if name != folder.version.name}
+    others = {name for name in _listed(version_names, folder.model) if name != folder.version.name}
     for path, name in _files(folder.model, {*others, _SAMPLES}):
         _add(digest, name, path)
     if folder.code is not None:
@@ -30,13 +33,16 @@ def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
     return digest.digest()
 
 
-def _files(folder: Path, without: set[str]) -> Iterator[tuple[Path, str]]:
-    """Those that a change of counts as one of the model. `without` are names that lie directly in the folder."""
+def _listed(listing: Callable[[Path], A], folder: Path) -> A:
     try:
-        names = [name for name, _ in fingerprint(folder)]
+        return listing(folder)
     except OSError as error:
         raise _unread(folder, error) from error
-    for name in names:
+
+
+def _files(folder: Path, without: set[str]) -> Iterator[tuple[Path, str]]:
+    """Those that a change of counts as one of the model. `without` are names that lie directly in the folder."""
+    for name, _ in _listed(fingerprint, folder):
         path = folder / name
         if name.partition("/")[0] not in without and path.is_file():
             yield path, name

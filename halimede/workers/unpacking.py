@@ -178,6 +178,8 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
     """Kinds are in the upper half of the attributes, where a program for Unix has made the archive."""
     with zipfile.ZipFile(archive) as found:
         for info in found.infolist():
+            if not info.filename:
+                raise Unusable("a member has no name")
             mode = info.external_attr >> 16
             kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(mode) or stat.S_IFREG
             target = os.fsdecode(found.read(info)) if kind == stat.S_IFLNK else ""

@@ -44,7 +44,7 @@ class Authority:
         """An identity for `localhost` and 127.0.0.1."""
         start = self.folder / f"{self.name}-{name}"
         key, request, certificate, extensions = (start.with_suffix(f".{end}") for end in ("key", "csr", "pem", "ext"))
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         _openssl("req", *_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
         signing = ("-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial", "-days", "2")
         _openssl("x509", "-req", "-in", request, *signing, "-extfile", extensions, "-out", certificate)

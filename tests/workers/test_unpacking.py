@@ -207,7 +207,7 @@ def test_zip_whose_member_has_no_name_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as found:
         found.writestr("?", "x")
     archive.write_bytes(archive.read_bytes().replace(b"?", b"\0"))
-    with pytest.raises(Unusable, match="string index out of range"):
+    with pytest.raises(Unusable, match="a member has no name"):
         unpacked(archive, tmp_path)
 
 
