@@ -1,0 +1,139 @@
+"""Streams the audio of many telephones to a running server at once, and prints the keys that it hears.
+
+Each telephone is a sequence of requests with an id of its own, over a gRPC stream of its own; the server keeps what the
+detector remembers of each. The audio is made here. Nothing is particular to one server: `tritonclient` speaks to any
+that has the demo's model `keypad`.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+import tritonclient.grpc as triton
+from keypad_audio import FRAME, SAMPLE_RATE, Clip, make_clip, pressed
+from tritonclient.utils import InferenceServerException
+
+URL = "localhost:8001"
+PATIENCE = 30.0  # seconds until the server has to have said something
+
+
+class StreamError(Exception):
+    """A stream went wrong; the text says how."""
+
+
+class Heard(NamedTuple):
+    """`keys` as the server heard them; `seconds` how long each piece took, from its request to its answer."""
+
+    keys: str
+    seconds: list[float]
+
+
+def listen(url: str, clip: Clip, sequence_id: int, piece: int, hurry: bool, show: bool = False) -> Heard:
+    """Streams a clip in pieces of so many frames: as fast as they are answered (`hurry`), or as a telephone would."""
+    answers: SimpleQueue[Any] = SimpleQueue()
+    pieces = np.split(clip.samples, range(piece * FRAME, len(clip.samples), piece * FRAME))
+    classes: list[int] = []
+    seconds: list[float] = []
+    begin = time.monotonic()
+    with closing(triton.InferenceServerClient(url)) as client:
+        client.start_stream(partial(_answered, answers))
+        for number, samples in enumerate(pieces):
+            if not hurry:
+                time.sleep(max(0.0, begin + number * piece * FRAME / SAMPLE_RATE - time.monotonic()))
+            tensor = triton.InferInput("audio", [1, len(samples)], "FP32")
+            tensor.set_data_from_numpy(samples[None])
+            asked = time.monotonic()
+            client.async_stream_infer(
+                "keypad",
+                [tensor],
+                sequence_id=sequence_id,
+                sequence_start=number == 0,
+                sequence_end=number == len(pieces) - 1,
+            )
+            before = pressed(classes)
+            classes += _classes(answers)
+            seconds.append(time.monotonic() - asked)
+            if show:
+                print(pressed(classes)[len(before) :], end="", flush=True)
+    return Heard(pressed(classes), seconds)
+
+
+def _answered(answers: "SimpleQueue[Any]", result: Any, error: InferenceServerException | None) -> None:
+    answers.put(error or result)
+
+
+def _classes(answers: "SimpleQueue[Any]") -> list[int]:
+    try:
+        answer = answers.get(timeout=PATIENCE)
+    except Empty:
+        raise StreamError(f"the server said nothing for {PATIENCE:g} s") from None
+    if isinstance(answer, InferenceServerException):
+        raise StreamError(f"the server says: {answer.message()}")
+    return [int(each) for each in answer.as_numpy("keys")[0].argmax(axis=-1)]
+
+
+def listen_to_all(url: str, clips: Sequence[Clip], first_id: int, piece: int, hurry: bool) -> list[Heard]:
+    """All clips at once, each over a stream of its own."""
+    with ThreadPoolExecutor(len(clips)) as pool:
+        begun = [
+            pool.submit(listen, url, clip, first_id + number, piece, hurry, len(clips) == 1)
+            for number, clip in enumerate(clips)
+        ]
+        return [each.result() for each in begun]
+
+
+def report(clips: Sequence[Clip], heard: Sequence[Heard]) -> str:
+    lines = [
+        f"{number:4}  {clip.keys:<24} {one.keys}" + ("" if one.keys == clip.keys else "   <- not the same")
+        for number, (clip, one) in enumerate(zip(clips, heard, strict=True))
+    ]
+    right = sum(one.keys == clip.keys for clip, one in zip(clips, heard, strict=True))
+    milliseconds = sorted(1e3 * each for one in heard for each in one.seconds)
+    median, late = (milliseconds[int(share * (len(milliseconds) - 1))] for share in (0.5, 0.99))
+    return "\n".join(
+        [
+            f"{'':4}  {'pressed':<24} heard",
+            *lines,
+            f"\n{right} of {len(clips)} streams heard without a mistake; a piece took {median:.1f} ms, "
+            f"one in a hundred more than {late:.1f} ms",
+        ]
+    )
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Stream telephone keys to the demo's detector.")
+    parser.add_argument("--url", default=URL, help="host:port of the server's gRPC (default: %(default)s)")
+    parser.add_argument("--streams", type=int, default=50, help="telephones at once (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of audio on each (default: %(default)s)")
+    parser.add_argument("--piece", type=int, default=5, help="frames of 20 ms in a request (default: %(default)s)")
+    parser.add_argument("--hurry", action="store_true", help="do not wait as a telephone would")
+    parser.add_argument("--seed", type=int, default=1, help="of the audio (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    if options.streams < 1 or options.piece < 1 or options.seconds < 1:
+        parser.error("there must be a stream, of a second at least, and a frame in a piece")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    random = np.random.default_rng(options.seed)
+    clips = [make_clip(random, options.seconds) for _ in range(options.streams)]
+    first_id = int(time.time()) * 1000  # another client may stream at the same time
+    try:
+        heard = listen_to_all(options.url, clips, first_id, options.piece, options.hurry)
+    except (StreamError, InferenceServerException) as error:
+        print(f"keypad: {options.url}: {error}", file=sys.stderr)
+        return 1
+    print(report(clips, heard))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What a model is told of its sequences: control tensors, and requests of no sequence that fill a batch (contract S58,
+S59, S61). Pure; loop thread.
+"""
+
+from math import prod
+from typing import Protocol
+
+from halimede.errors import Error, Invalid
+from halimede.requests import Answer, InferRequest, Resume
+from halimede.scheduling.flow import Flow
+from halimede.scheduling.inference import SETTLED, Inference, State
+from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, join_bytes
+
+_UINT64_MAX = 2**64 - 1
+_LENGTH_BYTES = 4
+"""An empty string in memory: its length."""
+
+
+class _Nobody:
+    """The reply slot of a request that nobody made."""
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        return True
+
+    def on_writable(self, resume: Resume) -> None:
+        resume()
+
+
+_NOBODY = _Nobody()
+
+
+class NullInference(Inference):
+    """A row of a batch that belongs to no sequence, so that the others keep their places. It is over from the
+    beginning: it is neither answered nor counted, and its responses are waited for by nobody."""
+
+    def __init__(self, request: InferRequest, batch_size: int) -> None:
+        super().__init__(0, request, _NOBODY, batch_size, ())
+        self.flow = Flow(_NOBODY)
+        self.flow.release()
+
+    @property
+    def state(self) -> State:
+        return SETTLED
+
+    @state.setter
+    def state(self, state: State) -> None:
+        """It stays what it is."""
+
+
+class Control(Protocol):
+    """An input that a model is told something by. `when` is what it holds for false and for true."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def datatype(self) -> DataType: ...
+    @property
+    def when(self) -> tuple[float, float]: ...
+
+
+class Controls:
+    """The control tensors of a model, those that it wants. All requests share those of a kind and a value: they cannot
+    be written to.
+
+    `batching`: the model sees a batch dimension, of 1 in each request.
+    """
+
+    def __init__(
+        self,
+        batching: bool,
+        start: Control | None = None,
+        end: Control | None = None,
+        ready: Control | None = None,
+        correlation_id: Control | None = None,
+    ) -> None:
+        self._shape: Shape = (1, 1) if batching else (1,)
+        self._starts = self._values(start)
+        self._ends = self._values(end)
+        self._readies = self._values(ready)
+        self._id = correlation_id
+        self._names = frozenset(each.name for each in (start, end, ready, correlation_id) if each is not None)
+        self._nothing = dict(self._null_tensors())
+        self._last_null: tuple[list[tuple[str, DataType, Shape]], NullInference | None] = [], None
+
+    def _values(self, control: Control | None) -> tuple[Tensor, Tensor] | None:
+        if control is None:
+            return None
+        numpy = control.datatype.numpy
+        false, true = (
+            Tensor(control.name, control.datatype, self._shape, HostMemory(numpy.type(value).tobytes()))
+            for value in control.when
+        )
+        return false, true
+
+    def problem(self, correlation_id: int | str, model: str) -> Error | None:
+        """What is wrong with an id whose kind is not the one that the model takes (contract H72)."""
+        control = self._id
+        if control is None or not correlation_id or isinstance(correlation_id, str) == (control.datatype is BYTES):
+            return None
+        given = "BYTES" if isinstance(correlation_id, str) else "UINT64"
+        return Invalid(
+            f"sequence batching control '{control.name}' data-type is '{given}', but model '{model}' expects "
+            f"'{control.datatype}'"
+        )
+
+    def id_tensor(self, correlation_id: int | str) -> Tensor | None:
+        """What tells the id, once a sequence; None where the model does not want it."""
+        control = self._id
+        if control is None:
+            return None
+        if control.datatype is BYTES:
+            raw = join_bytes(["" if correlation_id == 0 else str(correlation_id)])
+        else:
+            number = correlation_id if isinstance(correlation_id, int) else 0
+            raw = (number & _UINT64_MAX).to_bytes(8, "little")[: control.datatype.size]
+        return Tensor(control.name, control.datatype, self._shape, HostMemory(raw))
+
+    def add(self, request: InferRequest, id_tensor: Tensor | None) -> None:
+        """Gives a request that is about to run its controls."""
+        inputs = request.inputs
+        if self._starts is not None:
+            tensor = self._starts[request.sequence_start]
+            inputs[tensor.name] = tensor
+        if self._ends is not None:
+            tensor = self._ends[request.sequence_end]
+            inputs[tensor.name] = tensor
+        if self._readies is not None:
+            tensor = self._readies[1]
+            inputs[tensor.name] = tensor
+        if id_tensor is not None:
+            inputs[id_tensor.name] = id_tensor
+
+    def null(self, like: Inference) -> NullInference:
+        """A row of zeros, and of empty strings, in the shape of the other's inputs. The last one is made only once: a
+        model is mostly asked the same; not where it is given the states of a batch."""
+        names = self._names
+        inputs = [tensor for name, tensor in like.request.inputs.items() if name not in names]
+        form = [(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs]
+        known, last = self._last_null
+        if last is not None and known == form:
+            return last
+        request = InferRequest(like.request.model_name, like.request.version)
+        request.inputs = {tensor.name: _zeros(tensor) for tensor in inputs} | self._nothing
+        null = NullInference(request, like.batch_size)
+        if like.states is None:
+            self._last_null = form, null
+        return null
+
+    def _null_tensors(self) -> list[tuple[str, Tensor]]:
+        flags = [pair[0] for pair in (self._starts, self._ends, self._readies) if pair is not None]
+        no_id = self.id_tensor(0)
+        return [(tensor.name, tensor) for tensor in ([*flags, no_id] if no_id is not None else flags)]
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    size = prod(tensor.shape) * (tensor.datatype.size or _LENGTH_BYTES)
+    return Tensor(tensor.name, tensor.datatype, tensor.shape, HostMemory(bytes(size)))

@@ -1,0 +1,147 @@
+"""The direct strategy: a sequence keeps one row of the batches of one instance (contract S61, S62).
+
+Pure; loop thread.
+"""
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+import numpy as np
+
+from halimede.requests import Moment
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+
+_QUEUE_START = int(Moment.QUEUE_START)
+_FEW = 64
+"""So many requests that have run may lie about in a heap."""
+
+
+class _Board:
+    """The slots of one instance, as many as were ever taken. Of `ready` a bit is set where a request waits in the slot;
+    `heads` is a heap of when these came, kept only where a batch may wait, those that have run among them."""
+
+    __slots__ = ("heads", "ready", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[SequenceRun | None] = []
+        self.ready = 0
+        self.heads: list[tuple[int, int, Inference]] = []
+
+
+class DirectPolicy(SequencePolicy):
+    """A batch waits for `delay_ns` at most until `utilization` of the slots have a request; where either is 0 it does
+    not wait. `start_at`: nothing runs on an instance until so many requests wait there, and `start_backlog` sequences
+    for a slot, once (contract C60)."""
+
+    def __init__(
+        self, rules: Rules, delay_ns: int = 0, utilization: float = 0.0, start_at: int = 0, start_backlog: int = 0
+    ) -> None:
+        super().__init__(rules)
+        self._delay_ns = delay_ns if utilization else 0
+        self._enough = _enough(rules.slots, utilization)
+        self._boards: dict[int, _Board] = {}
+        self._order = count()
+        self._start_at = start_at
+        self._start_backlog = start_backlog
+        self._started: set[int] = set()
+
+    def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
+        wake = 0
+        for instance in free:
+            board = self._boards.get(instance)
+            if board is None or not board.ready or (self._start_at and not self._starts(instance, board)):
+                continue
+            at = self._due_at(board)
+            if at <= now:
+                return Batch(instance, self._batch(board, now))
+            wake = min(wake, at) if wake else at
+        return Wake(wake) if wake else None
+
+    def wants(self, instance: int) -> bool:
+        board = self._boards.get(instance)
+        return board is not None and board.ready > 0
+
+    def _starts(self, instance: int, board: _Board) -> bool:
+        if instance not in self._started:
+            waiting = sum(len(run.queue) for run in board.runs if run is not None)
+            if waiting < self._start_at or len(self._backlog) < self._start_backlog:
+                return False
+            self._started.add(instance)
+        return True
+
+    def _due_at(self, board: _Board) -> int:
+        """When the batch of this instance shall run; in the past where it need not wait."""
+        if not self._delay_ns or board.ready.bit_count() >= self._enough:
+            return 0
+        heads = board.heads
+        while not heads[0][2].waits:
+            heappop(heads)
+        return heads[0][0] + self._delay_ns
+
+    def _batch(self, board: _Board, now: int) -> list[Inference]:
+        """A row for each slot up to the last that is ready. What does not fit the first request waits (S61). What may
+        break is done before a request is taken."""
+        ready: list[SequenceRun | None] = []
+        model: Inference | None = None
+        key: object = None
+        for run in board.runs[: board.ready.bit_length()]:
+            head = run.queue[0] if run is not None and run.queue else None
+            if head is not None and model is None:
+                model, key = head, batch_key_of(head)
+            fits = head is not None and (head is model or batch_key_of(head) == key)
+            ready.append(run if fits else None)
+        assert model is not None  # a bit is set
+        null: Inference | None = self._controls.null(model) if None in ready else None
+        rows = (null if run is None else self._take(board, run, now) for run in ready)
+        return [row for row in rows if row is not None]
+
+    def _take(self, board: _Board, run: SequenceRun, now: int) -> Inference:
+        inference = run.queue.popleft()
+        self._out(inference)
+        self._controls.add(inference.request, run.id_tensor)
+        run.running += 1
+        if run.queue:
+            self._note_head(board, run)
+        else:
+            self._dried(run)
+            self._settle(run, now)
+        return inference
+
+    def _note_head(self, board: _Board, run: SequenceRun) -> None:
+        if not self._delay_ns:
+            return
+        head = run.queue[0]
+        heappush(board.heads, (head.times[_QUEUE_START], next(self._order), head))
+        if len(board.heads) > _FEW and len(board.heads) > 2 * board.ready.bit_count():
+            board.heads = [entry for entry in board.heads if entry[2].waits]
+            heapify(board.heads)
+
+    # ---- what the slots tell
+
+    def _ready(self, run: SequenceRun, now: int) -> None:
+        board = self._boards[run.instance]
+        board.runs += [None] * (run.slot + 1 - len(board.runs))
+        board.runs[run.slot] = run
+        if run.queue:
+            board.ready |= 1 << run.slot
+            self._note_head(board, run)
+
+    def _dried(self, run: SequenceRun) -> None:
+        if run.instance >= 0 and not run.queue:
+            self._boards[run.instance].ready &= ~(1 << run.slot)
+
+    def _placed(self, instance: int) -> None:
+        self._boards.setdefault(instance, _Board())
+
+    def _forgotten(self, instance: int) -> None:
+        self._boards.pop(instance, None)
+
+
+def _enough(slots: int, utilization: float) -> int:
+    """So many slots of all are that much of them. The configuration counts in 32 bits."""
+    wanted = np.float32(utilization)
+    least = max(0, int(utilization * slots * (1 - 1e-6)) - 1)
+    return next((ready for ready in range(least, slots) if np.float32(ready) / np.float32(slots) >= wanted), slots)

@@ -1,0 +1,73 @@
+"""The oldest strategy: a dynamic batcher for each instance takes one request at a time of each of its sequences
+(contract S63). Pure; loop thread.
+"""
+
+from collections.abc import Sequence
+
+from halimede.scheduling.dynamic import DynamicPolicy
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+
+
+class OldestPolicy(SequencePolicy):
+    """`preferred` are the preferred sizes of batches, `delay_ns` how long the oldest request waits for one. `start_at`
+    as of the dynamic batcher."""
+
+    def __init__(
+        self, rules: Rules, max_batch_size: int, preferred: Sequence[int] = (), delay_ns: int = 0, start_at: int = 0
+    ) -> None:
+        super().__init__(rules)
+        self._forming = max_batch_size, tuple(preferred), delay_ns, start_at
+        self._batchers: dict[int, DynamicPolicy] = {}
+
+    def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
+        wake = 0
+        for instance in free:
+            batcher = self._batchers.get(instance)
+            if batcher is None or not batcher.waiting:
+                continue
+            step = batcher.next((instance,), now)
+            if isinstance(step, Batch):
+                self.waiting -= len(step.rows)
+                return step
+            if step is not None:
+                wake = min(wake, step.at) if wake else step.at
+        return Wake(wake) if wake else None
+
+    def wants(self, instance: int) -> bool:
+        batcher = self._batchers.get(instance)
+        return batcher is not None and batcher.waiting > 0
+
+    def released(self, inference: Inference, now: int, again: bool) -> None:
+        super().released(inference, now, again)
+        run: SequenceRun | None = inference.sequence
+        if run is not None and run.instance >= 0:
+            self._ready(run, now)
+
+    def _ready(self, run: SequenceRun, now: int) -> None:
+        """The next request of a sequence is issued when the one before is over."""
+        if run.issued is not None or not run.queue:
+            return
+        inference = run.issued = run.queue.popleft()
+        run.running = 1
+        self._controls.add(inference.request, run.id_tensor)
+        inference.batch_key = batch_key_of(inference)
+        self._batchers[run.instance].admit(inference, now)
+
+    def _holds(self, run: SequenceRun) -> bool:
+        return run.issued is not None
+
+    def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
+        if run.issued is not inference:
+            return False
+        self._batchers[run.instance].cancel(inference, now)
+        self.waiting -= 1
+        run.issued = None
+        return True
+
+    def _placed(self, instance: int) -> None:
+        self._batchers.setdefault(instance, DynamicPolicy(*self._forming))
+
+    def _forgotten(self, instance: int) -> None:
+        self._batchers.pop(instance, None)

@@ -1,0 +1,125 @@
+"""The writer of stories: requests that join and leave the running batch at each step (contract S72)."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import build_repository
+import pytest
+import write
+from write import Told, tell
+
+from tests.compat.serving import Serving
+
+LETTERS = 150
+PATIENCE = 30.0
+
+
+def waits(holds: Any, what: str) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < limit, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def url(demo_server: Serving) -> str:
+    return demo_server.grpc_url
+
+
+def test_a_story_is_made_of_the_words_of_its_text(url: str) -> None:
+    told = tell(url, "The keeper ", LETTERS, 4)
+    assert len(told.text) == LETTERS
+    known = (build_repository.HERE / "models" / "writer" / "1" / "text.txt").read_text()
+    words = ("The keeper " + told.text).split()[1:-1]
+    assert sum(word in known for word in words) / len(words) > 0.9
+
+
+def test_a_seed_tells_the_same_story_alone_and_among_others(url: str) -> None:
+    alone = tell(url, "Once ", LETTERS, 11)
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda seed: tell(url, "Once ", LETTERS, seed), range(11, 19)))
+    assert told[0].text == alone.text
+    assert len({one.text for one in told}) == len(told)
+
+
+@pytest.mark.rows("S72")
+def test_a_second_story_joins_the_batch_of_the_first_and_leaves_it_again(url: str) -> None:
+    """The first is long, and knows by its own batch sizes when the others came and went."""
+    begun, long = threading.Event(), 1500
+    shown: list[str] = []
+
+    def show(letter: str) -> None:
+        shown.append(letter)
+        begun.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(tell, url, "The ", long, 1, show)
+        assert begun.wait(PATIENCE)
+        before = len(shown)
+        second = tell(url, "In ", 40, 2)
+        after = len(shown)
+        told: Told = first.result(timeout=PATIENCE)
+    assert after < long, "the first story was over before the second"
+    assert len(second.text) == 40
+    assert second.batches.count(2) >= 35
+    assert 30 <= told.batches.count(2) <= 50
+    assert told.batches[0] == told.batches[-1] == 1
+    assert told.batches.index(2) >= before - 1
+    assert (len(told.text), set(told.batches)) == (long, {1, 2})
+
+
+def test_a_reader_that_leaves_lets_the_others_go_on(demo_server: Serving) -> None:
+    """Its story ends, and its place in the batch with it."""
+    body = json.dumps({"PROMPT": "The ", "LETTERS": 1_000_000, "SEED": 1}).encode()
+    request = urllib.request.Request(f"http://{demo_server.http_url}/v2/models/writer/generate_stream", body)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as stream:
+        assert json.loads(stream.readline().removeprefix(b"data: "))["BATCH"] == 1
+        assert max(tell(demo_server.grpc_url, "In ", 20, 2).batches) == 2
+    waits(lambda: max(tell(demo_server.grpc_url, "In ", 20, 2).batches) == 1, "the story without a reader goes on")
+
+
+def test_script_shows_all_stories(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert write.main(["--url", url, "--letters", "30", "--apart", "0", "A ", "B ", "C "]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("A ")
+    assert "\n\nB " in out
+    assert out.count(": 30 letters, each in a batch of ") == 3
+
+
+def test_script_says_what_is_wrong(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+    assert write.main(["--url", demo_server.http_url, "A "]) == 1
+    assert f"\nwrite: {demo_server.http_url}: " in capsys.readouterr().err
+
+
+# ---- the model by itself
+
+
+@pytest.fixture(scope="module")
+def module() -> Iterator[ModuleType]:
+    """The model's file, with as much of the interface as its letters need."""
+    import sys
+
+    interface: Any = ModuleType("triton_python_backend_utils")
+    interface.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, interface.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 2, 1
+    path = Path(build_repository.HERE / "models" / "writer" / "1" / "model.py")
+    made = ModuleType("writer_model")
+    sys.modules["triton_python_backend_utils"] = interface
+    try:
+        exec(compile(path.read_text(), str(path), "exec"), made.__dict__)
+        yield made
+    finally:
+        del sys.modules["triton_python_backend_utils"]
+
+
+def test_letters_follow_as_they_did_in_the_text(module: ModuleType) -> None:
+    letters = module.Letters("abac")
+    assert letters.following(["ab", "xb", ""], [0.5, 0.5, 0.99]) == ["a", "a", "c"]
+    assert letters.following(["a", "a"], [0.0, 0.99]) == ["b", "c"]
+    assert letters.following(["never", "ac"], [0.0, 0.0]) == ["a", "a"]
