@@ -17,7 +17,7 @@ from build_repository import BuildError, DownloadError, Package, Recipe
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-ONNX_TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)"}
+ONNX_TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)", "TYPE_UINT8": "tensor(uint8)"}
 
 
 def quiet(_line: str) -> None:
@@ -172,11 +172,12 @@ def test_demo_again_does_nothing_and_imports_nothing_heavy(demo_repository: Path
     )
     command, folder = [sys.executable, "-c", script], build_repository.HERE
     run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-    assert (run.returncode, run.stdout, run.stderr) == (0, "minilm, tokenizer, digits: up to date\n", "")
+    names = ", ".join(recipe.name for recipe in build_repository.RECIPES)
+    assert (run.returncode, run.stdout, run.stderr) == (0, f"{names}: up to date\n", "")
     assert before == {path: path.stat().st_mtime_ns for path in demo_repository.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["minilm", "digits"])
+@pytest.mark.parametrize("name", ["minilm", "digits", "pooling", "shape_classifier", "shape_segmenter"])
 def test_configuration_of_an_onnx_model_is_that_of_its_graph(demo_repository: Path, name: str) -> None:
     model = demo_repository / name
     config = text_format.Parse((model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())

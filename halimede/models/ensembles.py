@@ -1,0 +1,208 @@
+"""An ensemble and the models of its steps: whether they fit (contract S82, S89), and how tensors get from one to the
+next. Pure but for `bind`, which looks at versions that serve; that one on the event loop.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from halimede.config import ModelConfig, TensorSpec
+from halimede.config.ensembles import Ensemble, EnsembleStep
+from halimede.errors import Invalid, Unavailable
+from halimede.scheduling.step_binding import Binding, BoundStep, Fitting, Member
+from halimede.scheduling.step_graph import StepGraph, StepLinks
+from halimede.tensors import DataType, Shape, shape_text
+
+Members = Mapping[str, ModelConfig]
+"""The configurations of the models of the steps, by the names that the steps use."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inferred:
+    """What the first who said something of a tensor said."""
+
+    model: str
+    batching: bool
+    datatype: DataType
+    dims: Shape
+
+    @property
+    def full(self) -> Shape:
+        return (-1, *self.dims) if self.batching else self.dims
+
+    def fits(self, other: "_Inferred") -> bool:
+        """A dimension of any size fits all: what it is shows when it runs."""
+        if _agree(self.dims, other.dims):
+            return True
+        return self.batching != other.batching and _agree(self.full, other.full)
+
+
+def _agree(one: Shape, other: Shape) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))
+
+
+def steps_of(config: ModelConfig) -> tuple[EnsembleStep, ...]:
+    return config.ensemble.steps if config.ensemble is not None else ()
+
+
+def check_members(config: ModelConfig, members: Members) -> None:
+    """Raises Invalid for the first tensor that does not fit (contract S82), in Triton's words."""
+    for problem in member_problems(config, members):
+        raise Invalid(problem)
+
+
+def member_problems(config: ModelConfig, members: Members) -> Iterator[str]:
+    """All that `check_members` could say."""
+    name = config.name
+    batching = config.max_batch_size > 0
+    tensors: dict[str, _Inferred] = {}
+    for spec in (*config.inputs, *config.outputs):
+        tensors.setdefault(spec.name, _Inferred(name, batching, spec.datatype, spec.model_dims))
+    for step in steps_of(config):
+        member = members[step.model]
+        if 0 < member.max_batch_size < config.max_batch_size:
+            yield (
+                f"ensemble {name} allows maximum batch size {config.max_batch_size}, but it contains model "
+                f"{step.model} which only allows maximum batch size to be {member.max_batch_size}"
+            )
+        yield from _step_problems(f"in ensemble {name}, ", step, member, tensors)
+    try:
+        _check_origins(config, members, tensors)
+    except Invalid as error:
+        yield str(error)
+
+
+def _step_problems(
+    prefix: str, step: EnsembleStep, member: ModelConfig, tensors: dict[str, _Inferred]
+) -> Iterator[str]:
+    inputs = {spec.name for spec in member.inputs}
+    for put, tensor in step.inputs:
+        if put not in inputs:
+            yield (f"{prefix}ensemble tensor {tensor} is mapping to non-existing input {put} in model {step.model}")
+    mapped = dict(step.inputs)
+    for spec in member.inputs:
+        if spec.name in mapped:
+            yield from _consistency_problems(prefix, mapped[spec.name], step.model, member, spec, tensors)
+        elif not spec.optional:
+            yield f"{prefix}input {spec.name} in model {step.model} is not mapped to any ensemble tensors"
+    outputs = {spec.name: spec for spec in member.outputs}
+    for put, tensor in step.outputs:
+        if put not in outputs:
+            yield (f"{prefix}ensemble tensor {tensor} is mapped from non-existing output {put} in model {step.model}")
+    for put, tensor in step.outputs:
+        if put in outputs:
+            yield from _consistency_problems(prefix, tensor, step.model, member, outputs[put], tensors)
+
+
+def _consistency_problems(
+    prefix: str, tensor: str, model: str, member: ModelConfig, spec: TensorSpec, tensors: dict[str, _Inferred]
+) -> Iterator[str]:
+    now = _Inferred(model, member.max_batch_size > 0, spec.datatype, spec.dims)
+    known = tensors.setdefault(tensor, now)
+    if known.datatype is not now.datatype:
+        yield (
+            f"{prefix}ensemble tensor {tensor}: inconsistent data type: {known.datatype.config_name} is inferred from "
+            f"model {known.model} while {now.datatype.config_name} is inferred from model {now.model}"
+        )
+    if not known.fits(now):
+        yield (
+            f"{prefix}ensemble tensor {tensor}: inconsistent shape: {shape_text(known.full)} is inferred from model "
+            f"{known.model} while {shape_text(now.full)} is inferred from model {now.model}"
+        )
+
+
+def _check_origins(config: ModelConfig, members: Members, tensors: Mapping[str, _Inferred]) -> None:
+    """No step, nor the response, is made of tensors of which one steps through the responses of a decoupled model and
+    the other does not, or through those of another (contract S89)."""
+    origins = dict.fromkeys((spec.name for spec in config.inputs), -1)
+    waiting = dict(enumerate(steps_of(config)))
+    while ready := [i for i, step in waiting.items() if all(tensor in origins for _, tensor in step.inputs)]:
+        for i in ready:
+            step = waiting.pop(i)
+            model = tensors[step.outputs[0][1]].model
+            origin = _one({origins[tensor] for _, tensor in step.inputs}, config.name, model)
+            decoupled = members[step.model].decoupled
+            for _, tensor in step.outputs:
+                origins.setdefault(tensor, i if decoupled else origin)
+    _one({origins.get(spec.name, -1) for spec in config.outputs}, config.name, config.name)
+
+
+def _one(origins: set[int], ensemble: str, model: str) -> int:
+    if len(origins) > 1:
+        raise Invalid(
+            f"in ensemble {ensemble}, step of model '{model}' receives inputs originated from different decoupled "
+            "models"
+        )
+    return next(iter(origins), -1)
+
+
+def is_decoupled(config: ModelConfig, members: Members) -> bool:
+    """Whether a step is (contract S89)."""
+    return any(members[step.model].decoupled for step in steps_of(config))
+
+
+def inherited_labels(
+    config: ModelConfig, own: Mapping[str, Sequence[str]], labels_of: Callable[[str], Mapping[str, Sequence[str]]]
+) -> dict[str, Sequence[str]]:
+    """The labels of the outputs: the ensemble's own, else those of the model that makes them (contract H82).
+    `labels_of` says them of the model of a step."""
+    found = {tensor: labels_of(step.model).get(put, ()) for step in steps_of(config) for put, tensor in step.outputs}
+    return {spec.name: own.get(spec.name) or found.get(spec.name, ()) for spec in config.outputs}
+
+
+def graph_of(config: ModelConfig) -> StepGraph:
+    return StepGraph(
+        [spec.name for spec in config.inputs],
+        [spec.name for spec in config.outputs],
+        [StepLinks(step.inputs, step.outputs) for step in steps_of(config)],
+    )
+
+
+class Serving(Member, Protocol):
+    """A version that serves."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def config(self) -> ModelConfig: ...
+
+
+def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Serving]) -> Binding:
+    """The steps with the versions that serve now. Raises Error where one of them cannot serve the ensemble."""
+    versions = [find(step.model, step.version) for step in steps_of(config)]
+    for version in versions:
+        if version.decoupled and not config.decoupled:
+            raise Unavailable(f"model '{version.name}' has become decoupled")
+    batching = config.max_batch_size > 0
+    batched = {number: versions[step].config.max_batch_size > 0 for number, step in graph.writer.items()}
+    steps = []
+    for version, reads in zip(versions, graph.reads, strict=True):
+        dims = {spec.name: spec.dims for spec in version.config.inputs}
+        batches = version.config.max_batch_size > 0
+        inputs = tuple(
+            (name, number, _fitting(batched.get(number, batching), batches, dims.get(name, ())))
+            for name, number in reads
+        )
+        steps.append(BoundStep(version, version.name, version.number, inputs, version.decoupled))
+    results = {
+        spec.name: _fitting(batched.get(graph.number[spec.name], batching), batching, spec.model_dims)
+        for spec in config.outputs
+    }
+    return Binding(tuple(steps), results, tuple(dict.fromkeys(versions)))
+
+
+def _fitting(written: bool, read: bool, dims: Shape) -> Fitting | None:
+    """Between a tensor that has a batch dimension or none, and a reader with or without."""
+    return None if written is read else Fitting(dims, strips=written)
+
+
+def members_of(ensemble: Ensemble) -> tuple[str, ...]:
+    """The names of the models of the steps, each once, in order."""
+    return tuple(dict.fromkeys(step.model for step in ensemble.steps))
+
+
+def missing(ensemble: str, names: Iterable[str]) -> Invalid:
+    """Contract S83."""
+    return Invalid(f"ensemble {ensemble} contains models that are not available or ambiguous: {', '.join(names)}")
