@@ -1,33 +1,33 @@
-"""Models come and go: all of them at the start, one by one on request; and the index of what there is.
+"""Models come and go: all of them at the start, one by one on request or as the repositories change; and the index of
+what there is.
 
-Decides on the event loop, where it alone changes the model table; directories are read, models opened and closed on
-threads. Knows no protocol and no inference: what a model is once it serves, it is told (`open_version`).
+Decides on the event loop; directories are read on threads. What a load is, `ModelLoads` knows.
 """
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
-from halimede.cache.registry import REDIS
-from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, State, plan
-from halimede.models.loader import Code, LoadedVersion, LoadOptions, LoadResult, Survey, load, survey
-from halimede.models.repository import Catalog, Fingerprint, FoundModel, scan
-from halimede.models.resources import reserve
-from halimede.models.upload import Upload, place_of
+from halimede.models.loader import LoadedVersion
+from halimede.models.repository import Catalog, FoundModel, scan
+from halimede.models.upload import Upload
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.scheduling.rate_limiter import RateLimiter
-from halimede.service.load_slots import LoadSlots
+from halimede.service.load_consent import LoadConsent
+from halimede.service.load_threads import LoadThreads
+from halimede.service.load_turns import LoadTurns
+from halimede.service.model_loads import ModelLoads
 from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
+from halimede.service.repository_poll import RepositoryPoll
+from halimede.storage.repositories import RemoteRepositories
 
 log = logging.getLogger(__name__)
 
@@ -35,27 +35,11 @@ A = TypeVar("A")
 
 DUPLICATE = "model appears in two or more repositories"
 ALL_MODELS = "*"
-_CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth", ".pkl", ".sh"})
-LOOKING_THREADS = 2
-"""For what is short but waits for the disk: repositories, configurations, files of a load."""
-MOST_LOADS = 1000
-"""How many threads open models, those included whose models wait for other loads."""
-CLOSING_THREADS = 32
-"""For what may hang: a version that does not close shall not keep the others from it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What the versions in service were loaded from, to see whether a load would change anything."""
-
-    folder: Path
-    config: str | None
-    fingerprint: Fingerprint
 
 
 class RepositoryControl:
     """`open_versions` makes of opened versions ones that serve, all or none. `operations` answer those questions of the
-    port that take a while."""
+    port that take a while. `catalog_of` looks through repositories, on a thread."""
 
     def __init__(
         self,
@@ -66,42 +50,23 @@ class RepositoryControl:
         gpus: tuple[int, ...],
         open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
         limiter: RateLimiter | None = None,
-        catalog_of: Callable[[Sequence[str]], Catalog] = scan,
+        catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
+        threads: LoadThreads | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._models = models
-        self._backends = backends
-        self._open_versions = open_versions
-        self._limiter = limiter
-        self._catalog_of = catalog_of
-        # Apart from each other, so that nothing waits for a model that loads for long, or does not close.
-        self._loaders = ThreadPoolExecutor(MOST_LOADS, "load")
-        self._slots = LoadSlots(options.model_load_thread_count)
-        self._lookers = ThreadPoolExecutor(LOOKING_THREADS, "look")
-        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
-        self._killer = ThreadPoolExecutor(1, "kill")
-        self._load_options = LoadOptions(
-            auto_complete=options.auto_complete_config,
-            config_name=options.model_config_name,
-            retries=options.model_load_retry_count,
-            settings=options.backend_settings,
-            gpus=gpus,
-            backend_directory=Path(options.backend_directory),
-            host_policies=options.host_policies,
-            on_loop=loop.call_soon_threadsafe,
-            ending=lambda: self._ending,
-            digests=REDIS in options.cache_config,
-        )
-        self._origins: dict[str, Origin] = {}
-        self._uploads: dict[LoadedVersion, Upload] = {}
-        self._living: set[Upload] = set()
-        self._turns: dict[str, asyncio.Future[None]] = {}
-        self._awaited: dict[str, Counter[str]] = {}
-        """By each model that is being loaded, those that its load waits for."""
+        self._remote = RemoteRepositories(os.environ, lambda: self._loads.ending)
+        self._catalog_of = catalog_of or partial(scan, namespaces=options.model_namespacing, remote=self._remote.models)
+        self._loads = ModelLoads(options, loop, models, backends, gpus, open_versions, limiter, threads)
+        self._threads = self._loads.threads
+        self._turns = LoadTurns(self._loads.slots)
+        self._explicit: set[str] = set()
+        """The models that somebody asked for by name, not only for the sake of an ensemble (contract R15)."""
+        self._loads.ensembles.fetch = self._fetch
+        self._consent = LoadConsent(options.allow_code_upload, self._loads.survey)
+        self._poll = RepositoryPoll(options, loop, models, self._loads, self._turns, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: set[asyncio.Future[None]] = set()
-        self._ending = False
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
             RepositoryIndex: self._index,
             LoadModel: self._load_on_request,
@@ -110,7 +75,10 @@ class RepositoryControl:
 
     def begin(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
         """Carries out one of `operations`; `done` is told what came of it, also when nobody asks any more."""
-        task = self._loop.create_task(self._carry_out(query, done))
+        self._begin(self._carry_out(query, done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -132,65 +100,54 @@ class RepositoryControl:
         cannot be read."""
         catalog = await self._scan()
         names = self._wanted(catalog)
-        for name in (name for name in catalog.duplicates if name in names):
+        wanted = {found.key: found for name in names for found in catalog.named(name)}
+        duplicates = names.intersection(catalog.duplicates)
+        for name in sorted(duplicates):
             log.error("failed to poll model '%s': not unique across all model repositories", name)
             self._models.refuse(name, None, DUPLICATE)
-        missing = names.difference(catalog.models, catalog.duplicates)
+        missing = {name for name in names if not catalog.named(name)} - duplicates
         for name in sorted(missing):
             log.error("failed to load '%s': failed to poll from model repository", name)
-        todo = plan(self._models.names(), names.intersection(catalog.models))
-        for name in todo.load:
-            self._models.loading(name)
-        loaded = await asyncio.gather(*(self._load_at_start(catalog.models[name]) for name in todo.load))
-        return all(loaded) and not missing and not names.intersection(catalog.duplicates)
+        if self._options.model_control_mode == "poll":
+            loaded = await self._poll.start(catalog)
+            self._begin(self._poll.run())
+            return loaded and not duplicates
+        todo = plan(self._models.keys(), wanted)
+        for key in todo.load:
+            self._models.loading(key, (), wanted[key].name)
+        self._explicit.update(todo.load)
+        loads = await asyncio.gather(*(self._load_at_start(wanted[key]) for key in todo.load))
+        return all(loads) and not missing and not duplicates
+
+    async def _load_at_start(self, found: FoundModel) -> bool:
+        async with self._turns.turn(found.name):
+            return await self._loads.load_found(found)
 
     def _wanted(self, catalog: Catalog) -> set[str]:
         """The names to load at the start (contract R8, R10, C15)."""
         if self._options.model_control_mode == "explicit" and ALL_MODELS not in self._options.load_models:
             return set(self._options.load_models)
-        return {*catalog.models, *catalog.duplicates}
-
-    async def _load_at_start(self, found: FoundModel) -> bool:
-        try:
-            seen = await self._look(survey, found, self._load_options)
-            if isinstance(seen.versions, Error):
-                raise seen.versions
-        except Error as error:
-            log.error("failed to load '%s': %s", found.name, error)
-            self._models.refuse(found.name, None, f"{error.word}: {error}")
-            return False
-        except Exception:
-            log.exception("loading model '%s' broke", found.name)
-            self._models.refuse(found.name, None, "Internal: the model could not be loaded")
-            return False
-        try:
-            await self._load(found, seen, seen.versions)
-        except Error:
-            return False  # told and kept for each version
-        except Exception:
-            log.exception("publishing model '%s' broke", found.name)
-            return False
-        return True
+        return {*(found.name for found in catalog.models.values()), *catalog.duplicates}
 
     async def give_up(self) -> None:
         """Makes loads under way end soon: no further model is opened, workers that still load are killed."""
-        self._ending = True
-        await self._loop.run_in_executor(self._killer, self._backends.close)
+        self._poll.end()
+        await self._loads.kill()
 
     async def stop(self, timeout: float) -> bool:
         """Closes every version, and the backends after them, which kill what does not close in time; whether all
         did."""
-        self._ending = True
-        for name in plan(self._models.names(), ()).unload:
-            for version in self._models.ready_versions(name):
-                self._models.retire(version, self._close)
-        if not await self._ended(self._closing, timeout):
-            log.error("%d models did not close within %g s", len(self._closing), timeout)
+        self._poll.end()
+        self._loads.ending = True
+        self._loads.unload_all()
+        closing = self._loads.closing
+        if not await self._ended(closing, timeout):
+            log.error("%d models did not close within %g s", len(closing), timeout)
         until = self._loop.time() + timeout
-        killing = self._loop.run_in_executor(self._killer, self._backends.close)
+        killing = self._loads.kill()
         finished = await self._ended({killing, *self._tasks}, timeout)
         # What was killed closes now, and so does what loads under way had opened.
-        return await self._ended(self._closing, max(until - self._loop.time(), 0)) and finished
+        return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
 
     @staticmethod
     async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
@@ -199,11 +156,8 @@ class RepositoryControl:
 
     def abandon(self) -> None:
         """The threads take nothing more; what they do now, they finish. No file of a load is left behind."""
-        for pool in (self._loaders, self._lookers, self._closers, self._killer):
-            pool.shutdown(wait=False)
-        for upload in self._living:
-            upload.remove()
-        self._living.clear()
+        self._loads.abandon()
+        self._remote.close()
 
     # Questions.
 
@@ -212,16 +166,18 @@ class RepositoryControl:
         so cannot be loaded, is told in any case, as by the real server."""
         catalog = await self._scan()
         entries: list[IndexEntry] = []
-        for name in sorted({*catalog.models, *catalog.duplicates, *self._models.names()}):
-            entries += self._entries(name, name in catalog.duplicates)
+        gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models)
+        for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
+            found = catalog.models.get(key)
+            entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         wanted = (State.READY.value, DUPLICATE)
         return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
 
-    def _entries(self, name: str, duplicate: bool) -> list[IndexEntry]:
-        record = self._models.get(name)
-        if record is not None and record.versions:
+    def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
+        record = self._models.get(key)
+        if record is not None and record.versions and not (duplicate and record.unloaded):
             return [
-                IndexEntry(name, number, version.state.value, version.reason)
+                IndexEntry(record.name, number, version.state.value, version.reason)
                 for number, version in sorted(record.versions.items())
             ]
         reason = DUPLICATE if duplicate else record.reason if record is not None else ""
@@ -232,7 +188,7 @@ class RepositoryControl:
         self._allow_control()
         name = query.model
         _check_name(name)
-        async with self._turn(name, query.asker):
+        async with self._turns.turn(name, query.asker):
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:
@@ -241,231 +197,79 @@ class RepositoryControl:
                 await self._reload(query, upload)
             finally:
                 if upload is not None and not upload.used:
-                    await self._remove(upload)
+                    await self._loads.remove(upload)
+            self._explicit.update(self._models.keys_of(name))
+        if query.asker is None:
+            await self._loads.refresh(self._turns.turn)
+        else:  # the asker's load may be waited for there
+            self._begin(self._loads.refresh(self._turns.turn))
+
+    async def _fetch(self, name: str, ensemble: str) -> None:
+        """Waits until a member of an ensemble is there, and loads it where models are loaded on request; why that did
+        not do, is seen later."""
+        async with self._turns.turn(name, ensemble):
+            if self._options.model_control_mode != "explicit":
+                return
+            for found in (await self._scan()).named(name):
+                await self._reload_one(LoadModel(name), found, None)
+
+    async def _receive(self, query: LoadModel) -> Upload:
+        if query.config is None:
+            raise Invalid("Load parameter 'config' must be specified for model file override")
+        return await self._loads.receive(query.model, query.files)
 
     async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
-        name = query.model
         try:
             found = await self._find(query, upload)
-            seen = await self._look(survey, found, self._load_options)
         except Error as error:
-            raise _not_polled(name, error) from error
-        if upload is not None:
-            self._allow_files(query, seen)
-        elif found.config is not None:
-            await self._allow_override(found, seen)
-        origin = Origin(found.folder, found.config, seen.fingerprint)
-        if found.config is None and self._serves(name) and self._origins.get(name) == origin:
-            return
+            raise _not_polled(query.model, error) from error
+        failures = [failure for each in found if (failure := await self._reload_one(query, each, upload)) is not None]
+        if failures:
+            raise failures[0]
+
+    async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
+        """Why it could not be loaded, if so."""
         try:
-            if isinstance(seen.versions, Error):
-                raise seen.versions
-            await self._load(found, seen, seen.versions, upload, waits=query.asker is None)
+            seen = await self._loads.survey(found)
         except Error as error:
-            raise Invalid(f"load failed for model '{name}': {error}\n") from error
+            return _not_polled(found.name, error)
+        await self._consent.check(query, found, seen)
+        if seen.ensemble is None and self._loads.changes_nothing(found, seen):
+            return None
+        try:
+            await self._loads.load(found, seen, upload, waits=query.asker is None)
+        except Error as error:
+            return Invalid(f"load failed for model '{found.name}': {error}\n")
+        return None
 
-    def _serves(self, name: str) -> bool:
-        """Whether the model is in service and none of its versions has lost what it runs on."""
-        versions = self._models.ready_versions(name)
-        return bool(versions) and all(version.healthy for version in versions)
-
-    async def _find(self, query: LoadModel, upload: Upload | None) -> FoundModel:
+    async def _find(self, query: LoadModel, upload: Upload | None) -> list[FoundModel]:
+        """The models of that name: several only where each is in a namespace of its own, and all are meant (R20)."""
         if upload is not None:
-            return FoundModel(query.model, upload.folder, query.config)
-        found = (await self._scan()).models.get(query.model)
-        if found is None:
+            return [FoundModel(query.model, upload.folder, query.config)]
+        found = (await self._scan()).named(query.model)
+        if not found:
             raise Invalid("not in exactly one model repository")
-        return FoundModel(found.name, found.folder, query.config)
+        return [replace(each, config=query.config) for each in found]
 
     async def _unload_on_request(self, query: UnloadModel) -> None:
-        """Contract H116, R14: answered as soon as the model takes nothing more. There is nothing yet that depends on
-        another model, so `dependents` changes nothing."""
+        """Contract H116, R14, R15: answered as soon as the model takes nothing more."""
         self._allow_control()
-        async with self._turn(query.model, query.asker):
-            self._origins.pop(query.model, None)
-            for version in self._models.ready_versions(query.model):
-                self._models.retire(version, self._close)
+        async with self._turns.turn(query.model, query.asker):
+            for key in self._models.keys_of(query.model):
+                self._explicit.discard(key)
+                left = self._loads.ensembles.left_behind(key, self._explicit) if query.dependents else ()
+                self._loads.unload(key)
+                for member in left:
+                    self._loads.unload(member)
 
     def _allow_control(self) -> None:
-        if self._ending:
+        if self._loads.ending:
             raise Unavailable("Server exiting")
         if self._options.model_control_mode != "explicit":
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
-    def _allow_files(self, query: LoadModel, seen: Survey) -> None:
-        """Files that would run as code need the operator's consent."""
-        code = [path for path, _ in query.files if _CODE.intersection(Path(place_of(path).lower()).suffixes)]
-        if code or seen.code is not None:
-            self._allow_code(query.model, f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'")
-
-    async def _allow_override(self, found: FoundModel, seen: Survey) -> None:
-        """So does a configuration that makes code of files that are none by the repository's own."""
-        if seen.code is None:
-            return
-        own = await self._code_of(replace(found, config=None))
-        if own is None or own.backend != seen.code.backend:
-            self._allow_code(found.name, f"a model of the backend '{seen.backend}'")
-        elif seen.code.environment not in ("", own.environment):
-            self._allow_code(found.name, f"the environment '{seen.code.environment}'")
-        elif seen.code.execution not in ("", own.execution):
-            self._allow_code(found.name, f"the execution '{seen.code.execution}'")
-
-    async def _code_of(self, found: FoundModel) -> Code | None:
-        try:
-            seen: Survey = await self._look(survey, found, self._load_options)
-        except Error:
-            return None  # nothing in the repository says so
-        return seen.code
-
-    def _allow_code(self, model: str, what: str) -> None:
-        if not self._options.allow_code_upload:
-            raise Unsupported(
-                f"load of model '{model}' brings code ({what}). Start the server with '--allow-code-upload=true' "
-                "to allow that."
-            )
-
-    # One load.
-
-    async def _load(
-        self,
-        found: FoundModel,
-        seen: Survey,
-        numbers: Sequence[int],
-        upload: Upload | None = None,
-        waits: bool = True,
-    ) -> None:
-        """All versions come into service together, or none does. Raises Error with the reasons.
-
-        A load that a model asks for does not wait for others to be over: one of those may wait for that model."""
-        name = found.name
-        self._models.loading(name, numbers)
-        async with self._slots.taken() if waits else nullcontext():
-            result = await self._on(self._loaders, load, found, numbers, self._backends, self._load_options)
-        opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
-        if upload is not None:
-            upload.hold(len(opened))
-            self._uploads.update(dict.fromkeys(opened, upload))
-        for refused in reserve(result, self._limiter) if self._limiter is not None else ():
-            opened.remove(refused)
-            self._release(refused)
-        try:
-            failure = self._failure(result)
-            if failure is not None:
-                raise failure
-            versions = self._open_versions(opened)
-        except Exception as error:
-            self._drop(name, opened, "unloaded" if isinstance(error, Error) else "Internal: it could not be published")
-            raise
-        self._models.publish(name, versions, self._close)
-        self._origins[name] = Origin(found.folder, found.config, seen.fingerprint)
-        for version in versions:
-            log.info("successfully loaded '%s' version %d", name, version.number)
-
-    def _failure(self, result: LoadResult) -> Error | None:
-        """Why the load failed, if it did; the reason of each version is kept for the index."""
-        if self._ending:
-            return Unavailable("Server exiting")
-        failures = {number: error for number, error in result.versions.items() if isinstance(error, Error)}
-        for number, error in failures.items():
-            log.error("failed to load '%s' version %d: %s: %s", result.name, number, error.word, error)
-            self._models.refuse(result.name, number, f"{error.word}: {error}")
-        texts = [
-            f"version {number} is at UNAVAILABLE state: {error.word}: {error};" for number, error in failures.items()
-        ]
-        return Invalid("".join(texts)) if texts else None
-
-    def _drop(self, name: str, opened: Sequence[LoadedVersion], reason: str) -> None:
-        """Closes what was opened; the versions that served before serve on (contract R11)."""
-        for version in opened:
-            self._models.refuse(name, version.number, reason)
-            self._release(version)
-
-    # Threads, turns, ends.
-
     async def _scan(self) -> Catalog:
-        return await self._look(self._catalog_of, self._options.model_repositories)
-
-    async def _look(self, work: Callable[..., A], *arguments: Any) -> A:
-        return await self._on(self._lookers, work, *arguments)
-
-    async def _on(self, pool: ThreadPoolExecutor, work: Callable[..., A], *arguments: Any) -> A:
-        return await self._loop.run_in_executor(pool, partial(work, *arguments))
-
-    @asynccontextmanager
-    async def _turn(self, name: str, asker: str | None) -> AsyncIterator[None]:
-        """One after the other for one model, in the order asked; different models at once (contract R17). Raises
-        Unavailable where the asker's own load would wait for itself."""
-        if not asker:
-            async with self._in_line(name):
-                yield
-            return
-        if name == asker or self._waits(name, asker):
-            raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
-        awaited = self._awaited.setdefault(asker, Counter())
-        awaited[name] += 1
-        try:
-            with self._slots.lent():
-                async with self._in_line(name):
-                    yield
-        finally:
-            awaited[name] -= 1
-
-    def _waits(self, model: str, other: str) -> bool:
-        """Whether the load of a model waits for the other one, by whatever way."""
-        return any(
-            count and (name == other or self._waits(name, other))
-            for name, count in self._awaited.get(model, Counter()).items()
-        )
-
-    @asynccontextmanager
-    async def _in_line(self, name: str) -> AsyncIterator[None]:
-        before, mine = self._turns.get(name), self._loop.create_future()
-        self._turns[name] = mine
-        try:
-            if before is not None:
-                await asyncio.wait([before])
-            yield
-        finally:
-            mine.set_result(None)
-            if self._turns[name] is mine:
-                del self._turns[name]
-
-    def _close(self, version: ModelVersion) -> None:
-        """Nobody holds the version any more."""
-        version.close()
-        log.info("successfully unloaded '%s' version %d", version.name, version.number)
-        self._release(version.loaded)
-
-    def _release(self, loaded: LoadedVersion) -> None:
-        """Closes an opened version on a thread."""
-        if loaded.turns is not None:
-            loaded.turns.retire()
-        closing = self._loop.create_task(self._give_back(loaded))
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
-
-    async def _give_back(self, loaded: LoadedVersion) -> None:
-        """The files that came for it go with the last that used them."""
-        await self._on(self._closers, loaded.close)
-        if loaded.turns is not None:
-            loaded.turns.close()
-        upload = self._uploads.pop(loaded, None)
-        if upload is not None and upload.let_go():
-            await self._remove(upload)
-
-    async def _receive(self, query: LoadModel) -> Upload:
-        """The files of a load in a directory of their own (contract H114)."""
-        if query.config is None:
-            raise Invalid("Load parameter 'config' must be specified for model file override")
-        upload = await self._look(Upload, query.model, query.files)
-        self._living.add(upload)
-        return upload
-
-    async def _remove(self, upload: Upload) -> None:
-        """Unless `abandon` did."""
-        if upload in self._living:
-            await self._look(upload.remove)
-            self._living.discard(upload)
+        return await self._threads.look(self._catalog_of, self._options.model_repositories)
 
 
 def _check_name(name: str) -> None:

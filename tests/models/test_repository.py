@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import Invalid
-from halimede.models.repository import FoundModel, fingerprint, scan, version_names
+from halimede.models.repository import FoundModel, fingerprint, look, scan, version_names
 from tests.models.fakes import repository
 
 
@@ -87,3 +87,34 @@ def test_fingerprint_follows_links_and_not_in_circles(tmp_path: Path) -> None:
     before = fingerprint(tmp_path / "m")
     (tmp_path / "elsewhere" / "weights").touch()
     assert {name for name, _ in set(fingerprint(tmp_path / "m")).difference(before)} == {"1/data/weights"}
+
+
+def test_scan_keeps_the_same_name_apart_where_repositories_are_namespaces(tmp_path: Path) -> None:
+    """Contract R20."""
+    for where in ("one", "two"):
+        repository(tmp_path / where, {"both": "", where: ""})
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    catalog = scan([one, two], namespaces=True)
+    assert sorted(catalog.models) == [f"{one}::both", f"{one}::one", f"{two}::both", f"{two}::two"]
+    assert catalog.duplicates == ()
+    assert [found.folder.parent for found in catalog.named("both")] == [tmp_path / "one", tmp_path / "two"]
+    assert [found.key for found in catalog.named("two")] == [f"{two}::two"]
+    assert catalog.named("nope") == []
+
+
+def test_links_that_lead_to_themselves_are_nothing(tmp_path: Path) -> None:
+    repository(tmp_path, {"m": ""})
+    for link in (tmp_path / "loop", tmp_path / "m" / "1" / "loop"):
+        link.symlink_to(link)
+    assert list(scan([str(tmp_path)]).models) == ["m"]
+    assert [name for name, _ in fingerprint(tmp_path / "m")] == ["1", "config.pbtxt"]
+
+
+def test_look_tells_when_a_file_came_whatever_its_own_time(tmp_path: Path) -> None:
+    """`cp -p` keeps the time of writing, not that of the copy (contract D17)."""
+    repository(tmp_path, {"m": ""})
+    old, before = tmp_path / "m" / "1" / "old", look(tmp_path / "m").changed_at
+    old.touch()
+    os.utime(old, (1, 1))
+    assert look(tmp_path / "m").changed_at >= before
+    assert dict(fingerprint(tmp_path / "m"))["1/old"] == (10**9, 0)

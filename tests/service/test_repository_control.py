@@ -21,6 +21,7 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.service.engine import Engine, EngineLoop
+from halimede.service.load_threads import CLOSING_THREADS
 from halimede.service.port import (
     EnginePort,
     IndexEntry,
@@ -32,7 +33,7 @@ from halimede.service.port import (
     ServerReady,
     UnloadModel,
 )
-from halimede.service.repository_control import CLOSING_THREADS, RepositoryControl
+from halimede.service.repository_control import RepositoryControl
 from halimede.service.statistics import Statistics
 from tests.fakes import SerializingPort
 from tests.models.fakes import FakeBackend, FakeModel

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""Writes a copy of a model whose files are encrypted for the agent `decrypt`, which its configuration then names.
+
+    encrypt.py MODEL TARGET KEY_FILE
+
+KEY_FILE is made where there is none. The configuration and the names of files stay readable: the server must know who
+decrypts. TARGET/config.pbtxt names the key file as it is given here.
+"""
+
+import base64
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agents.decrypt.agent import PIECE_BYTES, PREFIX_BYTES, SUFFIX, nonce
+
+CONFIG = "config.pbtxt"
+
+
+def encrypt_model(model: Path, target: Path, key_file: Path) -> None:
+    key = AESGCM(_key(key_file))
+    for folder, _, files in os.walk(model):
+        here = Path(folder).relative_to(model)
+        (target / here).mkdir(parents=True, exist_ok=True)
+        for name in files:
+            if (here / name).as_posix() == CONFIG:
+                continue
+            path = here / name
+            with (model / path).open("rb") as content, (target / here / f"{name}{SUFFIX}").open("wb") as out:
+                for piece in encrypted(key, content, path.as_posix()):
+                    out.write(piece)
+    config = (model / CONFIG).read_text(encoding="utf-8") if (model / CONFIG).is_file() else ""
+    agent = f'agents [ {{ name: "decrypt" parameters {{ key: "key_file" value: "{key_file}" }} }} ]'
+    (target / CONFIG).write_text(f"{config}\nmodel_repository_agents {{ {agent} }}\n", encoding="utf-8")
+
+
+def encrypted(key: AESGCM, content: IO[bytes], name: str) -> Iterator[bytes]:
+    prefix = secrets.token_bytes(PREFIX_BYTES)
+    yield prefix
+    piece, number, last = content.read(PIECE_BYTES), 0, False
+    while not last:
+        following = content.read(PIECE_BYTES)
+        last = not following
+        yield key.encrypt(nonce(prefix, number, last), piece, name.encode())
+        piece, number = following, number + 1
+
+
+def _key(file: Path) -> bytes:
+    if not file.exists():
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(base64.b64encode(secrets.token_bytes(32)))
+    return base64.b64decode(file.read_bytes(), validate=True)
+
+
+if __name__ == "__main__":
+    encrypt_model(*map(Path, sys.argv[1:4]))

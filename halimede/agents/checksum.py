@@ -1,0 +1,45 @@
+"""The built-in agent `checksum` (contract R23): a model is loaded only if its files are those that were meant.
+
+    model_repository_agents { agents [ { name: "checksum"
+      parameters { key: "MD5:1/model.onnx" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
+
+The key names the digest and the file below the model's folder. MD5 as in Triton; it shows accidents, and not an attack,
+so SHA256 and SHA512 are there too.
+"""
+
+import hashlib
+from pathlib import Path
+
+from halimede.agents.api import RepositoryAgent
+from halimede.errors import Internal, Invalid
+
+_DIGESTS = {"MD5": "md5", "SHA256": "sha256", "SHA512": "sha512"}
+
+
+class ChecksumAgent(RepositoryAgent):
+    def load(self) -> None:
+        """Raises Invalid for a file that is another one, Internal for one that cannot be read."""
+        for key, expected in sorted(self.model.parameters.items()):
+            kind, separator, path = key.partition(":")
+            if not separator or kind not in _DIGESTS:
+                raise Invalid(
+                    f"Unsupported checksum parameter '{key}' for model '{self.model.name}', expected one of "
+                    f"{', '.join(f'{name}:<file>' for name in _DIGESTS)}"
+                )
+            self._check(kind, path, expected)
+
+    def _check(self, kind: str, path: str, expected: str) -> None:
+        file = self.model.folder / path
+        if not file.resolve().is_relative_to(self.model.folder.resolve()):
+            raise Invalid(f"file '{path}' of a checksum is outside model directory '{self.model.folder}'")
+        found = _digest(kind, file)
+        if found != expected.strip().lower():
+            raise Invalid(f"Mismatched {kind} hash for file {path}, expect: {expected}, got: {found}")
+
+
+def _digest(kind: str, file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, _DIGESTS[kind]).hexdigest()
+    except OSError as error:
+        raise Internal(f"failed to open file for read {file}: {error.strerror}") from error

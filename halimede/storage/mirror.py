@@ -1,0 +1,284 @@
+"""A copy of a repository in cloud storage, model by model, in a folder of this machine.
+
+A model's folder there is a link to the state that was fetched last, so that it changes at once and never by halves.
+What has not changed since is not fetched again. Threads that may wait; a mirror is locked for each model.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, as_completed, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
+from halimede.platform.scratch import remove_tree
+from halimede.platform.threads import pool
+from halimede.storage.stores import Object
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 16 << 20
+"""What one request brings: it must do so in `stores.REQUEST_SECONDS`."""
+FILES_AT_ONCE = 8
+"""Of all models of a repository: each has a piece in memory."""
+TELL_SECONDS = 5.0
+"""How often a long fetch says how far it is."""
+LISTED_SECONDS = 0.5
+"""How long a listing of all models counts: for one round of looks."""
+OUTAGE_SECONDS = 15.0
+"""How long a storage that could not be listed is not asked again by those who can do without."""
+
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+
+Fingerprint = tuple[tuple[str, tuple[int, int]], ...]
+
+
+class Storage(Protocol):
+    """`stores.Store`."""
+
+    def folders(self, prefix: str) -> list[str]: ...
+    def objects(self, prefix: str) -> list[Object]: ...
+    def read(self, wanted: Object, start: int, end: int) -> Any: ...
+
+
+@dataclass(slots=True)
+class _State:
+    """What is there of a model: its objects by path, and the folder of the state."""
+
+    objects: dict[str, Object] = field(default_factory=dict)
+    folder: Path | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Mirror:
+    """`url` is the repository, `prefix` its path in the storage; the copy lies in `root`. `ending` says that nobody
+    waits for a fetch any more."""
+
+    def __init__(
+        self,
+        url: str,
+        prefix: str,
+        storage: Storage,
+        root: Path,
+        ending: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url
+        self._prefix = prefix
+        self._storage = storage
+        self._root = root
+        self._ending = ending
+        self._clock = clock
+        self._pool = pool(FILES_AT_ONCE, "fetch")
+        self._states: dict[str, _State] = {}
+        self._lock = threading.Lock()
+        self._names: list[str] | None = None
+        self._failed: tuple[float, Error] | None = None
+        self._listed: dict[str, list[Object]] = {}
+        self._listed_until = clock()
+        self._digests = False
+        """Whether an etag of this storage was seen to be the MD5 digest of its object."""
+
+    def close(self) -> None:
+        """Nothing more is fetched. Does not wait."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def folder_of(self, name: str) -> Path:
+        return self._root / name
+
+    def names(self) -> list[str]:
+        """The models: the folders of the repository. While the storage does not answer, those that were there last.
+        Raises Error where none were ever seen."""
+        if self._failed is not None and self._clock() < self._failed[0]:
+            return self._known(self._failed[1])
+        try:
+            names = [name for name in self._storage.folders(self._prefix) if _is_name(name)]
+        except Error as error:
+            self._failed = (self._clock() + OUTAGE_SECONDS, error)
+            log.warning("model repository '%s' cannot be listed: %s", self.url, error)
+            return self._known(error)
+        self._failed, self._names = None, names
+        return names
+
+    def _known(self, error: Error) -> list[str]:
+        if self._names is None:
+            raise error
+        return self._names
+
+    def look(self, name: str) -> tuple[Fingerprint, int]:
+        """The objects of a model now, with their stamps, and when the latest was written, in ns of the wall clock.
+        While the storage does not answer, what was seen last. Who looks at one model looks at the others next, so all
+        are listed at once."""
+        with self._lock:
+            if self._clock() >= self._listed_until:
+                self._list_all()
+                self._listed_until = self._clock() + LISTED_SECONDS
+            objects = self._listed.get(name, [])
+        listed = tuple(sorted((each.path, (_stamp(each), each.size)) for each in objects))
+        return listed, max((each.modified_ns for each in objects), default=0)
+
+    def _list_all(self) -> None:
+        try:
+            found = self._storage.objects(self._prefix)
+        except Error as error:
+            log.warning("the models of '%s' cannot be looked at: %s", self.url, error)
+            return
+        self._listed = {}
+        for each in found:
+            name, _, path = each.path.partition("/")
+            if path:
+                self._listed.setdefault(name, []).append(replace(each, path=path))
+
+    def fetch(self, name: str) -> None:
+        """Makes the copy of a model as the model is now. Raises Error, and leaves the copy as it was."""
+        state = self._state(name)
+        with state.lock:
+            if self._ending():
+                raise Unavailable("Server exiting")
+            objects = self._objects(name)
+            if not objects:
+                raise NotFound(f"there is no model '{name}' in '{self.url}'")
+            if objects == state.objects and state.folder is not None:
+                return
+            target = self._root / f".{name}.{time.monotonic_ns()}"
+            try:
+                self._fill(name, target, objects, state)
+                self._point(name, target)
+            except OSError as error:
+                remove_tree(target)
+                raise Internal(f"failed to write the copy of '{self.url}/{name}': {error.strerror}") from error
+            except BaseException:
+                remove_tree(target)
+                raise
+            before, state.objects, state.folder = state.folder, objects, target
+            if before is not None:
+                remove_tree(before)
+
+    def _state(self, name: str) -> _State:
+        with self._lock:
+            return self._states.setdefault(name, _State())
+
+    def _objects(self, name: str) -> dict[str, Object]:
+        found = self._storage.objects(f"{self._prefix}/{name}" if self._prefix else name)
+        return {each.path: each for each in found if _is_place(each.path, f"{self.url}/{name}")}
+
+    def _fill(self, name: str, target: Path, objects: dict[str, Object], state: _State) -> None:
+        target.mkdir()
+        parents = {parent.as_posix() for path in objects for parent in PurePosixPath(path).parents}
+        todo: list[Object] = []
+        for path, each in objects.items():
+            place = target / path
+            if path in parents or (each.size == 0 and path.isdecimal()):  # what stands for a folder
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if state.folder is not None and state.objects.get(path) == each and (state.folder / path).is_file():
+                os.link(state.folder / path, place)
+            else:
+                todo.append(each)
+        began = self._clock()
+        self._download(name, target, todo)
+        log.info(
+            "fetched model '%s' from '%s': %d files, %.1f MiB, in %.1f s; %d files were there",
+            *(name, self.url, len(todo), _mebibytes(todo), self._clock() - began, len(objects) - len(todo)),
+        )
+
+    def _download(self, name: str, target: Path, todo: Sequence[Object]) -> None:
+        progress = _Progress(f"'{name}' from '{self.url}'", todo, self._clock)
+        files: dict[Future[bool], Object] = {}
+        try:
+            files = {self._pool.submit(self._download_one, target, each, progress): each for each in todo}
+            suspects = [files[done] for done in as_completed(files) if not done.result()]
+        except (CancelledError, RuntimeError) as error:  # `close` came between
+            raise Unavailable("Server exiting") from error
+        except BaseException:
+            progress.cancelled = True
+            for file in files:
+                file.cancel()
+            wait(files)  # nothing writes there any more
+            raise
+        for each in suspects:
+            self._suspect(each)
+
+    def _download_one(self, target: Path, wanted: Object, progress: "_Progress") -> bool:
+        """Whether the file is what its etag says; where that says nothing, too."""
+        digest, place = hashlib.md5(usedforsecurity=False), target / wanted.path
+        with place.open("wb") as out:
+            for start in range(0, wanted.size, PIECE_BYTES):
+                if progress.cancelled or self._ending():
+                    raise Unavailable("Server exiting")
+                end = min(start + PIECE_BYTES, wanted.size)
+                piece = memoryview(self._storage.read(wanted, start, end))
+                if len(piece) != end - start:
+                    raise Unavailable(
+                        f"'{self.url}' sent {len(piece)} bytes of '{wanted.path}' instead of {end - start}"
+                    )
+                out.write(piece)
+                digest.update(piece)
+                progress.add(len(piece))
+        os.utime(place, ns=(wanted.modified_ns, _stamp(wanted)))
+        said = _MD5.fullmatch(wanted.etag)
+        if said is None:
+            return True
+        self._digests |= digest.hexdigest() == said[1]
+        return digest.hexdigest() == said[1]
+
+    def _suspect(self, wanted: Object) -> None:
+        """Not what its etag says. Where a storage encrypts, none of its etags is a digest; where one was, all are."""
+        if self._digests:
+            raise Unavailable(f"'{self.url}' sent other bytes of '{wanted.path}' than its etag {wanted.etag} is of")
+        log.warning("the etags of '%s' are no digests: only the sizes of its files are checked", self.url)
+
+    def _point(self, name: str, target: Path) -> None:
+        link = self._root / f"{target.name}.link"
+        link.symlink_to(target.name, target_is_directory=True)
+        link.replace(self._root / name)
+
+
+class _Progress:
+    """How far a fetch is; told now and then."""
+
+    def __init__(self, what: str, todo: Sequence[Object], clock: Callable[[], float]) -> None:
+        self.cancelled = False
+        self._what = what
+        self._all = _mebibytes(todo)
+        self._clock = clock
+        self._bytes = 0
+        self._told_at = clock()
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._bytes += count
+            if self._clock() - self._told_at < TELL_SECONDS:
+                return
+            self._told_at = self._clock()
+        log.info("fetching model %s: %.0f of %.0f MiB", self._what, self._bytes / 2**20, self._all)
+
+
+def _mebibytes(objects: Sequence[Object]) -> float:
+    return sum(each.size for each in objects) / 2**20
+
+
+def _stamp(wanted: Object) -> int:
+    """The time of a file's last change; storages tell whole seconds, so the rest tells contents apart."""
+    rest = int.from_bytes(hashlib.blake2b(wanted.etag.encode(), digest_size=8).digest()) % 1_000_000_000
+    return wanted.modified_ns // 1_000_000_000 * 1_000_000_000 + rest
+
+
+def _is_name(name: str) -> bool:
+    return bool(name) and "/" not in name and not name.startswith(".")
+
+
+def _is_place(path: str, where: str) -> bool:
+    """Whether a file can lie there. Raises Invalid for one that would lie outside of the model."""
+    parts = path.split("/")
+    if any(part in ("", ".", "..") for part in parts) or "\0" in path:
+        raise Invalid(f"'{where}' has an object '{path}', which is no place within a model")
+    return True

@@ -1,0 +1,131 @@
+"""The repositories of a server that lie in cloud storage: each opened at first need, its copy gone with the process.
+
+Any thread; blocks. Importing the storage library takes a while, and it may not be installed: only who has such a
+repository pays.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from halimede.errors import Error, Unavailable
+from halimede.platform.scratch import Scratch, remove_leftovers
+from halimede.storage.credentials import MOUNTS, credentials_of
+from halimede.storage.locations import Location, is_remote, location_of
+from halimede.storage.mirror import Fingerprint, Mirror, Storage
+
+PREFIX = "halimede-cloud-"
+_EXTRA = "cloud"
+
+OpenStorage = Callable[[Location, Mapping[str, str]], Storage]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """A model of a repository in cloud storage."""
+
+    mirror: Mirror
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its copy is, once it was fetched."""
+        return self.mirror.folder_of(self.name)
+
+    def fetch(self) -> None:
+        """Raises Error."""
+        self.mirror.fetch(self.name)
+
+    def look(self) -> tuple[Fingerprint, int]:
+        return self.mirror.look(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenRepository:
+    """Stands for the models of a repository that could not be listed yet, so that the index tells why."""
+
+    error: Error
+    folder: Path = Path("/nonexistent")
+
+    def fetch(self) -> None:
+        raise self.error
+
+    def look(self) -> tuple[Fingerprint, int]:
+        return (("", (0, 0)),), 0
+
+
+class RemoteRepositories:
+    """`environment` has credentials and folders; `ending` says that the server ends; `open_storage` opens a bucket."""
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        ending: Callable[[], bool] = lambda: False,
+        open_storage: OpenStorage | None = None,
+    ) -> None:
+        self._environment = environment
+        self._ending = ending
+        self._open_storage = open_storage or _open_storage
+        self._lock = threading.Lock()
+        self._mirrors: dict[str, Mirror] = {}
+        self._folders: list[Scratch] = []
+        self._closed = False
+
+    def models(self, url: str) -> dict[str, RemoteModel | BrokenRepository] | None:
+        """By name; None for a repository of this machine. One that cannot be listed, and never could, is a broken model
+        of its own name."""
+        if not is_remote(url):
+            return None
+        try:
+            mirror = self._mirror(url)
+            return {name: RemoteModel(mirror, name) for name in mirror.names()}
+        except Error as error:
+            return {url: BrokenRepository(error)}
+
+    def _mirror(self, url: str) -> Mirror:
+        with self._lock:
+            if url not in self._mirrors:
+                location = location_of(url)
+                storage = self._open_storage(location, credentials_of(location, self._environment))
+                root = self._folder(location)
+                self._mirrors[url] = Mirror(url, location.prefix, storage, root, self._is_over)
+            return self._mirrors[url]
+
+    def _is_over(self) -> bool:
+        return self._closed or self._ending()
+
+    def _folder(self, location: Location) -> Path:
+        given = self._environment.get(MOUNTS[location.scheme])
+        parent = Path(given) if given else None
+        try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(PREFIX, parent)
+            self._folders.append(Scratch(PREFIX, parent))
+        except OSError as error:
+            raise Unavailable(f"no copy of '{location.url}' can be kept: {error}") from error
+        return self._folders[-1].path
+
+    def close(self) -> None:
+        """Ends what is being fetched, and removes the copies. May block; to be called twice is fine."""
+        self._closed = True
+        for mirror in self._mirrors.values():
+            mirror.close()
+        while self._folders:
+            self._folders.pop().remove()
+
+
+def _open_storage(location: Location, credentials: Mapping[str, str]) -> Storage:
+    try:
+        module = import_module("halimede.storage.stores")
+    except ImportError as error:
+        if (error.name or "").startswith("halimede"):
+            raise
+        raise Unavailable(
+            f"model repository '{location.url}' cannot be used ({error}); what it needs is installed by: "
+            f"pip install 'halimede[{_EXTRA}]'"
+        ) from error
+    return cast(Storage, module.Store(location, credentials))

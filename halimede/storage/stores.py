@@ -1,0 +1,140 @@
+"""Objects in S3, Google Cloud Storage and Azure Blob Storage: what there is, and their bytes.
+
+The only module that knows the library (`obstore`). Its calls block, with the interpreter free for others; any thread.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import obstore
+from obstore import exceptions
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from halimede.errors import Error, Internal, NotFound, Unavailable
+from halimede.storage.locations import AZURE, S3, Location
+
+REQUEST_SECONDS = 60
+"""For one request with its answer: a piece of a file."""
+CONNECT_SECONDS = 5
+RETRIES = 3
+RETRY_SECONDS = 15
+_TEXT = 300
+_KEYS = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
+"""Settings of S3 that say who one is, and what a provider of credentials calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of a storage. `path` is relative to the folder that was listed; `etag` changes with its content;
+    `modified_ns` of the wall clock of the storage."""
+
+    path: str
+    key: str
+    size: int
+    etag: str
+    modified_ns: int
+
+
+class Store:
+    """One bucket. Raises Unavailable where the storage does not answer as it should, NotFound, Internal."""
+
+    def __init__(self, location: Location, credentials: Mapping[str, str]) -> None:
+        self._location = location
+        with self._explained("open"):
+            self._store = _open(location, credentials)
+
+    def folders(self, prefix: str) -> list[str]:
+        """The names of what looks like folders directly below a path."""
+        with self._explained("list"):
+            found = obstore.list_with_delimiter(self._store, prefix=prefix or None)
+        start = len(prefix) + 1 if prefix else 0
+        return [str(path)[start:] for path in found["common_prefixes"]]
+
+    def objects(self, prefix: str) -> list[Object]:
+        """All objects below a path."""
+        with self._explained("list"):
+            found = [meta for chunk in obstore.list(self._store, prefix=prefix or None) for meta in chunk]
+        start = len(prefix) + 1 if prefix else 0
+        return [_object(meta, start) for meta in found if len(meta["path"]) > start]
+
+    def read(self, wanted: Object, start: int, end: int) -> Any:
+        """Bytes of an object, as a buffer; fails where the object is another one meanwhile."""
+        options: Any = {"range": (start, end)}
+        if wanted.etag:
+            options["if_match"] = wanted.etag
+        with self._explained("read", wanted.path):
+            return obstore.get(self._store, wanted.key, options=options).bytes()
+
+    @contextmanager
+    def _explained(self, what: str, path: str = "") -> Iterator[None]:
+        """Errors of the library, which knows several pages of each, in one line."""
+        place = f"{self._location.url}, {path}" if path else self._location.url
+        try:
+            yield
+        except exceptions.PreconditionError as error:
+            raise Unavailable(f"'{place}' changed while it was read") from error
+        except (FileNotFoundError, exceptions.NotFoundError) as error:
+            raise NotFound(f"failed to {what} '{place}': not found") from error
+        except exceptions.BaseError as error:
+            raise Unavailable(f"failed to {what} '{place}': {_line(error)}") from error
+        except Error:
+            raise
+        except Exception as error:
+            raise Internal(f"failed to {what} '{place}': {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    text = str(error).split("\n\n")[0].split("Debug source")[0]
+    return " ".join(text.split())[:_TEXT] or type(error).__name__
+
+
+def _object(meta: Any, start: int) -> Object:
+    modified = meta["last_modified"]
+    nanoseconds = int(modified.timestamp()) * 1_000_000_000
+    return Object(meta["path"][start:], meta["path"], meta["size"], meta["e_tag"] or "", nanoseconds)
+
+
+def _base_url(key_file: str) -> str:
+    """Where the key file of a service account says that the storage is; empty for the usual place."""
+    try:
+        return str(json.loads(Path(key_file).read_bytes()).get("gcs_base_url", "")) if key_file else ""
+    except (OSError, ValueError, AttributeError):
+        return ""  # the library says what is wrong with it
+
+
+def _open(location: Location, credentials: Mapping[str, str]) -> Any:
+    client: dict[str, Any] = {
+        "timeout": timedelta(seconds=REQUEST_SECONDS),
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+    }
+    settings: dict[str, Any] = dict(credentials)
+    retries: dict[str, Any] = {
+        "max_retries": RETRIES,
+        "retry_timeout": timedelta(seconds=RETRY_SECONDS),
+        "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2},
+    }
+    more: dict[str, Any] = {"client_options": client, "retry_config": retries}
+    make: Any
+    if location.scheme == S3:
+        if location.endpoint:
+            client["allow_http"] = location.endpoint.startswith("http://")
+            settings.setdefault("region", "us-east-1")
+            settings["endpoint"] = location.endpoint
+        keys = {name: settings.pop(setting) for setting, name in _KEYS.items() if setting in settings}
+        if keys:
+            # As settings they would be mixed with what the library finds in the environment, such as a token.
+            more["credential_provider"] = lambda: {**keys, "expires_at": None}
+        make = S3Store
+    elif location.scheme == AZURE:
+        settings["account_name"] = location.account
+        client["allow_http"] = settings.get("endpoint", "").startswith("http://")
+        make = AzureStore
+    else:
+        client["allow_http"] = _base_url(settings.get("service_account", "")).startswith("http://")
+        make = GCSStore
+    return make(location.bucket, config=settings, **more)

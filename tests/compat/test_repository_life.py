@@ -1,0 +1,311 @@
+"""Repositories that change under a server: what is copied slowly, vanishes, is broken, or asked for by many at once."""
+
+import json
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.compat.serving import Serving, write_model, write_slow_model
+
+SETTLE = 0.6
+
+_COUNTED = """from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.note("+ " + args["model_instance_name"])
+
+    def finalize(self):
+        self.note("- one")
+
+    def note(self, line):
+        with Path({log!r}).open("a") as file:
+            file.write(line + chr(10))
+
+    def execute(self, requests):
+        return [
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor("OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy())]
+            )
+            for request in requests
+        ]
+"""
+_STARTS = """import time
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        Path({mark!r}).touch()
+        time.sleep(1)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+def post(serving: Serving, path: str, body: str = "") -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://{serving.http_url}{path}", body.encode(), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text, status = answer.read(), int(answer.status)
+    except urllib.error.HTTPError as error:
+        text, status = error.read(), error.code
+    return status, json.loads(text) if text else None
+
+
+def load(serving: Serving, model: str, verb: str = "load") -> tuple[int, Any]:
+    return post(serving, f"/v2/repository/models/{model}/{verb}")
+
+
+def states(serving: Serving) -> dict[str, str]:
+    """Of each model, of its last version."""
+    _, index = post(serving, "/v2/repository/index")
+    return {entry["name"]: entry.get("reason") or entry.get("state", "") for entry in index}
+
+
+def infer(serving: Serving, model: str) -> int:
+    tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7]}
+    status, answer = post(serving, f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}))
+    assert status != 200 or answer["outputs"][0]["data"] == [7]
+    return status
+
+
+@pytest.fixture(scope="module")
+def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Path]]:
+    """A server that follows its repository, with the identity model `steady`."""
+    folder = tmp_path_factory.mktemp("polled")
+    write_model(folder / "models", "steady", "INT32")
+    flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--settle-secs={SETTLE}")
+    with Serving(folder / "models", folder / "server.log", *flags) as serving:
+        yield serving.wait_until_live(), folder / "models"
+        assert serving.stop() == 0, serving.log_text()[-3000:]
+        assert "Traceback" not in serving.log_text()
+
+
+@pytest.mark.rows("D17", "R9")
+def test_model_that_is_copied_slowly_is_loaded_when_it_is_all_there(polled: tuple[Serving, Path]) -> None:
+    serving, models = polled
+    version = write_model(models, "copied", "INT32", backend="python")
+    seen: Counter[str] = Counter()
+    text = (_COUNTED.format(log=str(models.parent / "copied.log")) + "\n" * 40).encode()
+    for part in range(10):  # half a file is a syntax error, or lacks its class
+        with (version / "model.py").open("ab") as file:
+            file.write(text[part * len(text) // 10 : (part + 1) * len(text) // 10])
+        until = time.monotonic() + SETTLE / 2
+        while time.monotonic() < until:
+            seen[states(serving).get("copied", "")] += 1
+            time.sleep(0.05)
+    assert set(seen) == {""}, f"it was touched before it was all there: {seen}"
+    serving.until(lambda: states(serving)["copied"] == "READY", "did not load what was copied")
+    assert infer(serving, "copied") == 200
+
+
+@pytest.mark.rows("D17")
+def test_folder_that_vanishes_while_it_is_loaded_is_not_served(polled: tuple[Serving, Path]) -> None:
+    serving, models = polled
+    version = write_model(models, "vanishing", "INT32", backend="python")
+    begun = models.parent / "begun"
+    (version / "model.py").write_text(_STARTS.format(mark=str(begun)))
+    serving.until(begun.exists, "did not begin to load")
+    assert states(serving)["vanishing"] == "LOADING"
+    shutil.rmtree(models / "vanishing")
+    serving.until(lambda: "vanishing" not in states(serving), "kept what is gone")
+    assert "changed while it was loaded" in serving.log_text()
+    assert infer(serving, "vanishing") == 404
+    assert infer(serving, "steady") == 200
+
+
+@pytest.mark.rows("D17", "R9")
+def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Path]) -> None:
+    """A configuration that is a directory, one that is binary, a link to nothing, a link in a circle, no version."""
+    serving, models = polled
+    for name in ("unreadable", "binary", "lost", "circle", "empty", "fine"):
+        write_model(models, name, "INT32")
+    (models / "unreadable" / "config.pbtxt").unlink()
+    (models / "unreadable" / "config.pbtxt").mkdir()
+    (models / "binary" / "config.pbtxt").write_bytes(bytes(range(256)) * 100)
+    (models / "lost" / "config.pbtxt").unlink()
+    (models / "lost" / "config.pbtxt").symlink_to(models / "nothing")
+    (models / "circle" / "1" / "round").symlink_to(models / "circle")
+    (models / "empty" / "1").rmdir()
+    (models / "loop").symlink_to(models / "loop")
+    serving.until(lambda: states(serving).get("fine") == "READY", "stopped at a broken model")
+    wanted = {"circle": "READY", "steady": "READY"}
+    serving.until(lambda: wanted.items() <= states(serving).items(), "does not serve what is well")
+    found = states(serving)
+    assert "failed to open text file for read" in found["unreadable"]
+    assert "failed to read text proto from" in found["binary"]
+    assert "at least one version must be available" in found["empty"]
+    assert found["lost"] not in ("", "READY")
+    for name in ("unreadable", "binary", "lost", "circle", "empty", "fine"):
+        shutil.rmtree(models / name)
+    (models / "loop").unlink()
+    serving.until(lambda: not {"binary", "fine", "circle"} & set(states(serving)), "kept what is gone")
+
+
+@pytest.mark.rows("R9")
+def test_link_that_is_turned_serves_without_a_gap(polled: tuple[Serving, Path]) -> None:
+    serving, models = polled
+    releases = models.parent / "releases"
+    for number, size in ((1, 0), (2, 5)):
+        write_model(releases / str(number), "linked", "INT32", max_batch_size=size)
+    (models / "linked").symlink_to(releases / "1" / "linked")
+    serving.until(lambda: states(serving).get("linked") == "READY", "did not follow the link")
+    (models / ".next").symlink_to(releases / "2" / "linked")
+    (models / ".next").replace(models / "linked")
+    answers: Counter[int] = Counter()
+    limit = time.monotonic() + 10
+    while 400 not in answers and time.monotonic() < limit:  # 400: the new one batches and wants another shape
+        answers[infer(serving, "linked")] += 1
+        time.sleep(0.01)
+    assert set(answers) == {200, 400}, answers
+
+
+@pytest.fixture(scope="module")
+def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Path]]:
+    """A server that loads what it is told to; nothing at first."""
+    folder = tmp_path_factory.mktemp("explicit")
+    (folder / "models").mkdir()
+    with Serving(folder / "models", folder / "server.log", "--model-control-mode=explicit") as serving:
+        yield serving.wait_until_live(), folder / "models"
+        assert serving.stop() == 0, serving.log_text()[-3000:]
+        assert "Traceback" not in serving.log_text()
+
+
+@pytest.mark.rows("R17")
+def test_one_model_is_loaded_and_unloaded_by_many_at_once(explicit: tuple[Serving, Path]) -> None:
+    serving, models = explicit
+    write_model(models, "wanted", "INT32")
+    answers: list[tuple[int, Any]] = []
+
+    def ask(verbs: tuple[str, ...]) -> None:
+        answers.extend(load(serving, "wanted", verb) for verb in verbs)
+
+    orders = [("load", "unload"), ("unload", "load")] * 10
+    threads = [threading.Thread(target=ask, args=(order * 5,)) for order in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert Counter(status for status, _ in answers) == {200: 200}
+    assert load(serving, "wanted") == (200, None)
+    assert infer(serving, "wanted") == 200
+
+
+@pytest.mark.rows("R13")
+def test_change_of_instances_initializes_no_other(explicit: tuple[Serving, Path]) -> None:
+    serving, models = explicit
+    log = models.parent / "instances.log"
+    version = write_model(models, "grows", "INT32", backend="python")
+    (version / "model.py").write_text(_COUNTED.format(log=str(log)))
+    config = models / "grows" / "config.pbtxt"
+    text = config.read_text()
+
+    def after(count: int) -> list[str]:
+        config.write_text(text.replace("{ kind: KIND_CPU }", f"{{ kind: KIND_CPU count: {count} }}"))
+        assert load(serving, "grows") == (200, None)
+        assert infer(serving, "grows") == 200
+        return sorted(log.read_text().splitlines())
+
+    assert after(1) == ["+ grows_0_0"]
+    assert after(3) == ["+ grows_0_0", "+ grows_0_1", "+ grows_0_2"]
+    after(1)
+    serving.until(lambda: log.read_text().count("- one") == 2, "did not close two instances")
+    assert log.read_text().count("+") == 3
+
+
+@pytest.mark.rows("R14")
+def test_request_that_runs_ends_after_its_model_is_unloaded(explicit: tuple[Serving, Path]) -> None:
+    serving, models = explicit
+    write_slow_model(models, "slow")
+    assert load(serving, "slow") == (200, None)
+    status: list[int] = []
+    asking = threading.Thread(target=lambda: status.append(infer(serving, "slow")))
+    asking.start()
+    time.sleep(0.3)
+    assert load(serving, "slow", "unload") == (200, None)
+    assert states(serving)["slow"] == "UNLOADING"
+    assert infer(serving, "slow") == 404
+    asking.join(30)
+    assert status == [200]
+    serving.until(lambda: states(serving)["slow"] == "unloaded", "did not end the model")
+
+
+@pytest.mark.rows("R27")
+def test_labels_outside_of_the_model_are_refused(explicit: tuple[Serving, Path]) -> None:
+    serving, models = explicit
+    write_model(models, "labelled", "INT32")
+    (models / "labels").write_text("one\n")
+    config = models / "labelled" / "config.pbtxt"
+    config.write_text(config.read_text().replace("output [ {", 'output [ { label_filename: "../labels"'))
+    status, answer = load(serving, "labelled")
+    text = f"'{models}/labelled/../labels' for output 'OUTPUT0' in model 'labelled' is outside model directory"
+    assert (status, f"label file path {text}" in answer["error"]) == (400, True), answer
+
+
+@pytest.mark.rows("R19", "R4")
+def test_files_are_found_by_the_names_that_they_have_by_default(explicit: tuple[Serving, Path]) -> None:
+    serving, models = explicit
+    version = write_model(models, "python", "INT32", backend="python")
+    (version / "other.py").write_text(_COUNTED.format(log=str(models.parent / "names.log")))
+    status, answer = load(serving, "python")
+    assert status == 400
+    assert answer["error"].startswith("load failed for model 'python': version 1 is at UNAVAILABLE state: ")
+    (version / "other.py").rename(version / "model.py")
+    assert load(serving, "python") == (200, None)
+    (version / "model.py").rename(version / "third.py")
+    config = models / "python" / "config.pbtxt"
+    config.write_text(config.read_text() + 'default_model_filename: "third.py"\n')
+    assert load(serving, "python") == (200, None)
+    assert infer(serving, "python") == 200
+
+
+@pytest.mark.rows("C18")
+def test_model_that_fails_now_and_then_is_tried_again(tmp_path: Path) -> None:
+    version = write_model(tmp_path / "models", "flaky", "INT32", backend="python")
+    tries = tmp_path / "tries"
+    (version / "model.py").write_text(
+        "from pathlib import Path\n"
+        "class TritonPythonModel:\n"
+        "    def initialize(self, args):\n"
+        f"        tries = Path({str(tries)!r})\n"
+        "        tries.write_text((tries.read_text() if tries.exists() else '') + 'x')\n"
+        "        assert len(tries.read_text()) == 3\n"
+        "    def execute(self, requests):\n"
+        "        return []\n"
+    )
+    with Serving(tmp_path / "models", tmp_path / "log", "--model-load-retry-count=2") as serving:
+        assert states(serving.wait_until_live())["flaky"] == "READY"
+        assert tries.read_text() == "xxx"
+
+
+@pytest.mark.rows("R8")
+def test_without_control_all_models_are_there_and_none_comes_or_goes(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for name in ("one", "two"):
+        write_model(models, name, "INT32")
+    with Serving(models, tmp_path / "server.log") as serving:
+        serving.wait_until_live()
+        assert states(serving) == {"one": "READY", "two": "READY"}
+        write_model(models, "late", "INT32")
+        for name, verb in product(("one", "late"), ("load", "unload")):
+            status, answer = load(serving, name, verb)
+            assert (status, answer["error"]) == (
+                503,
+                "explicit model load / unload is not allowed if polling is enabled",
+            )
+        assert [infer(serving, name) for name in ("one", "two", "late")] == [200, 200, 404]
+        assert serving.stop() == 0

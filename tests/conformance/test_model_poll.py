@@ -1,0 +1,279 @@
+"""Models that follow their repositories (poll mode), beside the real server: R1 to R9, R12, R13, C14, C16; and models
+of one name in two repositories: R20, C19.
+
+One story on the same two repositories, which both servers poll each second: what is done to them, and what both answer.
+"""
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import rawhttp, servers, transcript
+from tests.conformance.case import Case, encoded, get, grpc, http, infer, one, post
+from tests.conformance.runner import Pair, Result, compare
+
+_FLAGS = ("--model-control-mode=poll", "--repository-poll-secs=1", "--model-config-name=big")
+_OURS_ONLY = ("--settle-secs=0.2",)
+_TENSORS = "".join(
+    f'{put} {{ name: "{put.upper()}0" data_type: TYPE_INT32 dims: [ -1 ] }}\n' for put in ("input", "output")
+)
+_READY = '"name":"{}","version":"{}","state":"READY"'
+_UNLOADED = '"name":"{}","version":"{}","state":"UNAVAILABLE","reason":"unloaded"'
+
+
+def config(size: int = 0, count: int = 1, policy: str = "", name: str = "", backend: str = "identity") -> str:
+    return (
+        f'backend: "{backend}"\n{f"name: {json.dumps(name)}" if name else ""}\nmax_batch_size: {size}\n{_TENSORS}'
+        f"instance_group {{ kind: KIND_CPU count: {count} }}\n{f'version_policy {{ {policy} }}' if policy else ''}\n"
+    )
+
+
+Change = Callable[[Path], None]
+
+
+def write(model: str, text: str, *folders: str, where: str = "a") -> Change:
+    """A configuration, and folders of the model; what else there is stays."""
+
+    def change(root: Path) -> None:
+        folder = root / where / model
+        for name in folders:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        # The real server looks at the latest time only: that must be later than before.
+        later = max(entry.stat().st_mtime for entry in (root / "a").rglob("*")) + 10
+        (folder / "config.pbtxt").write_text(text)
+        os.utime(folder / "config.pbtxt", (later, later))
+
+    return change
+
+
+def remove(path: str) -> Change:
+    return lambda root: shutil.rmtree(root / path)
+
+
+def both(*changes: Change) -> Change:
+    def change(root: Path) -> None:
+        for each in changes:
+            each(root)
+
+    return change
+
+
+@dataclass(frozen=True, slots=True)
+class StepOf:
+    case: Case
+    change: Change = lambda root: None
+
+
+def index(name: str, rows: str, change: Change = lambda root: None, until: str | None = None) -> StepOf:
+    return StepOf(http(f"index {name}", f"H110 {rows}", post("/v2/repository/index", b""), until=until), change)
+
+
+def then(
+    name: str, path: str, rows: str, change: Change = lambda root: None, until: str | None = None, masks: str = ""
+) -> StepOf:
+    return StepOf(http(f"{name}, then {path}", rows, get(path), until=until, masks=masks), change)
+
+
+def answers(name: str, model: str, rows: str) -> StepOf:
+    return StepOf(http(f"{name}, {model} answers", rows, infer(model, one("INT32", [1], [7]))))
+
+
+_STATS = "/v2/models/changed/stats"
+_TIMES = "times last-inference length"
+STORY: tuple[StepOf, ...] = (
+    index("start", "R1 R6 R7 C14"),
+    then("start", "/v2/models/odd", "R2 R44"),
+    then("start", "/v2/models/named/config", "R26 C16"),
+    then("start", "/v2/models/plain/config", "R26 C16"),
+    StepOf(http("load", "H117", post("/v2/repository/models/changed/load", b""))),
+    StepOf(http("unload", "H117", post("/v2/repository/models/changed/unload", b""))),
+    answers("before changes", "changed", "R9"),
+    then(
+        "another number of instances", "/v2/models/changed/config", "R9 R13", write("changed", config(count=3)),
+        until='"count":3',
+    ),
+    then("another number of instances", _STATS, "R13", masks=_TIMES, until='"inference_count":1'),
+    then(
+        "one instance again", "/v2/models/changed/config", "R13", write("changed", config(count=1)), until='"count":1,'
+    ),
+    answers("one instance again", "changed", "R13"),
+    then("one instance again", _STATS, "R13", masks=_TIMES, until='"inference_count":2'),
+    then(
+        "a further version", "/v2/models/changed", "R9 R44", write("changed", config(policy="all {}"), "2"),
+        until='"1","2"',
+    ),
+    then("a further version", _STATS, "R13", masks=_TIMES, until='"inference_count":2'),
+    then("the latest version only", "/v2/models/changed", "R12", write("changed", config()), until=r'\["2"\]'),
+    index("the latest version only", "R12", until=_UNLOADED.format("changed", 1)),
+    index(
+        "new, one that cannot be read, one that cannot be loaded",
+        "R7 R9",
+        both(
+            write("unread", "nonsense {"),
+            write("unloadable", config(backend="nope")),
+            write("new", config(), "1"),
+        ),
+        until=_READY.format("new", 1),
+    ),
+    answers("cannot be read", "unread", "R7 R9 R11"),
+    answers("cannot be loaded", "unloadable", "R9 R11"),
+    then(
+        "those that are well again", "/v2/models/unread/config", "R9",
+        both(write("unread", config(5)), write("unloadable", config(6))), until='"max_batch_size":5',
+    ),
+    then("those that are well again", "/v2/models/unloadable/config", "R9", until='"max_batch_size":6'),
+    index("gone", "R9", remove("a/gone"), until=r'(?s)\A(?!.*"gone")'),
+    index("a second one of that name", "R5", write("new", config(), "1", where="b"), until="two or more"),
+    index("one of that name again", "R5 R9", remove("b/new"), until=_READY.format("new", 1)),
+    index(
+        "a version is removed", "R9", both(remove("a/odd/3"), write("odd", config(policy="all {}"))),
+        until=_UNLOADED.format("odd", 3),
+    ),
+    StepOf(grpc("index", "G7 R9", "RepositoryIndex", "")),
+)  # fmt: skip
+
+
+@contextmanager
+def served(root: Path, flags: tuple[str, ...], ours_only: tuple[str, ...] = ()) -> Iterator[Pair]:
+    """Both servers over the repositories `a` and `b`."""
+    more = (f"--model-repository={root / 'b'}", *flags)
+    with ExitStack() as stack:
+        ours = servers.Server("ours", (*servers.our_command(), *more, *ours_only), root / "a", root / "ours.log")
+        real = servers.Server("the real server", (*servers.real_command(), *more), root / "a", root / "real.log")
+        for server in (ours, real):
+            stack.enter_context(server)
+        for server in (ours, real):
+            server.wait()
+        yield Pair(ours, real)
+        real.stop(1)  # it sleeps between two polls
+
+
+@pytest.fixture(scope="module")
+def polled(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pair, Path]]:
+    root = tmp_path_factory.mktemp("poll")
+    for folder in ("a", "b"):
+        (root / folder).mkdir()
+    (root / "a" / "README").write_text("no model")
+    for name in ("changed", "unread", "unloadable", "gone", "plain"):
+        write(name, config(), "1")(root)
+    write("odd", config(policy="all {}"), "1", "3", "01", "foo", "warmup", "configs")(root)
+    write("named", config(3), "1", "configs")(root)
+    (root / "a" / "named" / "configs" / "big.pbtxt").write_text(config(7))
+    with served(root, _FLAGS, _OURS_ONLY) as pair:
+        yield pair, root
+
+
+@pytest.mark.parametrize("step", [pytest.param(s, id=s.case.name, marks=pytest.mark.rows(*s.case.rows)) for s in STORY])
+def test_poll_as_the_real_server(step: StepOf, polled: tuple[Pair, Path], results: list[Result]) -> None:
+    pair, root = polled
+    step.change(root)
+    result = compare(step.case, pair)
+    results.append(result)
+    assert result.ours == result.wanted
+
+
+_TOLD = {
+    "R2": ("ignore version directory '01' which contains leading zeros in its directory name",
+           "ignore version directory 'foo' which fails to convert to integral number"),
+    "R5": ("failed to poll model 'new': not unique across all model repositories",),
+    "R6": ("unexpected directory name 'misnamed' for model 'other', directory name must equal model name",),
+    "R7": ("failed to read text proto from {root}/a/never/config.pbtxt",),
+}  # fmt: skip
+
+
+@pytest.mark.rows(*_TOLD)
+def test_poll_tells_the_log_what_the_real_server_tells(polled: tuple[Pair, Path]) -> None:
+    """After the story. The index of ours has the reasons, too; that of the real server has the names only."""
+    pair, root = polled
+    both(write("misnamed", config(name="other"), "1"), write("never", "nonsense {", "1"))(root)
+    limit = time.monotonic() + 10
+    for server in (pair.ours, pair.real):
+        for text in (text.format(root=root) for texts in _TOLD.values() for text in texts):
+            while text not in server.log.read_text(errors="replace"):
+                assert time.monotonic() < limit, f"{server.name} does not say: {text}"
+                time.sleep(0.05)
+    index = rawhttp.converse(pair.ours.http, (post("/v2/repository/index", b""),))
+    assert "unexpected directory name 'misnamed'" in transcript.of_http(index).text
+
+
+NAMESPACED: tuple[Case, ...] = (
+    http("index of namespaces", "H110 R20 C19", post("/v2/repository/index", b"")),
+    grpc("index of namespaces", "G7 R20", "RepositoryIndex", ""),
+    *(http(f"{name} of two", "R20", get(f"/v2/models/{path}")) for name, path in (
+        ("metadata", "both"), ("version", "both/versions/1"), ("configuration", "both/config"),
+        ("statistics", "both/stats"), ("readiness", "both/ready"),
+    )),
+    http("inference of two", "R20", infer("both", one("INT32", [1], [7])), masks="infer-error-type"),
+    http("inference of one", "R20", infer("first", one("INT32", [1], [7]))),
+    http("version of one that is not there", "R20", get("/v2/models/first/versions/9")),
+    http("metadata of none", "R20", get("/v2/models/nope")),
+    http("readiness of none", "R20", get("/v2/models/nope/ready")),
+    http("inference of none", "R20", infer("nope", one("INT32", [1], [7])), masks="infer-error-type"),
+    http("unload of two", "R20", post("/v2/repository/models/both/unload", b"")),
+    http("index after an unload of two", "R20", post("/v2/repository/index", b""), until='(?s)(both.*unloaded.*){2}'),
+    http("inference of two unloaded", "R20", infer("both", one("INT32", [1], [7])), masks="infer-error-type"),
+    http("load of two", "R20", post("/v2/repository/models/both/load", b"")),
+    http("index after a load of two", "R20", post("/v2/repository/index", b"")),
+    http("inference of two loaded again", "R20", infer("both", one("INT32", [1], [7])), masks="infer-error-type"),
+    http("load of none", "R20", post("/v2/repository/models/nope/load", b"")),
+)  # fmt: skip
+
+
+@pytest.mark.rows("R20", "C19", "H110", "G7")
+def test_namespaces_as_the_real_server(oracle: None, tmp_path: Path, results: list[Result]) -> None:
+    for where, names in {"a": ("both", "first"), "b": ("both", "second")}.items():
+        for name in names:
+            (tmp_path / "a").mkdir(exist_ok=True)
+            write(name, config(), "1", where=where)(tmp_path)
+    flags = ("--model-namespacing=true", "--model-control-mode=explicit", "--load-model=*")
+    with served(tmp_path, flags) as pair:
+        for case in NAMESPACED:
+            result = compare(case, pair)
+            results.append(result)
+            assert result.ours.replace(str(tmp_path), "") == result.wanted.replace(str(tmp_path), ""), case.name
+
+
+_SLOW = """import time
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(0.4)
+
+    def execute(self, requests):
+        return []
+"""
+
+
+@pytest.mark.rows("R17")
+def test_loads_and_unloads_that_overtake_each_other(oracle: None, tmp_path: Path) -> None:
+    """All of one model are carried out in their order, so that none is out of date and nobody reads what R18 says."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    write("slow", config(backend="python"), "1")(tmp_path)
+    (tmp_path / "a" / "slow" / "1" / "model.py").write_text(_SLOW)
+    order = ("load", "unload", "load")
+    with served(tmp_path, ("--model-control-mode=explicit",)) as pair:
+        cases = [http(f"{n}: {verb}", "R17", post(f"/v2/repository/models/slow/{verb}", encoded(""))) for n, verb in
+                 enumerate(order)]  # fmt: skip
+        found: dict[str, Result] = {}
+        threads = []
+        for case in cases:
+            thread = threading.Thread(target=lambda case=case: found.__setitem__(case.name, compare(case, pair)))
+            thread.start()
+            threads.append(thread)
+            thread.join(0.15)
+        for thread in threads:
+            thread.join(30)
+        for case in cases:
+            assert found[case.name].ours == found[case.name].wanted, case.name
+        last = compare(http("index", "R17", post("/v2/repository/index", b""), until="READY"), pair)
+        assert last.ours == last.wanted
