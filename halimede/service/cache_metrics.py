@@ -1,10 +1,9 @@
 """The metrics of the response cache, computed when they are asked for (contract M15, M16, M17b). Event-loop thread."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from halimede.cache.api import CacheCounts
 from halimede.service.port import Duration, MetricFamily
-from halimede.service.statistics import Statistics
 
 _MODEL: tuple[tuple[str, str, str, Callable[[Duration], float]], ...] = (
     ("nv_cache_num_hits_per_model", "Number of cache hits per model", "cache_hit", lambda d: d.count),
@@ -43,19 +42,18 @@ _CACHE: tuple[tuple[str, str, Callable[[CacheCounts], float]], ...] = (
 )
 
 
-def cache_families(models: Iterable[tuple[str, int, Statistics]], counts: CacheCounts | None) -> list[MetricFamily]:
-    """`models` are those that have their responses kept. Those of the models are there without one too (contract M24),
-    those of the cache only where it has numbers."""
-    read = [
-        ({"model": name, "version": str(version)}, statistics.read(name, version).inference)
-        for name, version, statistics in models
-    ]
-    families = [
-        MetricFamily(
-            name, text, "counter", tuple((labels, float(value(durations[phase]))) for labels, durations in read)
-        )
+def model_cache_families(models: Iterable[tuple[Mapping[str, str], Mapping[str, Duration]]]) -> list[MetricFamily]:
+    """`models` are the labels and the durations of those that have their responses kept. The families are there without
+    one too (contract M24)."""
+    read = list(models)
+    return [
+        MetricFamily(name, text, "counter", tuple((labels, value(durations[phase])) for labels, durations in read))
         for name, text, phase, value in _MODEL
     ]
-    if counts is not None:
-        families += [MetricFamily(name, text, "gauge", (({}, float(value(counts))),)) for name, text, value in _CACHE]
-    return families
+
+
+def cache_families(counts: CacheCounts | None) -> list[MetricFamily]:
+    """Those of the cache itself, where there is one that has numbers."""
+    if counts is None:
+        return []
+    return [MetricFamily(name, text, "gauge", (({}, value(counts)),)) for name, text, value in _CACHE]

@@ -1,0 +1,75 @@
+"""`halimede top` as a command, against a server that is a fake."""
+
+import _thread
+import json
+import sys
+from collections.abc import Iterator
+from threading import Timer
+
+import pytest
+
+from halimede.cli.main import main
+from tests.top.test_server import CONFIG, FACTS, STATS, Fake
+
+PLACE = ("--metrics-url=http://127.0.0.1:1/metrics", "--interval=0.1")
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    made = Fake({"/v2": FACTS, "/v2/models/stats": STATS, "/v2/models/a%20b/versions/3/config": CONFIG})
+    yield made
+    made.close()
+
+
+def test_table_once(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", fake.url, *PLACE, "--once"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"triton 2.51.0  http://{fake.url}  1 models")
+    assert "a b:3" in said
+    assert "no metrics found" in said
+
+
+def test_document_once_needs_no_library(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert main(["top", fake.url, *PLACE, "--once", "--json"]) == 0
+    (model,) = json.loads(capsys.readouterr().out)["models"]
+    assert (model["name"], model["version"], model["total_requests"], model["instances"]) == ("a b", "3", 4, 8)
+
+
+def test_table_without_the_library_says_what_to_install(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    assert main(["top", fake.url, *PLACE, "--once"]) == 1
+    assert "pip install 'halimede[top]'" in capsys.readouterr().err
+
+
+def test_server_that_is_not_there(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.close()
+    assert main(["top", fake.url, "--once"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: http://{fake.url}/v2 cannot be reached: ")
+
+
+def test_wrong_line_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--onec"]) == 1
+    assert "Did you mean '--once'?" in capsys.readouterr().err
+    assert main(["top", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: halimede top [URL] [options]")
+
+
+@pytest.mark.parametrize("terminal", ["0", "1"])
+def test_view_is_refreshed_until_it_is_interrupted(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: str
+) -> None:
+    """Also while the server is away: the last numbers stay, and why there are no newer ones."""
+    monkeypatch.setenv("TTY_COMPATIBLE", terminal)
+    gone = Timer(0.5, fake.close)
+    interrupt = Timer(1.5, _thread.interrupt_main)
+    for timer in (gone, interrupt):
+        timer.start()
+    assert main(["top", fake.url, *PLACE]) == 0
+    assert fake.asked.count("/v2/models/stats") > 1
+    assert "cannot be reached" in capsys.readouterr().out

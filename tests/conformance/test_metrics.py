@@ -1,0 +1,351 @@
+"""Metrics beside the real server (contract chapter 8): the same traffic on both, then the families, their types and
+texts, the labels of their series and the counts.
+
+Each server has a repository of its own, as models are loaded again. What takes time differs from run to run: of it only
+that it is there is compared.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+
+from tests.conformance import servers
+from tests.conformance.servers import Server
+
+LIMIT = 30.0
+SLOW_SECONDS = 0.5
+
+_CODE = """import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.one(request) for request in requests]
+
+    def one(self, request):
+        data = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+        {body}
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", data.as_numpy())])
+"""
+_SLEEPS = f"time.sleep({SLOW_SECONDS})"
+_CALLS = (
+    'pb_utils.InferenceRequest(model_name="plain", requested_output_names=["OUTPUT0"], '
+    'inputs=[pb_utils.Tensor("INPUT0", data.as_numpy())]).exec()'
+)
+_DECOUPLED = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for i in range(int(pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()[0])):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([i], np.int32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+_QUEUE = """max_batch_size: 8
+dynamic_batching { preferred_batch_size: [ 1 ]
+  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 150000 } }
+"""
+_WARMUP = """model_warmup { name: "w" batch_size: 1 count: 2
+  inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }
+"""
+_TAGS = 'metric_tags { key: "b" value: "say \\"hi\\" \\\\ ä" } metric_tags { key: "A" value: "two\\nlines" }'
+MODELS: Mapping[str, tuple[str, str]] = {
+    "plain": ("", ""),
+    "batched": ("max_batch_size: 8 dynamic_batching { }", ""),
+    "cached": ("response_cache { enable: true }", ""),
+    "tagged": (
+        'metric_tags { key: "b" value: "say \\"hi\\" \\\\ ä" } metric_tags { key: "A" value: "two\\nlines" }',
+        "",
+    ),
+    "raises": ("", _CODE.format(body='raise ValueError("no")')),
+    "left": (_QUEUE.replace("150000", "60000000"), _CODE.format(body=_SLEEPS)),
+    "slow": (_QUEUE, _CODE.format(body=_SLEEPS)),
+    "calls": ("", _CODE.format(body=_CALLS)),
+    "many": ("model_transaction_policy { decoupled: true }", _DECOUPLED),
+    "warm": (_WARMUP, _CODE.format(body="pass")),
+}
+FLAGS = (
+    "--cache-config=local,size=1000000",
+    "--model-control-mode=explicit",
+    "--load-model=*",
+    "--metrics-interval-ms=100",
+)
+
+
+def _write(folder: Path, names: Iterable[str]) -> Path:
+    for name in names:
+        more, code = MODELS[name]
+        version = folder / name / "1"
+        version.mkdir(parents=True)
+        tensor = "data_type: TYPE_INT32 dims: [ -1 ]"
+        (version.parent / "config.pbtxt").write_text(
+            f'backend: "{"python" if code else "identity"}"\n'
+            f'input {{ name: "INPUT0" {tensor} }}\noutput {{ name: "OUTPUT0" {tensor} }}\n'
+            f"instance_group {{ kind: KIND_CPU }}\n{more}\n"
+        )
+        if code:
+            (version / "model.py").write_text(code)
+    return folder
+
+
+class Client:
+    """Of one server."""
+
+    def __init__(self, server: Server, models: Path) -> None:
+        self.url = f"http://127.0.0.1:{server.http}"
+        self.server = server
+        self.models = models
+
+    def post(self, path: str, document: object) -> int:
+        request = urllib.request.Request(self.url + path, json.dumps(document).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+                answer.read()
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def infer(self, model: str, rows: int = 0, **tensor: Any) -> int:
+        """The status; `rows` of a model with batches."""
+        shape, data = ([rows, 1], [1] * rows) if rows else ([1], [2])
+        sent = {"name": "INPUT0", "datatype": "INT32", "shape": shape, "data": data, **tensor}
+        return self.post(f"/v2/models/{model}/infer", {"inputs": [sent]})
+
+    def scrape(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.metrics}/metrics", timeout=LIMIT) as answer:
+            return str(answer.read().decode())
+
+    def statistics(self, model: str) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.url}/v2/models/{model}/stats", timeout=LIMIT) as answer:
+            (found,) = json.loads(answer.read())["model_stats"]
+        return dict(found)
+
+    def until(self, holds: Callable[[str], bool]) -> str:
+        """What is scraped once it holds, or at the limit."""
+        limit = time.monotonic() + LIMIT
+        while not holds(text := self.scrape()) and time.monotonic() < limit:
+            time.sleep(0.05)
+        return text
+
+
+def _traffic(client: Client) -> dict[str, list[int]]:
+    """The statuses of what is sent, by what it is."""
+    said = {name: [client.infer(name), client.infer(name)] for name in ("plain", "tagged", "calls", "warm", "raises")}
+    said["cached"] = [client.infer("cached") for _ in range(3)]
+    said["batched"] = [client.infer("batched", rows) for rows in (3, 8)]
+    said["wrong"] = [
+        client.infer("plain", datatype="FP32"),
+        client.infer("plain", name="OTHER"),
+        client.infer("batched", 9),
+        client.infer("nobody"),
+    ]
+    said["many"] = [client.post("/v2/models/many/generate_stream", {"INPUT0": count}) for count in (2, 0)]
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(client.infer, "slow", 1)]
+        time.sleep(0.1)
+        waiting += [threads.submit(client.infer, "slow", 1) for _ in range(2)]
+        said["slow"] = [each.result() for each in waiting]
+        said["left"] = [_cancelled(client), threads.submit(client.infer, "left", 1).result()]
+    return said
+
+
+def _cancelled(client: Client) -> int:
+    """Has an inference run, and another one wait for it that is cancelled; the status of the first."""
+    tensor = grpcclient.InferInput("INPUT0", [1, 1], "INT32")
+    tensor.set_data_from_numpy(np.zeros((1, 1), np.int32))
+    with ThreadPoolExecutor(1) as threads, grpcclient.InferenceServerClient(f"127.0.0.1:{client.server.grpc}") as stub:
+        running = threads.submit(client.infer, "left", 1)
+        time.sleep(0.1)
+        call = stub.async_infer("left", [tensor], lambda result, error: None)
+        client.until(lambda text: 'nv_inference_pending_request_count{model="left",version="1"} 1' in text)
+        call.cancel()
+        return running.result()
+
+
+def _reload(client: Client) -> tuple[str, dict[str, Any]]:
+    """Loads a changed model, uses it once, unloads another; the metrics then, and the statistics of the first."""
+    config = client.models / "plain" / "config.pbtxt"
+    config.write_text(config.read_text() + 'parameters { key: "a" value { string_value: "b" } }\n')
+    assert client.post("/v2/repository/models/plain/load", {}) == 200
+    assert client.infer("plain") == 200
+    assert client.post("/v2/repository/models/tagged/unload", {}) == 200
+    gone = re.compile(r'^nv_inference_count{.*model="tagged"', re.MULTILINE)
+    return client.until(lambda text: gone.search(text) is None), client.statistics("plain")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of the traffic on one server."""
+
+    said: dict[str, list[int]]
+    metrics: str
+    reloaded: str
+    statistics: dict[str, Any]
+
+
+def _story(client: Client) -> Seen:
+    said = _traffic(client)
+    over = 'nv_inference_request_success{model="left",version="1"} 2'
+    metrics = client.until(lambda text: over in text and re.search("^nv_cpu_utilization", text, re.M) is not None)
+    return Seen(said, metrics, *_reload(client))
+
+
+def _on_both(
+    folder: Path, flags: Sequence[str], story: Callable[[Client], Any], names: Iterable[str] = MODELS
+) -> Iterator[Any]:
+    commands = {"ours": servers.our_command(), "the real server": servers.real_command()}
+    with ExitStack() as stack:
+        clients = []
+        for name, command in commands.items():
+            models = _write(folder / name.split()[-1], names)
+            server = stack.enter_context(Server(name, (*command, *flags), models, folder / f"{models.name}.log"))
+            clients.append(Client(server, models))
+        for client in clients:
+            client.server.wait()
+        with ThreadPoolExecutor(2) as threads:
+            yield tuple(threads.map(story, clients))
+
+
+@pytest.fixture(scope="module")
+def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Seen, Seen]]:
+    """Ours and the real one."""
+    yield from _on_both(tmp_path_factory.mktemp("metrics"), FLAGS, _story)
+
+
+Series = dict[str, str]
+"""Name and labels to the value."""
+
+_MASKED = {
+    "nv_model_load_duration_secs": "since 2.73 (M11)",
+    "nv_cache_util": "an entry has other bytes here",
+}
+_VARIES = re.compile(
+    r"_duration|_us(_sum)?{|_utilization|^nv_cpu_memory_used_bytes|^nv_cache_(hit|miss)_summary_per_model(_sum)?{"
+)
+
+
+def families(text: str) -> dict[str, tuple[str, str, Series]]:
+    """Text, type and series of every family that has series: the real 2.51 leaves out those without (M24). Only names
+    of the contract; of what takes time the values are left out."""
+    found: dict[str, tuple[str, str, Series]] = {}
+    for part in re.split(r"^(?=# HELP )", text, flags=re.MULTILINE):
+        head, *lines = part.splitlines() or [""]
+        name, _, description = head.removeprefix("# HELP ").partition(" ")
+        if not name.startswith("nv_") or name in _MASKED or len(lines) < 2:
+            continue
+        series = dict(line.rpartition(" ")[::2] for line in lines[1:])
+        found[name] = (description, lines[0], {key: _value(key, value) for key, value in series.items()})
+    return found
+
+
+def _value(series: str, value: str) -> str:
+    if 'model="warm"' in series:
+        return "<counted by the real 2.51 while it warms up (W2)>"
+    if _VARIES.search(series):
+        return "<n>"
+    return value
+
+
+def test_both_said_the_same(seen: tuple[Seen, Seen]) -> None:
+    ours, real = seen
+    assert ours.said == real.said
+    assert (ours.said["slow"], ours.said["left"]) == ([200, 503, 503], [200, 200])
+    assert ours.said["wrong"] == [400, 400, 400, 404]
+
+
+@pytest.mark.rows(
+    "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M15", "M16", "M17b", "M18", "M19", "M20"
+)
+def test_families_types_labels_and_counts_are_those_of_the_real_server(seen: tuple[Seen, Seen]) -> None:
+    ours, real = (families(one.metrics) for one in seen)
+    assert set(ours) == set(real)
+    for name in real:
+        assert ours[name] == real[name], name
+    failures = real["nv_inference_request_failure"][2]
+    counted = {key: int(number) for key, number in failures.items() if number.isdigit() and number != "0"}
+    assert sorted(counted.values()) == [1, 2, 2], "cancelled, rejected, failed in the backend"
+
+
+@pytest.mark.rows("R55")
+def test_tags_are_labels(seen: tuple[Seen, Seen]) -> None:
+    line = r'nv_inference_count{_A="two\nlines",_b="say \"hi\" \\ ä",model="tagged",version="1"} 2'
+    assert [line in one.metrics.splitlines() for one in seen] == [True, True]
+
+
+@pytest.mark.rows("M26")
+def test_metrics_go_on_through_a_reload_and_go_with_their_model(seen: tuple[Seen, Seen]) -> None:
+    ours, real = (families(one.reloaded) for one in seen)
+    left = [key for family in real.values() for key in family[2] if 'model="tagged"' in key]
+    assert all(key.startswith("nv_inference_request_failure") for key in left), (
+        "which the real server forgets to remove"
+    )
+    for key in left:
+        del real["nv_inference_request_failure"][2][key]
+    assert ours == real
+    assert ours["nv_inference_request_success"][2]['nv_inference_request_success{model="plain",version="1"}'] == "5"
+    assert [one.statistics["inference_stats"]["success"]["count"] for one in seen] == [1, 1]
+    assert 'model="tagged"' not in seen[0].reloaded
+
+
+def _top(client: Client) -> dict[str, Any]:
+    """What `halimede top` says of the models after some requests to `plain`."""
+    place = (client.url, f"--metrics-url=127.0.0.1:{client.server.metrics}/metrics", "--interval=0.5")
+    command = (sys.executable, "-m", "halimede", "top", *place, "--once", "--json")
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        while process.poll() is None:
+            assert client.infer("plain") == 200
+        assert process.stdout is not None
+        said = json.loads(process.stdout.read())
+    assert (process.returncode, said["metrics"]) == (0, True)
+    assert 0 <= said["machine"]["cpu_utilization"] <= 1
+    return {model["name"]: model for model in said["models"]}
+
+
+_QUANTILES = ("--metrics-config=summary_latencies=true", "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01")
+
+
+@pytest.mark.rows("M13", "M14", "M17", "M25", "C41")
+def test_summaries_without_counters_and_the_view_of_the_terminal(oracle: None, tmp_path: Path) -> None:
+    flags = (*FLAGS, *_QUANTILES, "--metrics-config=counter_latencies=false")
+
+    def story(client: Client) -> tuple[str, dict[str, Any]]:
+        for name, count in (("plain", 2), ("cached", 3)):
+            for _ in range(count):
+                assert client.infer(name) == 200
+        over = 'nv_cache_hit_summary_per_model_count{model="cached",version="1"} 2'
+        text = client.until(lambda text: over in text and re.search("^nv_cpu_utilization", text, re.M) is not None)
+        return text, _top(client)
+
+    for (our_text, our_view), (real_text, real_view) in _on_both(tmp_path, flags, story, ("plain", "cached")):
+        for view in (our_view, real_view):
+            assert set(view) == {"plain", "cached"}
+            assert view["plain"]["requests"] > 0
+            assert view["plain"]["instances"] == view["plain"]["batch"] == 1
+            assert view["plain"]["pending"] is not None
+        ours, real = families(our_text), families(real_text)
+        assert set(ours) == set(real)
+        for name in real:
+            assert ours[name][:2] == real[name][:2]
+            assert set(ours[name][2]) == set(real[name][2]), name
+            if "summary" in name:
+                assert ours[name][2] == real[name][2]
