@@ -2,31 +2,26 @@
 
 Every room logs to a logger below `halimede`; only `cli` calls `install`. Lines are formatted on the thread that logs
 and written by a thread of their own, so that a slow terminal or disk never holds the event loop. While such a reader is
-stuck, lines wait up to a limit; what comes beyond it is lost, and counted.
+stuck, lines wait up to a limit; what comes beyond it is lost, and counted. The same error is a line a second at most.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from queue import SimpleQueue
-from typing import Protocol, TextIO
+from queue import Empty, SimpleQueue
+from typing import Protocol
 
-from halimede.errors import Invalid
+from halimede.cli.log_file import LogFile
+from halimede.cli.log_lines import ROWS, formatter_for
+from halimede.cli.log_repeats import PERIOD, Repeats
 from halimede.options import LogOptions
 
 ROOT = "halimede"
-_TABLE = "table"
 _FLUSH_SECONDS = 5.0
 
 MAX_WAITING = 10_000
 """Lines that wait to be written, at most: some megabytes."""
-
-_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# As the real server writes them: capital hexadecimal digits, and only control characters, quote and backslash escaped.
-_ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
 
 
 class Sink(Protocol):
@@ -44,44 +39,7 @@ def verbose(level: int) -> int:
 
 def log_table(logger: logging.Logger, text: str, heading: str = "") -> None:
     """Log a table: the heading as a message, then the rows as they are (L3)."""
-    logger.info(heading, extra={_TABLE: text}, stacklevel=2)
-
-
-def _default_prefix(record: logging.LogRecord, letter: str) -> str:
-    seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
-    stamp = time.strftime("%m%d %H:%M:%S", time.gmtime(seconds))
-    return f"{letter}{stamp}.{microseconds:06} {record.process} {record.filename}:{record.lineno}] "
-
-
-def _iso_prefix(record: logging.LogRecord, letter: str) -> str:
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
-    return f"{stamp} {letter} {record.process} {record.filename}:{record.lineno}] "
-
-
-_PREFIXES: dict[str, Callable[[logging.LogRecord, str], str]] = {"default": _default_prefix, "ISO8601": _iso_prefix}
-
-
-class TritonFormatter(logging.Formatter):
-    """Formats a record as L1 or L2 have it, in UTC; verbose messages carry the letter I."""
-
-    def __init__(self, style: str = "default", escape: bool = True) -> None:
-        super().__init__()
-        self._prefix = _PREFIXES[style]
-        self._escape = escape
-
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = self._prefix(record, _letter(record.levelno))
-        rows = getattr(record, _TABLE, None)
-        if rows is not None:
-            return f"{prefix}{record.getMessage()}\n{rows}\n"
-        message = record.getMessage()
-        if record.exc_info:
-            message = f"{message}\n{self.formatException(record.exc_info)}"
-        return prefix + (f'"{message.translate(_ESCAPES)}"' if self._escape else message)
-
-
-def _letter(level: int) -> str:
-    return "E" if level >= logging.ERROR else "W" if level >= logging.WARNING else "I"
+    logger.info(heading, extra={ROWS: text}, stacklevel=2)
 
 
 def _is_wanted(options: LogOptions, level: int) -> bool:
@@ -96,12 +54,13 @@ def _is_wanted(options: LogOptions, level: int) -> bool:
 class Log(logging.Handler):
     """The handler on the `halimede` logger. Any thread may log; `close` writes what is left and ends the writer."""
 
-    def __init__(self, options: LogOptions, out: Sink, err: Sink, file: TextIO | None = None) -> None:
+    def __init__(self, options: LogOptions, out: Sink, err: Sink, file: LogFile | None = None) -> None:
         super().__init__()
         self._out: Sink = file or out
         self._err: Sink = file or err
         self._file = file
         self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
+        self._repeats = Repeats()
         self._lost = 0
         self._is_open = True
         self._writer = threading.Thread(target=self._write, name="halimede-log", daemon=True)
@@ -113,7 +72,7 @@ class Log(logging.Handler):
     def configure(self, options: LogOptions) -> None:
         """From now on these levels and this format count (contract L5); the file stays. Any thread."""
         self._options = options
-        self.setFormatter(TritonFormatter(options.format, options.escape))
+        self.setFormatter(formatter_for(options.format, options.escape))
         logging.getLogger(ROOT).setLevel(verbose(max(options.verbose, 0)))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -123,12 +82,29 @@ class Log(logging.Handler):
             self._lost += 1
             return
         try:
+            waiting = self._repeats.waiting
+            if not self._repeats.admits(record, time.monotonic()):
+                if not waiting:
+                    self._lines.put((self._out, ""))  # wakes the writer, which looks again later
+                return
             line = self.format(record) + "\n"
         except Exception:  # arguments that do not fit the message: the one who logs must not fail by it
             self.handleError(record)
             return
         self._say_lost()
+        self._put(record, line)
+
+    def _put(self, record: logging.LogRecord, line: str) -> None:
         self._lines.put((self._err if record.levelno >= logging.WARNING else self._out, line))
+
+    def _tell_repeats(self, now: float) -> None:
+        """Says of what was left out how many there were. On the writer's thread, and at the end."""
+        self.acquire()
+        try:
+            for record in self._repeats.due(now):
+                self._put(record, self.format(record) + "\n")
+        finally:
+            self.release()
 
     def _say_lost(self) -> None:
         """Where lines are missing, a line says how many; no switch hides it, since it stands for lines that were on."""
@@ -142,6 +118,7 @@ class Log(logging.Handler):
         """Idempotent; waits some seconds at most, since the reader of a pipe may be stuck."""
         if self._is_open:
             self._is_open = False
+            self._tell_repeats(time.monotonic() + PERIOD)
             self._say_lost()
             self._lines.put(None)
             self._writer.join(_FLUSH_SECONDS)
@@ -150,26 +127,30 @@ class Log(logging.Handler):
         super().close()
 
     def _write(self) -> None:
-        while (line := self._lines.get()) is not None:
+        looks = 0.0
+        while True:
+            if self._repeats.waiting and time.monotonic() >= looks:
+                self._tell_repeats(time.monotonic())
+                looks = time.monotonic() + PERIOD / 2
+            try:
+                line = self._lines.get(timeout=PERIOD / 2 if self._repeats.waiting else None)
+            except Empty:
+                continue
+            if line is None:
+                return
             sink, text = line
             # A console that went away or a full disk must not end the server, and there is nowhere left to say it.
             with suppress(OSError, ValueError):
-                sink.write(text)
-                sink.flush()
-
-
-def _open(path: str) -> TextIO:
-    try:
-        return Path(path).open("a", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise Invalid(f"Failed to open log file '{path}': {error.strerror}") from None
+                if text:
+                    sink.write(text)
+                    sink.flush()
 
 
 def install(options: LogOptions, out: Sink, err: Sink) -> Log:
     """Send what is logged below `halimede` to `out` (information) and `err` (warnings and errors), or all of it to the
     log file (L4). Replaces an earlier installation. Raises `Invalid` where the file cannot be opened (C7).
     """
-    file = _open(options.file) if options.file else None
+    file = LogFile(options.file) if options.file else None
     logger = logging.getLogger(ROOT)
     for earlier in [handler for handler in logger.handlers if isinstance(handler, Log)]:
         logger.removeHandler(earlier)

@@ -1,16 +1,20 @@
 """Lines, streams and levels of the log; every installation writes to streams of the test and is taken down after it."""
 
 import io
+import json
 import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from halimede.cli.logging import MAX_WAITING, ROOT, TritonFormatter, install, log_table, verbose
+from halimede.cli.log_file import LogFile
+from halimede.cli.log_lines import JsonFormatter, TritonFormatter
+from halimede.cli.logging import MAX_WAITING, ROOT, install, log_table, verbose
 from halimede.errors import Invalid
 from halimede.options import LogOptions
 from tests.fakes import PATIENCE
@@ -262,3 +266,105 @@ def test_changed_levels_and_format_act_at_once(console: Console) -> None:
     assert logger.isEnabledFor(verbose(1))
     console.log.configure(LogOptions())
     assert not logger.isEnabledFor(verbose(1))
+
+
+def test_repeated_error_is_told_at_the_end_at_the_latest(console: Console) -> None:
+    console.install(LogOptions())
+    for _ in range(5):
+        logger.error("broke")
+    _, err = console.lines()
+    assert words(err) == ["broke", "broke (3 more of this)"]
+
+
+def test_repeated_error_is_told_though_the_settings_change_meanwhile(console: Console) -> None:
+    console.install(LogOptions())
+    for _ in range(5):
+        logger.error("broke")
+    console.log.configure(LogOptions(error=False))
+    logger.error("not said")
+    _, err = console.lines()
+    assert words(err) == ["broke", "broke (3 more of this)"]
+
+
+def test_repeated_error_is_told_while_nothing_else_is_said(console: Console) -> None:
+    console.install(LogOptions())
+    for _ in range(3):
+        logger.error("broke")
+    limit = time.monotonic() + PATIENCE
+    while console.err.getvalue().count("\n") < 2:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    assert words(console.err.getvalue().splitlines()) == ["broke", "broke (1 more of this)"]
+
+
+def test_line_of_json_has_all_that_is_known(console: Console) -> None:
+    """Contract D24."""
+    console.install(LogOptions(format="json"))
+    logger.error('say "x"\n', extra={"model": "m", "version": 2, "request_id": "r"})
+    log_table(logger, "| a |", "Models")
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logger.exception("it failed")
+    out, err = (list(map(json.loads, lines)) for lines in console.lines())
+    assert (
+        err[0].items()
+        >= {
+            "level": "ERROR",
+            "pid": os.getpid(),
+            "file": "test_logging.py",
+            "message": 'say "x"\n',
+            "model": "m",
+            "version": 2,
+            "request_id": "r",
+        }.items()
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", err[0]["time"])
+    assert (out[0]["message"], out[0]["table"]) == ("Models", "| a |")
+    assert err[1]["exception"].endswith("ValueError: broken")
+    assert not {"model", "request_id"} & set(err[1])
+
+
+def test_line_of_json_is_one_whatever_is_in_it() -> None:
+    line = JsonFormatter().format(record("\udcff\n\x00é", logging.INFO - 1))
+    assert "\n" not in line
+    assert json.loads(line)["level"] == "VERBOSE"
+
+
+def test_line_says_what_it_is_about_where_its_words_do_not() -> None:
+    made = record("broke")
+    made.__dict__.update(model="m9", version=3, request_id="r1")
+    assert TritonFormatter().format(made).endswith("\"[request id: r1] broke (model 'm9' version 3)\"")
+    made = record("[request id: r1] model 'm9' broke")
+    made.__dict__.update(model="m9", version=3, request_id="r1")
+    assert TritonFormatter().format(made).endswith("\"[request id: r1] model 'm9' broke\"")
+
+
+def test_log_file_is_begun_anew_once_it_is_moved_away(console: Console, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = LogFile(str(path))
+    file.write("one\n")
+    path.rename(tmp_path / "log.1")
+    file.write("two\n")
+    path.unlink()
+    file.write("three\n")
+    file.flush()
+    path.write_text("of another\n")
+    file.write("four\n")
+    file.close()
+    assert path.read_text() == "of another\nfour\n"
+    assert (tmp_path / "log.1").read_text() == "one\n"
+
+
+def test_log_file_whose_folder_is_gone_is_written_on(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    file = LogFile(str(folder / "log"))
+    (folder / "log").rename(tmp_path / "kept")
+    folder.rmdir()
+    file.write("one\n")
+    folder.mkdir()
+    file.write("two\n")
+    file.close()
+    assert (tmp_path / "kept").read_text() == "one\n"
+    assert (folder / "log").read_text() == "two\n"

@@ -1,0 +1,104 @@
+"""One record of the log as text: Triton's line formats (contract L1 to L3), and lines of JSON. Pure; any thread.
+
+A record may have the attributes `model`, `version` and `request_id`: what it is about. They are fields of a line of
+JSON; of the others a message says what its own words do not.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from json import dumps
+
+ROWS = "table"
+"""The attribute of a record that has a table."""
+LEFT_OUT = "left_out"
+"""The attribute of a record that stands for others too: how many."""
+
+VERBATIM = "verbatim"
+"""The attribute of a record whose message is a model's own: it is not changed."""
+
+_SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+# As the real server writes them: capital hexadecimal digits, and only control characters, quote and backslash escaped.
+_ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
+
+
+def _default_prefix(record: logging.LogRecord, letter: str) -> str:
+    seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
+    stamp = time.strftime("%m%d %H:%M:%S", time.gmtime(seconds))
+    return f"{letter}{stamp}.{microseconds:06} {record.process} {record.filename}:{record.lineno}] "
+
+
+def _iso_prefix(record: logging.LogRecord, letter: str) -> str:
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+    return f"{stamp} {letter} {record.process} {record.filename}:{record.lineno}] "
+
+
+_PREFIXES: dict[str, Callable[[logging.LogRecord, str], str]] = {"default": _default_prefix, "ISO8601": _iso_prefix}
+
+
+class TritonFormatter(logging.Formatter):
+    """Formats a record as L1 or L2 have it, in UTC; verbose messages carry the letter I."""
+
+    def __init__(self, style: str = "default", escape: bool = True) -> None:
+        super().__init__()
+        self._prefix = _PREFIXES[style]
+        self._escape = escape
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = self._prefix(record, _letter(record.levelno))
+        rows = getattr(record, ROWS, None)
+        if rows is not None:
+            return f"{prefix}{_said(record)}\n{rows}\n"
+        message = _said(record)
+        if record.exc_info:
+            message = f"{message}\n{self.formatException(record.exc_info)}"
+        return prefix + (f'"{message.translate(_ESCAPES)}"' if self._escape else message)
+
+
+def _said(record: logging.LogRecord) -> str:
+    """The message, and what it is about where that is not in it."""
+    message = record.getMessage()
+    left_out = getattr(record, LEFT_OUT, 0)
+    more = f" ({left_out} more of this)" if left_out else ""
+    if getattr(record, VERBATIM, False):
+        return message + more
+    request_id, model = getattr(record, "request_id", ""), getattr(record, "model", "")
+    if request_id and str(request_id) not in message:
+        message = f"[request id: {request_id}] {message}"
+    if model and str(model) not in message:
+        message = f"{message} (model '{model}' version {getattr(record, 'version', '-')})"
+    return message + more
+
+
+class JsonFormatter(logging.Formatter):
+    """An object on a line: when, how severe, who, where, what, and what it is about (contract D24)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
+        line: dict[str, object] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{microseconds:06}Z",
+            "level": _LEVELS[_letter(record.levelno)] if record.levelno >= logging.INFO else "VERBOSE",
+            "pid": record.process,
+            "file": record.filename,
+            "line": record.lineno,
+            "message": record.getMessage(),
+        }
+        for name in ("model", "version", "request_id", ROWS, LEFT_OUT):
+            value = getattr(record, name, None)
+            if value is not None and value != "":
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return dumps(line, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
+
+
+_LEVELS = {"E": "ERROR", "W": "WARNING", "I": "INFO"}
+
+
+def _letter(level: int) -> str:
+    return "E" if level >= logging.ERROR else "W" if level >= logging.WARNING else "I"
+
+
+def formatter_for(style: str, escape: bool) -> logging.Formatter:
+    """`style` is one of those of `--log-format`."""
+    return JsonFormatter() if style == "json" else TritonFormatter(style, escape)

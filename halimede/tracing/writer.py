@@ -1,0 +1,113 @@
+"""The thread that writes traces, so that no disk and no collector holds serving.
+
+What waits for it is bounded by its bytes; what comes beyond that is lost, and said so. The thread starts with the first
+trace, gathers for a moment what comes, and lets the event loop go before its own work.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Final
+
+from halimede.platform.threads import Thread
+from halimede.traces import Group
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 1 << 26
+"""Bytes that wait to be written, at most."""
+_GATHER_SECONDS = 0.05
+_YIELD_EVERY = 32
+"""Groups after which the event loop goes first, if it waits: some tenths of a millisecond."""
+
+Work = Callable[[], object]
+
+
+class Writer:
+    """`put` is for the event loop; the work runs in its order on the thread. `close` writes what is left, within a
+    limit. `gather` is how long the thread waits for more before it begins."""
+
+    def __init__(self, gather: float = _GATHER_SECONDS) -> None:
+        self._gather = gather
+        self._jobs: deque[tuple[Work, int]] = deque()
+        self._wake = threading.Event()
+        self._put_bytes = 0
+        self._done_bytes = 0
+        self._lost = 0
+        self._thread: Thread | None = None
+        self._closed = False
+
+    def put_group(self, group: Group, write: Callable[[Group], object]) -> bool:
+        """False where it is lost: the writer does not keep up."""
+        if self._put_bytes - self._done_bytes > MAX_WAITING or self._closed:
+            if not self._lost:
+                log.warning("Traces are lost: they cannot be written as quickly as they come")
+            self._lost += 1
+            return False
+        if self._lost and (self._put_bytes - self._done_bytes) * 2 < MAX_WAITING:
+            log.warning("%d traces were lost", self._lost)
+            self._lost = 0
+        self.put(lambda: write(group), group.cost)
+        return True
+
+    def put(self, work: Work, cost: int = 0) -> None:
+        self._put_bytes += cost
+        self._jobs.append((work, cost))
+        if self._thread is None and not self._closed:
+            self._thread = Thread(target=self._run, name="halimede-traces", daemon=True)
+            self._thread.start()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, timeout: float) -> bool:
+        """Whether all was written. Waits so many seconds at most."""
+        self._closed = True
+        if self._lost:
+            log.warning("%d traces were lost", self._lost)
+        if self._thread is None:
+            return True
+        self._wake.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            if not self._closed:
+                sleep(self._gather)
+            self._wake.clear()
+            self._drain()
+            if self._closed and not self._jobs:
+                return
+
+    def _drain(self) -> None:
+        count = 0
+        while self._jobs:
+            work, cost = self._jobs.popleft()
+            try:
+                work()
+            except Exception:
+                log.exception("writing a trace broke")
+            self._done_bytes += cost
+            count += 1
+            if count % _YIELD_EVERY == 0 and not self._closed:
+                sleep(0)
+
+
+class Outage:
+    """Says once that something does not work, and once that it works again. One thread."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+
+    def failed(self, text: str, *values: object) -> None:
+        if not self._since:
+            self._since = monotonic()
+            log.error(text, *values)
+
+    def worked(self, text: str, *values: object) -> None:
+        if self._since:
+            self._since = 0.0
+            log.info(text, *values)

@@ -1,0 +1,59 @@
+import logging
+
+from halimede.cli.log_lines import LEFT_OUT
+from halimede.cli.log_repeats import MAX_KNOWN, PERIOD, Repeats
+
+
+def record(message: str = "broke", level: int = logging.ERROR, line: int = 1, **more: object) -> logging.LogRecord:
+    made = logging.LogRecord("halimede.x", level, "x.py", line, message, (), None)
+    made.__dict__.update(more)
+    return made
+
+
+def left_out(made: logging.LogRecord) -> int:
+    number = getattr(made, LEFT_OUT, None)
+    assert number is None or isinstance(number, int)
+    return number or 0
+
+
+def test_the_same_error_is_said_once_a_second_with_how_many_were_left_out() -> None:
+    repeats = Repeats()
+    said = [(now, one) for now in (0.0, 0.1, 0.9, 1.0, 1.5, 2.1) if repeats.admits(one := record(), now)]
+    assert [(now, left_out(one)) for now, one in said] == [(0.0, 0), (1.0, 2), (2.1, 1)]
+    assert repeats.waiting == 0
+
+
+def test_what_no_other_followed_is_told_once_a_period_is_over() -> None:
+    repeats = Repeats()
+    for now in (0.0, 0.1, 0.2, 0.3):
+        repeats.admits(record(), now)
+    assert repeats.waiting == 1
+    assert repeats.due(0.9) == []
+    (told,) = repeats.due(PERIOD)
+    assert (told.getMessage(), left_out(told)) == ("broke", 2)  # itself, and two more
+    assert (repeats.waiting, repeats.due(PERIOD), repeats.due(3 * PERIOD)) == (0, [], [])
+
+
+def test_other_lines_are_not_the_same() -> None:
+    repeats = Repeats()
+    lines = [record(), record("else"), record(line=2), record(level=logging.WARNING), record(table="| x |")]
+    assert all(repeats.admits(one, 0.0) for one in lines)
+    assert not any(repeats.admits(one, 0.5) for one in lines)
+
+
+def test_the_request_makes_no_difference() -> None:
+    repeats = Repeats()
+    assert repeats.admits(record(request_id="1"), 0.0)
+    assert not repeats.admits(record(request_id="2"), 0.0)
+
+
+def test_information_is_never_left_out() -> None:
+    repeats = Repeats()
+    assert all(repeats.admits(record(level=logging.INFO), 0.0) for _ in range(5))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    repeats = Repeats()
+    for number in range(3 * MAX_KNOWN):
+        assert repeats.admits(record(f"{number}"), 0.0)
+        assert len(repeats._said) <= MAX_KNOWN

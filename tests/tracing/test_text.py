@@ -1,0 +1,150 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.errors import Internal, Unavailable
+from halimede.tensors import datatype_named, tensor_of
+from halimede.traces import GRPC, TENSORS, TIMESTAMPS, Group
+from halimede.tracing.text import elements, group_text
+from tests.fakes import RecordingReply
+from tests.tracing.traces import Traced, request_for, response_for
+
+COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
+
+
+def objects(group: Group | None) -> list[dict[str, Any]]:
+    assert group is not None
+    read: list[dict[str, Any]] = json.loads(f"[{group_text(group)}]")
+    return read
+
+
+def names(group: Group | None, of: int = 1) -> list[str]:
+    found = [one for one in objects(group) if one["id"] == of]
+    return [stamp["name"] for one in found for stamp in one.get("timestamps", [])]
+
+
+def test_trace_of_http_has_the_order_of_the_real_server() -> None:
+    traced = Traced()
+    traced.begin()
+    group = traced.answered()
+    assert names(group) == [
+        *("HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE"),
+        *(*COMPUTE, "REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END"),
+    ]
+    assert objects(group)[2] == {"id": 1, "model_name": "m", "model_version": 1, "request_id": "r"}
+    assert objects(group)[3] == {"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": 10}]}
+
+
+def test_trace_of_grpc_tells_of_its_front_end_last() -> None:
+    traced = Traced(front=GRPC)
+    traced.begin()
+    assert names(traced.answered()) == [
+        *("REQUEST_START", "QUEUE_START", *COMPUTE, "REQUEST_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"),
+        *("INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"),
+    ]
+
+
+def test_trace_of_many_responses_tells_of_each_that_was_written() -> None:
+    traced = Traced(front=GRPC, tells_end=False)
+    traced.begin()
+    traced.answered(response_for(1), False)
+    traced.answered(response_for(2), False)
+    traced.slot.send(None, True)
+    sends = ["INFER_RESPONSE_COMPLETE", *["GRPC_SEND_START", "GRPC_SEND_END"] * 2]
+    assert names(traced.stream.groups[0])[-5:] == sends
+
+
+def test_trace_of_a_client_that_has_gone_has_no_answer() -> None:
+    traced = Traced(front=GRPC, gone=True)
+    traced.begin()
+    assert names(traced.answered())[-3:] == ["REQUEST_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
+
+
+def test_trace_without_compute_says_nothing_of_it() -> None:
+    traced = Traced(front=GRPC)
+    traced.begin([10, 0, 0, 0, 0, 0])
+    group = traced.answered(Internal("broke"))
+    assert names(group)[:3] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+
+
+def test_trace_of_a_request_that_the_queue_refused_ends_there() -> None:
+    refusal = Unavailable("full")
+    refusal.refused = True
+    traced = Traced()
+    traced.begin([10, 20, 0, 0, 0, 0])
+    assert names(traced.answered(refusal)) == ["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START"]
+
+
+def test_trace_of_a_request_that_never_began_is_not_told() -> None:
+    traced = Traced()
+    assert traced.answered(Internal("no such model")) is None
+    assert traced.reply.answers
+
+
+def test_child_comes_before_its_parent_and_names_it() -> None:
+    """Contract T7: also where it is answered later than its parent."""
+    traced = Traced()
+    traced.begin()
+    inner = request_for("inner", "i")
+    reply = RecordingReply()
+    slot = traced.trace.child(inner, reply)
+    assert inner.trace is not None
+    inner.trace.begun(inner, 3, [11, 21, 31, 41, 51, 61])
+    assert traced.answered() is None
+    slot.send(response_for(), True)
+    group = traced.stream.groups[0]
+    assert objects(group)[0] == {"id": 2, "model_name": "inner", "model_version": 3, "request_id": "i", "parent_id": 1}
+    assert names(group, 2) == ["REQUEST_START", "QUEUE_START", *COMPUTE, "REQUEST_END"]
+    assert len(reply.answers) == 1
+
+
+def test_tensors_are_told_with_their_data() -> None:
+    """Contract T5: of inputs and outputs, and no time stamps where only they were asked for."""
+    traced = Traced(TENSORS)
+    traced.begin()
+    group = traced.answered()
+    tensor = {"name": "INPUT0", "data": "1,2", "shape": "2", "dtype": "INT32"}
+    output = {"name": "OUTPUT0", "data": "3", "shape": "1", "dtype": "INT32"}
+    assert objects(group) == [
+        {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": tensor},
+        {"id": 1, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": output},
+    ]
+    both = Traced(TENSORS | TIMESTAMPS)
+    both.begin()
+    kinds = [
+        next(key for key in ("timestamps", "activity", "model_name") if key in one) for one in objects(both.answered())
+    ]
+    assert kinds[2:7] == ["model_name", "timestamps", "timestamps", "activity", "activity"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "array", "shown"),
+    [
+        (
+            "FP32",
+            np.array([1.5, 2, 1e-7, 1e10, np.pi, np.inf, np.nan], np.float32),
+            "1.5,2,1e-07,1e+10,3.14159,inf,nan",
+        ),
+        ("FP64", np.array([1e300]), "1e+300"),
+        ("FP16", np.array([1.5], np.float16), ""),
+        ("BF16", np.array([1], np.uint16), ""),
+        ("BOOL", np.array([True, False]), "1,0"),
+        ("INT8", np.array([65, -3], np.int8), "A,\u00fd"),
+        ("UINT64", np.array([2**64 - 1], np.uint64), "18446744073709551615"),
+        ("BYTES", np.array([b'a"b', b"", b"\xff\n"], object), '"a"b","","\ufffd\n"'),
+    ],
+)
+def test_elements_are_written_as_the_real_server_does(kind: str, array: Any, shown: str) -> None:
+    """Contract T3."""
+    tensor = tensor_of("X", datatype_named(kind), array)
+    assert ",".join(elements(tensor.datatype, tensor.shape, bytes(tensor.memory.host()))) == shown
+
+
+def test_text_is_json_whatever_names_and_data_are() -> None:
+    traced = Traced(TENSORS | TIMESTAMPS)
+    traced.request.id = 'a"\n\\'
+    traced.request.inputs["X"] = tensor_of('n"', datatype_named("BYTES"), np.array([b'"\\\x00'], object))
+    traced.begin()
+    assert objects(traced.answered())[2]["request_id"] == 'a"\n\\'
