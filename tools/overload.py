@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""More requests than a model can serve, for a while: is what it can serve still served, and the rest refused at once?
+
+    python -m tools.overload [--seconds 60] [--connections 200] [--queue 64] [--json FILE]
+
+Starts `halimede serve` with a Python model that sleeps 20 ms for a batch of at most 8, and may have --queue requests
+wait. Each connection of the client sends its next request when it has the answer to the one before, so the client makes
+as many as it and the server can; how many these were is told. Another process asks for the health of the server all the
+time, on a connection of its own.
+
+It passes when all of this holds:
+- every answer is the model's own, or Triton's refusal: 503, `[request id: <id_unknown>] Exceeds maximum queue size`;
+- no more than --queue requests ever waited;
+- accepted requests were served at no less than 90 % of the capacity, 8 in 20 ms;
+- of the health questions 99 % were answered within 50 ms (the slowest is told too: it has the hiccups of the machine);
+- memory of all processes of the server, looked at while the load goes on, grew by less than 8 MiB in the second half;
+- SIGTERM ends the server with status 0.
+"""
+
+import argparse
+import json
+import multiprocessing
+import select
+import socket
+import statistics
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from tools.soak import MIB, Server
+
+BATCH, SLEEP_SECONDS = 8, 0.02
+CAPACITY = BATCH / SLEEP_SECONDS
+LEAST_SHARE, MOST_HEALTH_SECONDS, MOST_GROWTH = 0.9, 0.05, 8 * MIB
+ASK_EVERY = 0.02
+"""Seconds between questions for the health."""
+LOOK_EVERY = 0.25
+"""Seconds between looks at memory and queue."""
+PATIENCE = 20.0
+NAME = "sleeper"
+REFUSAL = b'{"error":"[request id: <id_unknown>] Exceeds maximum queue size"}'
+
+_MODEL = f"""import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep({SLEEP_SECONDS})
+        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each)]) for each in tensors]
+"""
+_CONFIG = """backend: "python"
+max_batch_size: %d
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+dynamic_batching { default_queue_policy { max_queue_size: %d } }
+"""
+
+
+@dataclass(slots=True)
+class Load:
+    """What the client saw. Seconds are from the last byte sent to the first one received."""
+
+    seconds: float = 0.0
+    served: int = 0
+    refused: int = 0
+    odd: list[str] = field(default_factory=list)
+    served_seconds: list[float] = field(default_factory=list)
+    refused_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return self.served + self.refused + len(self.odd)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run, as it is written to a file."""
+
+    connections: int
+    queue: int
+    seconds: float
+    requests_per_second: float
+    served_per_second: float
+    calm_per_second: float
+    """What two batches' worth of clients were served just before: what the machine can do now."""
+    share_of_capacity: float
+    most_waiting: int
+    refused_ms: dict[str, float]
+    served_ms: dict[str, float]
+    health_ms: dict[str, float]
+    health_questions: int
+    memory_mib: float
+    growth_mib: float
+    odd: list[str]
+    exit_status: int | None
+
+    def problems(self, least_share: float = LEAST_SHARE) -> list[str]:
+        """What does not hold, where so much of the capacity is to be served."""
+        found = [f"an answer that is neither: {text}" for text in self.odd[:3]]
+        if self.most_waiting > self.queue:
+            found.append(f"{self.most_waiting} requests waited, {self.queue} may")
+        if self.share_of_capacity < least_share:
+            found.append(f"served at {self.share_of_capacity:.1%} of the capacity, {least_share:.0%} are wanted")
+        if self.health_ms["p99"] > MOST_HEALTH_SECONDS * 1e3:
+            found.append(f"health answered in {self.health_ms['p99']:.1f} ms at the 99th percentile")
+        if self.growth_mib * MIB > MOST_GROWTH:
+            found.append(f"memory grew by {self.growth_mib:.1f} MiB in the second half")
+        if self.exit_status != 0:
+            found.append(f"the server ended with status {self.exit_status}")
+        return found
+
+
+def write_model(repository: Path, queue: int) -> None:
+    """The model `sleeper`, of which `queue` requests may wait."""
+    version = repository / NAME / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(_MODEL)
+    (version.parent / "config.pbtxt").write_text(_CONFIG % (BATCH, queue))
+
+
+def message(number: int, model: str = NAME) -> bytes:
+    """A request over HTTP, for a model with one INT32."""
+    tensor = {"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [number]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def flood(port: int, connections: int, seconds: float, models: Sequence[str] = (NAME,)) -> Load:
+    """Sends on all connections, each the next request when it has its answer, for so long; each to one of `models`."""
+    load = Load()
+    poll = select.epoll()
+    clients: dict[int, tuple[socket.socket, bytes, bytes]] = {}
+    sent: dict[int, float] = {}
+    for number in range(connections):
+        client = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        poll.register(client, select.EPOLLIN)
+        clients[client.fileno()] = client, message(number, models[number % len(models)]), b'"data":[%d]' % number
+    began = time.perf_counter()
+    end = began + seconds
+    for descriptor, (client, request, _) in clients.items():
+        sent[descriptor] = time.perf_counter()
+        client.sendall(request)
+    now = began
+    while now < end:
+        for descriptor, _ in poll.poll(PATIENCE):
+            client, request, wanted = clients[descriptor]
+            answer = client.recv(65536)
+            now = time.perf_counter()
+            _count(load, answer, wanted, now - sent[descriptor])
+            if not answer:
+                poll.unregister(client)
+                continue
+            sent[descriptor] = now
+            client.sendall(request)
+    load.seconds = now - began
+    for client, _, _ in clients.values():
+        client.close()
+    return load
+
+
+def _count(load: Load, answer: bytes, wanted: bytes, seconds: float) -> None:
+    """An answer is small enough to come whole."""
+    if answer.startswith(b"HTTP/1.1 200 ") and wanted in answer:
+        load.served += 1
+        load.served_seconds.append(seconds)
+    elif answer.startswith(b"HTTP/1.1 503 ") and answer.endswith(REFUSAL):
+        load.refused += 1
+        if load.refused % 16 == 0:  # a sample is enough
+            load.refused_seconds.append(seconds)
+    else:
+        load.odd.append(answer[:500].decode(errors="replace"))
+
+
+def ask_for_health(port: int, stop: Connection, answers: Connection) -> None:
+    """Asks until it is told to stop; sends the seconds that each question took. A process of its own."""
+    took = []
+    client = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    question = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
+    while not stop.poll(ASK_EVERY):
+        began = time.perf_counter()
+        client.sendall(question)
+        if not client.recv(4096).startswith(b"HTTP/1.1 200 "):
+            break
+        took.append(time.perf_counter() - began)
+    answers.send(took)
+
+
+class Watch:
+    """Looks at the server while it is under load, in a process of its own: memory, and how many requests wait."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._stop, stop = multiprocessing.Pipe()
+        self._answers, answers = multiprocessing.Pipe()
+        self._process = multiprocessing.Process(target=self._run, args=(stop, answers))
+        self._process.start()
+
+    def _run(self, stop: Connection, answers: Connection) -> None:
+        memory, waiting = [], 0
+        while not stop.poll(LOOK_EVERY):
+            memory.append(self._server.memory())
+            waiting = max(waiting, waiting_requests(self._server.metrics))
+        answers.send((memory, waiting))
+
+    def stop(self) -> tuple[list[int], int]:
+        self._stop.send(None)
+        found: tuple[list[int], int] = self._answers.recv()
+        self._process.join()
+        return found
+
+
+def waiting_requests(port: int) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("nv_inference_pending_request_count{") and f'"{NAME}"' in line:
+                return int(float(line.rsplit(" ", 1)[1]))
+    raise RuntimeError("the server does not tell how many requests wait")
+
+
+def run(connections: int, queue: int, seconds: float) -> Report:
+    """One run from start to end."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source"
+        write_model(source, queue)
+        server = Server(Path(folder), {str(source): (NAME,)})
+        try:
+            server.wait_until_ready()
+            flood(server.http, 2 * BATCH, 0.5)  # until its workers and the memory of both sides are warm
+            calm = flood(server.http, 2 * BATCH, 1.5)
+            flood(server.http, connections, 0.5)
+            stop, stopped = multiprocessing.Pipe()
+            answers, answering = multiprocessing.Pipe()
+            prober = multiprocessing.Process(target=ask_for_health, args=(server.http, stopped, answering))
+            prober.start()
+            watch = Watch(server)
+            load = flood(server.http, connections, seconds)
+            memory, waiting = watch.stop()
+            stop.send(None)
+            health: list[float] = answers.recv()
+            prober.join()
+        finally:
+            status, _ = server.stop()
+    return _report(load, health, memory, waiting, (connections, queue, status), calm)
+
+
+def _report(
+    load: Load, health: list[float], memory: list[int], waiting: int, setting: tuple[int, int, int | None], calm: Load
+) -> Report:
+    connections, queue, status = setting
+    later = memory[len(memory) // 2 :]
+    parts = later[: len(later) // 2] or [0], later[len(later) // 2 :] or [0]
+    return Report(
+        connections=connections,
+        queue=queue,
+        seconds=round(load.seconds, 2),
+        requests_per_second=round(load.total / load.seconds, 1),
+        served_per_second=round(load.served / load.seconds, 1),
+        calm_per_second=round(calm.served / calm.seconds, 1),
+        share_of_capacity=round(load.served / load.seconds / CAPACITY, 4),
+        most_waiting=waiting,
+        refused_ms=_spread(load.refused_seconds),
+        served_ms=_spread(load.served_seconds),
+        health_ms=_spread(health),
+        health_questions=len(health),
+        memory_mib=round(statistics.mean(later or [0]) / MIB, 1),
+        growth_mib=round((min(parts[1]) - min(parts[0])) / MIB, 2),
+        odd=load.odd[:20],
+        exit_status=status,
+    )
+
+
+def _spread(seconds: list[float]) -> dict[str, float]:
+    """Milliseconds."""
+    ordered = sorted(seconds) or [0.0]
+    at = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+    found = {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in at.items()}
+    return {name: round(value * 1e3, 2) for name, value in {**found, "max": ordered[-1]}.items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--queue", type=int, default=64)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    report = run(options.connections, options.queue, options.seconds)
+    text = json.dumps(asdict(report), indent=2)
+    print(text)
+    if options.json:
+        options.json.write_text(text + "\n")
+    problems = report.problems()
+    print("\n".join(problems) or "passed")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
