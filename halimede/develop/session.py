@@ -71,6 +71,7 @@ class Session:
             options,
             model_repositories=tuple(repositories),
             model_control_mode="explicit",
+            metrics=replace(options.metrics, allowed=False),
             load_models=tuple(sorted(others - {self.name})),
             allow_code_upload=True,  # whoever runs a model here may run any
         )

@@ -17,12 +17,14 @@ from halimede.options.kinds import (
     HOST_POLICY,
     INTEGER,
     INTEGER64,
+    METRICS_SETTING,
     PATTERN,
     PORT,
     RATE_LIMIT_RESOURCE,
     REAL,
     SWITCH,
     TEXT,
+    TRACE_SETTING,
     VERBOSITY,
     Kind,
     Value,
@@ -117,8 +119,9 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("log-warning", BOOLEAN, "true", "Log warnings."),
         Flag("log-error", BOOLEAN, "true", "Log errors."),
         Flag(
-            "log-format", choice("invalid argument for --log-format", "default", "ISO8601", any_case=False), "default",
-            "Prefix of a line: LMMDD hh:mm:ss.uuuuuu, or YYYY-MM-DDThh:mm:ssZ L.",
+            "log-format", choice("invalid argument for --log-format", "default", "ISO8601", "json", any_case=False),
+            "default",
+            "Prefix of a line: LMMDD hh:mm:ss.uuuuuu, or YYYY-MM-DDThh:mm:ssZ L; json: each line is an object.",
         ),
         Flag("log-file", TEXT, "", "Append the log to this file instead of writing it to the console."),
     ),
@@ -136,12 +139,14 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag(
             "model-control-mode", choice("invalid argument for --model-control-mode", "none", "poll", "explicit"),
-            "none", "Load all models once (none), follow changes of the repository (poll; not supported yet) or obey "
-            "requests (explicit).",
+            "none", "Load all models once (none), follow changes of the repository (poll) or obey requests (explicit).",
         ),
         Flag(
-            "repository-poll-secs", INTEGER, "15", "Seconds between two looks at the repository.",
-            INERT, "it needs --model-control-mode=poll, which is not supported yet",
+            "repository-poll-secs", INTEGER, "15", "Seconds between two looks at the repository in poll mode; 0: none.",
+        ),
+        Flag(
+            "settle-secs", REAL, "2",
+            "Seconds that the files of a model must stay as they are before poll mode loads it.",
         ),
         Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", repeatable=True),
         Flag(
@@ -154,7 +159,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag("model-load-thread-count", INTEGER, "4", "Models loaded at the same time."),
         Flag("model-load-retry-count", INTEGER, "0", "Further attempts when a model version fails to load."),
-        Flag("model-namespacing", BOOLEAN, "false", "Allow one model name in several repositories.", PLANNED),
+        Flag("model-namespacing", BOOLEAN, "false", "Allow one model name in several repositories."),
         Flag(
             "enable-peer-access", BOOLEAN, "true", "Let GPUs read each other's memory.",
             INERT, "device memory is left to the runtimes",
@@ -221,15 +226,29 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     ),
     "Metrics": (
         Flag("allow-metrics", BOOLEAN, "true", "Serve metrics."),
-        Flag("allow-gpu-metrics", BOOLEAN, "true", "Measure GPUs.", INERT, "GPUs are not measured"),
-        Flag("allow-cpu-metrics", BOOLEAN, "true", "Measure the CPU.", INERT, "the CPU is not measured"),
+        Flag("allow-gpu-metrics", BOOLEAN, "true", "Measure GPUs."),
+        Flag("allow-cpu-metrics", BOOLEAN, "true", "Measure the CPU."),
+        Flag("http-metrics", BOOLEAN, "false", "Serve metrics at /metrics of the HTTP port too."),
         Flag("metrics-address", TEXT, None, "Address to listen on for metrics; that of HTTP if not given."),
         Flag("metrics-port", PORT, "8002", "Port to listen on for metrics."),
-        Flag("metrics-interval-ms", INTEGER, "2000", "Milliseconds between measurements.", INERT, "nothing is polled"),
-        Flag("metrics-config", text("setting=value"), None, "A setting of the metrics.", PLANNED, repeatable=True),
+        Flag("metrics-interval-ms", INTEGER, "2000", "Twice the milliseconds between two looks at CPU and GPUs."),
+        Flag(
+            "metrics-config", METRICS_SETTING, None,
+            "A setting of the metrics: counter_latencies=false, summary_latencies=true, histogram_latencies=true or "
+            "summary_quantiles=<quantile>:<error>[,...].",
+            repeatable=True,
+        ),
     ),
     "Tracing": (
-        Flag("trace-config", text("[mode,]setting=value"), None, "A setting of tracing.", PLANNED, repeatable=True),
+        Flag(
+            "trace-config", TRACE_SETTING, None,
+            "A setting of tracing: level=TIMESTAMPS or TENSORS, rate=<one in so many>, count=<so many at most>, "
+            "mode=triton or opentelemetry; triton,file=<path>, triton,log-frequency=<traces in a file>; "
+            "opentelemetry,url=<collector>, opentelemetry,protocol=http/protobuf or grpc, "
+            "opentelemetry,resource=<attribute>=<value>, opentelemetry,bsp_max_queue_size=<spans>, "
+            "opentelemetry,bsp_schedule_delay=<ms>, opentelemetry,bsp_max_export_batch_size=<spans>.",
+            repeatable=True,
+        ),
     ),
     "Backend": (
         Flag(
@@ -243,8 +262,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     ),
     "Repository Agent": (
         Flag(
-            "repoagent-directory", TEXT, "/opt/tritonserver/repoagents", "Directory of repository agents.",
-            INERT, "there are no repository agents",
+            "repoagent-directory", TEXT, "/opt/tritonserver/repoagents",
+            "Directory of repository agents: NAME/agent.py has the class of agent NAME.",
         ),
     ),
     "Response Cache": (
@@ -311,24 +330,24 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "implementation with the provided byte size for its config. Please use '--cache-config' instead.",
         ),
         Flag(
-            "trace-file", TEXT, "", "Use --trace-config=triton,file=<path>.", PLANNED,
-            deprecated=_trace_warning("trace-file", "triton,file=<path/to/your/file>"),
+            "trace-file", TEXT, "", "Use --trace-config=triton,file=<path>.",
+            deprecated=_trace_warning("trace-file", "triton,file=<filepath>"),
         ),
         Flag(
-            "trace-level", _TRACE_LEVEL, "off", "Use --trace-config=level=<level>.", PLANNED, repeatable=True,
+            "trace-level", _TRACE_LEVEL, "off", "Use --trace-config=level=<level>.", repeatable=True,
             deprecated=_trace_warning("trace-level", "level=<OFF|TIMESTAMPS|TENSORS>"),
         ),
         Flag(
-            "trace-rate", INTEGER, "1000", "Use --trace-config=rate=<rate>.", PLANNED,
+            "trace-rate", INTEGER, "1000", "Use --trace-config=rate=<rate>.",
             deprecated=_trace_warning("trace-rate", "rate=<rate value>"),
         ),
         Flag(
-            "trace-count", INTEGER, "-1", "Use --trace-config=count=<count>.", PLANNED,
+            "trace-count", INTEGER, "-1", "Use --trace-config=count=<count>.",
             deprecated=_trace_warning("trace-count", "count=<count value>"),
         ),
         Flag(
-            "trace-log-frequency", INTEGER, "0", "Use --trace-config=triton,log-frequency=<count>.", PLANNED,
-            deprecated=_trace_warning("trace-log-frequency", "triton,log-frequency=<value>"),
+            "trace-log-frequency", INTEGER, "0", "Use --trace-config=triton,log-frequency=<count>.",
+            deprecated=_trace_warning("trace-log-frequency", "triton,log-frequency=<log frequency value>"),
         ),
     ),
 })

@@ -144,6 +144,27 @@ def _read_cache_setting(text: str) -> tuple[str, str, str]:
     return cache, setting, value
 
 
+def _read_metrics_setting(text: str) -> tuple[str, str, str]:
+    setting, _, value = text.partition("=")
+    if "," in setting or not setting or not value:
+        raise Invalid(f"--metrics-config option format is <setting>=<value>. Got {text}")
+    return "", setting, value
+
+
+def _read_trace_setting(text: str) -> tuple[str, str, str]:
+    """Mode, which is empty for a setting of both, setting and value (C42)."""
+    mode, comma, assignment = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
+    if comma and not mode:
+        raise Invalid(
+            "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or "
+            f"<setting>=<value>. Got {text}"
+        )
+    setting, _, value = assignment.partition("=")
+    if not setting or not value:
+        raise Invalid(f"--trace-config option format is '<trace mode>,<setting>=<value>'. Got {text}")
+    return mode, setting, value
+
+
 CATEGORIES = (
     "health",
     "metadata",
@@ -195,4 +216,6 @@ _COUNT = integer(low=0)
 RATE_LIMIT_RESOURCE = Kind("name:count[:device]", _read_resource)
 HOST_POLICY = Kind("policy,setting=value", _read_host_policy)
 BACKEND_SETTING = Kind("[backend,]setting=value", _read_backend_setting)
+METRICS_SETTING = Kind("setting=value", _read_metrics_setting)
+TRACE_SETTING = Kind("[mode,]setting=value", _read_trace_setting)
 CACHE_SETTING = Kind("cache,setting=value", _read_cache_setting)

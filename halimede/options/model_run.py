@@ -3,16 +3,17 @@
 Pure: touches no file and prints nothing. Raises `Invalid` for a wrong line, `HelpRequested` before any error.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
 from halimede.options.flags import FLAGS, Flag
 from halimede.options.kinds import SWITCH, integer, text
-from halimede.options.parser import HelpRequested, parse, suggestion
+from halimede.options.parser import parse
 from halimede.options.usage import listing
 from halimede.options.values import ServerOptions
+from halimede.options.words import read_words, words_of
 
 _OWN = (
     Flag("help", SWITCH, None, "Print this text."),
@@ -38,10 +39,10 @@ _OF_THE_SERVER = (
         repeatable=True,
     ),
     Flag("load-model", text(), None, "Load only this one of them.", repeatable=True),
-    *(FLAGS[name] for name in ("backend-directory", "backend-config")),
+    *(FLAGS[name] for name in ("backend-directory", "backend-config", "repoagent-directory")),
     *(FLAGS[name] for name in ("model-config-name", "disable-auto-complete-config", "log-verbose")),
 )
-_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in (*_OWN, *_OF_THE_SERVER)})
+MODEL_RUN_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in (*_OWN, *_OF_THE_SERVER)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,51 +71,14 @@ def model_run_usage() -> str:
 
 def parse_model_run(args: Sequence[str]) -> ModelRun:
     """Reads the words after `model run`."""
-    given: dict[str, list[str]] = {}
-    others: list[str] = []
-    words = iter(args)
-    for word in words:
-        if word in ("--help", "-h"):
-            raise HelpRequested
-        if word == "--":
-            others += words
-        elif word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            flag = _find(name, word)
-            if flag.kind is SWITCH and equals:
-                raise Invalid(f"option '--{name}' doesn't allow an argument")
-            if flag.kind is not SWITCH and not equals:
-                value = _next(words, name)
-            given.setdefault(name, []).append(value)
-        else:
-            others.append(word)
+    given, others = read_words(args, MODEL_RUN_FLAGS)
     if len(others) != 1:
         raise Invalid(f"Unexpected argument: {others[1]}" if others else "PATH, a model's directory, is missing")
     return _order(others[0], given)
 
 
-def _find(name: str, word: str) -> Flag:
-    if name not in _FLAGS:
-        hint = suggestion(name.replace("_", "-").lower(), tuple(_FLAGS), "--{}")
-        raise Invalid(f"unrecognized option '{word}'{hint}")
-    return _FLAGS[name]
-
-
-def _next(words: Iterator[str], name: str) -> str:
-    value = next(words, None)
-    if value is None:
-        raise Invalid(f"option '--{name}' requires an argument")
-    return value
-
-
 def _order(path: str, given: Mapping[str, list[str]]) -> ModelRun:
-    own = {flag.name for flag in _OWN}
-    words = [
-        f"--{name}" if _FLAGS[name].kind is SWITCH else f"--{name}={value}"
-        for name, values in given.items()
-        if name not in own
-        for value in values
-    ]
+    words = words_of(given, MODEL_RUN_FLAGS, [flag.name for flag in _OWN])
     server = parse(["--model-control-mode=explicit", *words], {})
     return ModelRun(
         path,
@@ -130,7 +94,7 @@ def _number(name: str, given: Mapping[str, list[str]], otherwise: int) -> int:
     if name not in given:
         return otherwise
     try:
-        value = _FLAGS[name].kind.read(given[name][-1])
+        value = MODEL_RUN_FLAGS[name].kind.read(given[name][-1])
     except Invalid as error:
         raise error.prefixed(f'Bad option: "--{name}".\n') from None
     assert isinstance(value, int)

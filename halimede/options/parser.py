@@ -5,14 +5,17 @@ not here yet, `HelpRequested` or `VersionRequested` where these come before any 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from types import MappingProxyType
 from typing import TypeVar
 
 from halimede.errors import Invalid, Unsupported
 from halimede.options.flags import FLAGS, INERT, PLANNED, Flag
-from halimede.options.kinds import SWITCH, Value
-from halimede.options.values import Endpoint, GrpcOptions, LogOptions, ServerOptions
+from halimede.options.kinds import INTEGER, SWITCH, Value
+from halimede.options.measuring import metrics_options
+from halimede.options.tracing import OLD_TRACE_FLAGS, trace_options
+from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions
 
 _Value = TypeVar("_Value", bound=Value)
 
@@ -154,8 +157,6 @@ def _check_combinations(given: _Given) -> None:
 
 def _check_support(given: _Given) -> None:
     """Refuse what is not here yet; warn about what is read and has no effect."""
-    if given.last("model-control-mode", str) == "poll":
-        raise Unsupported("--model-control-mode=poll is not supported yet")
     for flag, value in given.changed():
         if flag.support is PLANNED:
             # A flag that has a default is supported as far as that, so the value belongs to the message.
@@ -261,6 +262,21 @@ def _metrics(given: _Given, http: Endpoint) -> Endpoint:
     return Endpoint(given.last("metrics-port", int), address, given.last("allow-metrics", bool))
 
 
+def _measuring(given: _Given) -> MetricsOptions:
+    settings = [(setting, value) for _, setting, value in given.every("metrics-config", tuple)]
+    allowed = given.last("allow-metrics", bool)
+    on_http = given.last("http-metrics", bool)
+    measures = allowed or on_http
+    return replace(
+        metrics_options(settings, given.warnings.append),
+        gpu=measures and given.last("allow-gpu-metrics", bool),
+        cpu=measures and given.last("allow-cpu-metrics", bool),
+        interval_ms=max(1, given.last("metrics-interval-ms", int)),
+        on_http=on_http,
+        pinned_pool_bytes=max(0, given.last("pinned-memory-pool-byte-size", int)),
+    )
+
+
 def _log(given: _Given, environment: Mapping[str, str]) -> LogOptions:
     return LogOptions(
         verbose=given.last("log-verbose", int),
@@ -271,6 +287,15 @@ def _log(given: _Given, environment: Mapping[str, str]) -> LogOptions:
         file=given.last("log-file", str),
         escape=environment.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0",
     )
+
+
+def _trace(given: _Given, environment: Mapping[str, str]) -> TraceOptions:
+    old = {
+        flag: [str(value) for value in given.every(flag, int if FLAGS[flag].kind is INTEGER else str)]
+        for flag in OLD_TRACE_FLAGS
+        if flag in given
+    }
+    return trace_options(given.every("trace-config", tuple), old, environment, given.warnings.append)
 
 
 def _grpc(given: _Given) -> GrpcOptions:
@@ -325,6 +350,9 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         auto_complete_config=_auto_complete(given),
         model_config_name=given.last("model-config-name", str) if "model-config-name" in given else "",
         model_control_mode=given.last("model-control-mode", str),
+        repository_poll_secs=max(0, given.last("repository-poll-secs", int)),
+        settle_secs=max(0.0, given.last("settle-secs", float)),
+        model_namespacing=given.last("model-namespacing", bool),
         load_models=tuple(sorted(set(given.every("load-model", str)))),
         allow_code_upload=given.last("allow-code-upload", bool),
         model_load_thread_count=max(1, given.last("model-load-thread-count", int)),
@@ -333,6 +361,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         inline_execution=given.last("inline-execution", bool),
         backend_config=_backend_config(given),
         backend_directory=_backend_directory(given),
+        repoagent_directory=given.last("repoagent-directory", str),
         cache_config=_cache_config(given, environment),
         cache_directory=given.last("cache-directory", str),
         rate_limit=given.last("rate-limit", str) == "execution_count",
@@ -347,7 +376,9 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),
         metrics=_metrics(given, http),
+        measuring=_measuring(given),
         log=_log(given, environment),
+        trace=_trace(given, environment),
         grpc_response_delay_secs=_count(environment, "TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC"),
         delay_scheduler=_count(environment, "TRITONSERVER_DELAY_SCHEDULER"),
         backlog_delay_scheduler=_count(environment, "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"),

@@ -7,6 +7,7 @@ Knows nothing of how flags are spelled (see `flags`). Plain values: any thread m
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,34 @@ class LogOptions:
     warning: bool = True
     error: bool = True
     format: str = "default"
-    """`default` or `ISO8601`."""
+    """`default`, `ISO8601` or `json`."""
     file: str = ""
     """Empty: the console."""
     escape: bool = True
     """Messages are written as JSON strings; false with TRITON_SERVER_ESCAPE_LOG_MESSAGES=0."""
+
+
+SPAN_BATCHING: Final = {"bsp_schedule_delay": 5000, "bsp_max_export_batch_size": 512, "bsp_max_queue_size": 2048}
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What is traced, and where to (contract C42)."""
+
+    mode: str = "triton"
+    """`triton` or `opentelemetry`."""
+    level: tuple[str, ...] = ()
+    """TIMESTAMPS, TENSORS, both, or nothing."""
+    rate: int = 1000
+    count: int = -1
+    file: str = ""
+    log_frequency: int = 0
+    url: str = "http://localhost:4318/v1/traces"
+    protocol: str = "http/protobuf"
+    """Of the collector: `http/protobuf` or `grpc`; a setting of this server's own."""
+    resource: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    batching: Mapping[str, int] = field(default_factory=lambda: MappingProxyType(dict(SPAN_BATCHING)))
+    """Settings of the batch processor by name, `bsp_...`; times in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +88,26 @@ class GrpcOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """What is measured beside the statistics (contract C39 to C41)."""
+
+    gpu: bool = True
+    cpu: bool = True
+    interval_ms: int = 2000
+    counters: bool = True
+    """Durations and what caches did for models as counters; without them the other counters stand still too (M25)."""
+    summaries: bool = False
+    """Durations as summaries with `quantiles` too (M13, M14, M17)."""
+    quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
+    histograms: bool = False
+    """The time to the first response as a histogram too (M12)."""
+    on_http: bool = False
+    """Whether the HTTP port serves them too; a flag of this server's own."""
+    pinned_pool_bytes: int = 268435456
+    """What the pool of pinned memory is said to have (C52)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """All that `halimede serve` was told. The defaults are those of the contract (C2 to C60)."""
 
@@ -78,6 +122,12 @@ class ServerOptions:
     """Non-empty: `configs/<name>.pbtxt` of a model is preferred (C16)."""
     model_control_mode: str = "none"
     """`none`, `poll` or `explicit`."""
+    repository_poll_secs: int = 15
+    """Between two looks at the repositories in poll mode, 0: never again after the start (C14)."""
+    settle_secs: float = 2.0
+    """How long a model's folder must stay as it is before poll mode loads it; a flag of this server's own."""
+    model_namespacing: bool = False
+    """Whether several repositories may have a model of the same name (C19)."""
     load_models: tuple[str, ...] = ()
     """Models to load at the start in explicit mode; `*` is all of them (C15)."""
     allow_code_upload: bool = False
@@ -90,6 +140,7 @@ class ServerOptions:
     backend_config: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """Backend name to setting to value; settings for every backend under the empty name (C45)."""
     backend_directory: str = "/opt/tritonserver/backends"
+    repoagent_directory: str = "/opt/tritonserver/repoagents"
     """Where Python-based backends lie (C44)."""
     rate_limit: bool = False
     """Whether instances run only as resources and priorities allow (C50)."""
@@ -115,7 +166,9 @@ class ServerOptions:
     grpc: Endpoint = Endpoint(8001)
     grpc_options: GrpcOptions = GrpcOptions()
     metrics: Endpoint = Endpoint(8002)
+    measuring: MetricsOptions = MetricsOptions()
     log: LogOptions = LogOptions()
+    trace: TraceOptions = TraceOptions()
     grpc_response_delay_secs: int = 0
     """Seconds for which gRPC's answers to all but inferences are held: TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC
     (G40)."""

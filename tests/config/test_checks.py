@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from halimede import config
+from halimede.config.model_config import BatchInput, BatchInputKind, BatchOutput
 from halimede.errors import Error, Internal, Invalid
+from halimede.tensors import INT32
 from tests.config.models import IDENTITY, INPUT, OUTPUT, TENSORS, folder_of
 
 BATCHING = f"max_batch_size: 2 {IDENTITY}"
@@ -207,3 +209,47 @@ def test_instance_kind_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 def test_instance_groups_are_checked_before_tensors(tmp_path: Path) -> None:
     text = f'backend: "identity" {OUTPUT} input {{ name: "I" dims: 4 }} instance_group {{ kind: KIND_GPU }}'
     assert "no GPUs are available" in problem_of(tmp_path, text)
+
+
+_MADE = 'kind: BATCH_ITEM_SHAPE target_name: "N" data_type: TYPE_INT32 source_input: "INPUT0"'
+_CUT = 'target_name: "OUTPUT0" source_input: "INPUT0"'
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            "batch_input { data_type: TYPE_INT32 }",
+            "batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 0",
+        ),
+        (
+            f'batch_input {{ {_MADE} source_input: "INPUT0" }}',
+            "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 2",
+        ),
+        ("batch_input { kind: 9 }", "unknown batch input kind '9'"),
+        (
+            'batch_input { data_type: TYPE_INT64 source_input: "NO" }',
+            "batch input data type must be TYPE_INT32 or TYPE_FP32",
+        ),
+        ('batch_input { data_type: TYPE_FP32 source_input: "NO" }', "unknown source input name 'NO'"),
+        (
+            f'batch_output {{ {_CUT} source_input: "INPUT0" }}',
+            "batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 2",
+        ),
+        ('batch_output { target_name: "NO" source_input: "NEITHER" }', "unknown source input name 'NEITHER'"),
+        ('batch_output { target_name: "NO" source_input: "INPUT0" }', "unknown target output name 'NO'"),
+        (
+            f'batch_output {{ {_CUT} target_name: "OUTPUT0" }}',
+            "target output name 'OUTPUT0' can only be specified once",
+        ),
+    ],
+)
+def test_what_is_made_of_a_batch_is_refused(tmp_path: Path, fields: str, problem: str) -> None:
+    assert problem_of(tmp_path, f"{IDENTITY} {fields}") == f"{problem} for m"
+
+
+def test_what_is_made_of_a_batch_is_read(tmp_path: Path) -> None:
+    read = config.read(folder_of(tmp_path, "m", f"{IDENTITY} batch_input {{ {_MADE} }} batch_output {{ {_CUT} }}"))
+    found = read.finish()
+    assert found.batch_inputs == (BatchInput(BatchInputKind.ITEM_SHAPE, ("N",), INT32, "INPUT0"),)
+    assert found.batch_outputs == (BatchOutput(("OUTPUT0",), "INPUT0"),)

@@ -169,3 +169,20 @@ def test_other_scheduler_than_the_chosen_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Internal) as caught:
         draft.update({"sequence_batching": {}})
     assert str(caught.value) == "Cannot update scheduling choice from 11 to 11 when auto-completing."
+
+
+def test_what_the_server_adds_and_keeps_of_a_sequence_is_no_input_and_no_output(tmp_path: Path) -> None:
+    draft = draft_of(
+        tmp_path,
+        f"""{ONNX} max_batch_size: 4 sequence_batching {{
+            control_input {{ name: "b" control {{ kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] }} }}
+            state {{ input_name: "c" output_name: "d" data_type: TYPE_FP32 dims: 2 }}
+        }}""",
+    )
+    inputs = tuple(DescribedTensor(name, FP32, (-1, 2)) for name in "abc")
+    draft.complete(Description(inputs, tuple(DescribedTensor(name, FP32, (-1, 2)) for name in "dy")), 4)
+    value = draft.finish()
+    assert value.inputs == (TensorSpec("a", FP32, (2,)),)
+    assert value.outputs == (TensorSpec("y", FP32, (2,)),)
+    assert [spec.name for spec in value.model_inputs] == ["a", "b", "c"]
+    assert [spec.name for spec in value.model_outputs] == ["y", "d"]

@@ -370,6 +370,12 @@ def test_raw_body_that_cannot_be_an_input(config: ModelConfig, text: str) -> Non
             {"a": [1, 2], "b": [1, 2]},
             False,
         ),
+        (
+            [spec("a", "INT32", [-1], ragged=True), spec("b", "INT32", [2], optional=True)],
+            {"a": [1, 2], "b": [1, 2]},
+            {"a": [1, 3], "b": [1, 2]},
+            True,
+        ),
     ],
 )
 def test_requests_that_may_share_a_batch(

@@ -1,0 +1,61 @@
+"""`halimede check`: every problem of model repositories, on standard output. Runs on the main thread.
+
+What models print and log while they are loaded goes to standard error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+
+from halimede.cli.model_run import own_output
+from halimede.develop.check_report import document, passes, text_of
+from halimede.develop.checking import Checked, check, load
+from halimede.errors import Error
+from halimede.options import Check
+from halimede.platform.gpus import visible_gpus
+from halimede.platform.limits import allow_many_files
+from halimede.platform.loops import new_event_loop
+
+
+def run(order: Check) -> int:
+    """0 where there is nothing to complain about."""
+    out = own_output()
+    logging.getLogger("halimede").setLevel(logging.CRITICAL if not order.server.log.verbose else logging.DEBUG)
+    finished = True
+    checked = check(order.repositories, order.server, visible_gpus(os.environ))
+    if order.load:
+        allow_many_files()
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            try:
+                finished = runner.run(_load(checked, order))
+            except asyncio.CancelledError:
+                print("error: interrupted", file=sys.stderr)
+                finished = False
+    told = json.dumps(document(checked, order.strict), indent=1) if order.json else text_of(checked)
+    try:
+        print(told, file=out, flush=True)
+    except OSError as error:
+        print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os._exit(1)
+    if not finished:
+        # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
+        sys.stderr.flush()
+        os._exit(1)
+    return 0 if passes(checked, order.strict) else 1
+
+
+async def _load(checked: Checked, order: Check) -> bool:
+    """Whether everything came to its end."""
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        await load(checked, order.server)
+    except Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return False
+    return True

@@ -1,0 +1,28 @@
+"""`halimede init`: a model in a repository, made of a file. Runs on the main thread."""
+
+import logging
+import os
+import sys
+
+from halimede.develop.beginning import begin
+from halimede.errors import Error
+from halimede.options import Init
+from halimede.platform.gpus import visible_gpus
+
+
+def run(order: Init) -> int:
+    """0 where the model was made; its files and the next command are printed then."""
+    logging.getLogger("halimede").setLevel(logging.CRITICAL)
+    try:
+        begun = begin(order, visible_gpus(os.environ))
+    except Error as error:
+        print(f"error: {str(error).rstrip()}", file=sys.stderr)
+        return 1
+    for file in begun.files:
+        print(file)
+    for note in begun.notes:
+        print(f"warning: {note}", file=sys.stderr)
+    print(f"\nserve it:    {begun.next}")
+    if begun.run:
+        print(f"or ask it:   {begun.run}")
+    return 0
