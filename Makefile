@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 REPOSITORY := examples/model_repository
 RESULTS := bench/results
 FRAMEWORKS := .cache/frameworks
+AZURITE := .cache/azurite
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-environments test-torch unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve test test-environments test-torch test-azure unit check format conformance rows bench soak profile demo clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -18,8 +19,8 @@ help: ## what there is
 serve: demo ## set up, build the demo models, serve them on ports 8000, 8001 and 8002
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
 
-test: $(VENV)/.dev ## all tests
-	$(BIN)/python -m pytest
+test: unit ## all tests
+	$(BIN)/python -m pytest tests/compat tests/conformance tests/examples
 
 test-environments: $(VENV)/.dev ## Python models in an environment of each Python that this machine has
 	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py
@@ -27,8 +28,13 @@ test-environments: $(VENV)/.dev ## Python models in an environment of each Pytho
 test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## Python models with torch and jax (fetches more than a gigabyte)
 	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
 
+test-azure: $(VENV)/.dev $(AZURITE)/.ready ## models in an emulator of Azure Blob Storage (needs npm, fetches 190 MB)
+	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
+	  $(BIN)/python -m pytest -m azure tests/compat/test_azure.py
+
 unit: $(VENV)/.dev ## the tests that need no server, no demo and no other program
-	$(BIN)/python -m pytest --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
+	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
+	  --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
 
 check: $(VENV)/.dev ## style, types, import directions
 	$(BIN)/ruff check .
@@ -52,10 +58,13 @@ bench: $(VENV)/.bench ## speed beside the real server: a table and a plot in ben
 	  --metrics-port={metrics}' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; status=$$?; \
 	  $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
 
-soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, then ten minutes of everything, with users that leave at any point
+soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, a minute of overload, then ten minutes of everything, with users that leave at any point
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
 	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
 	HALIMEDE_TENSOR_BYTES=1073741824 $(BIN)/python -m pytest -q tests/compat/test_python_large.py
+	$(BIN)/python -m tools.overload --json $(RESULTS)/overload.json
+	$(BIN)/python -m tools.memory_back --json $(RESULTS)/memory_back.json
+	$(BIN)/python -m tools.soak_reloads --changes 1000 --json $(RESULTS)/soak_reloads.json
 	$(BIN)/python -m tools.soak --json $(RESULTS)/soak.json
 
 profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/
@@ -89,6 +98,12 @@ $(FRAMEWORKS)/.ready: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) torch==2.13.0
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --target $(FRAMEWORKS) --upgrade --no-deps \
 	  jax==0.4.38 jaxlib==0.4.38 ml_dtypes==0.4.1 opt_einsum==3.4.0 scipy==1.13.1
+	@touch $@
+
+$(AZURITE)/.ready:
+	@echo "Installing Azurite in $(AZURITE) ..."
+	@mkdir -p $(AZURITE)
+	@npm install --silent --no-audit --no-fund --prefix $(AZURITE) azurite@3.37.0
 	@touch $@
 
 clean: ## remove what the targets made, except the virtual environment

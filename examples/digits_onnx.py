@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 SEED = 0  # of the split and of the first weights: every build trains on the same images in the same order
 ROUNDS = 500  # over the images, at most: both classifiers settle earlier
@@ -51,7 +52,7 @@ def train_versions() -> dict[int, onnx.ModelProto]:
     """Version number to model: 1 a logistic regression, 2 a network with one hidden layer. Raises TrainingError."""
     images, _ = split()
     pixels = images.pixels.reshape(-1, 64) / DARKEST
-    with _to_the_end():
+    with _to_the_end(), threadpool_limits(1):  # so small that more threads only wait for each other
         regression = LogisticRegression(max_iter=ROUNDS).fit(pixels, images.digits)
         network = MLPClassifier((128,), max_iter=ROUNDS, random_state=SEED).fit(pixels, images.digits)
     return {

@@ -126,11 +126,31 @@ class _Bert:
         return self.layer_norm(self.op("Add", output, x), f"{layer}.output.LayerNorm", result)
 
     def sentence_embedding(self, x: str) -> str:
-        """Mean over the mask, then length 1; both divisors are kept off 0, for a row that is all padding."""
-        ones, twos = self.graph.ints(1), self.graph.ints(2)
-        mask = self.op("Cast", "attention_mask", to=TensorProto.FLOAT)
-        total = self.op("ReduceSum", self.op("Mul", x, self.op("Unsqueeze", mask, twos)), ones, keepdims=0)
-        count = self.op("ReduceSum", mask, ones, keepdims=1)
-        mean = self.op("Div", total, self.op("Max", count, self.graph.scalar(1e-9)))
-        length = self.op("ReduceL2", mean, ones, keepdims=1)
-        return self.op("Div", mean, self.op("Max", length, self.graph.scalar(1e-12)), result="sentence_embedding")
+        return add_pooling(self.graph, x)
+
+
+def add_pooling(graph: Graph, x: str) -> str:
+    """`sentence_embedding`: the mean of vectors over `attention_mask`, of length 1; both divisors are kept off 0, for a
+    row that is all padding."""
+    ones, twos = graph.ints(1), graph.ints(2)
+    mask = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
+    total = graph.op("ReduceSum", graph.op("Mul", x, graph.op("Unsqueeze", mask, twos)), ones, keepdims=0)
+    count = graph.op("ReduceSum", mask, ones, keepdims=1)
+    mean = graph.op("Div", total, graph.op("Max", count, graph.scalar(1e-9)))
+    length = graph.op("ReduceL2", mean, ones, keepdims=1)
+    return graph.op("Div", mean, graph.op("Max", length, graph.scalar(1e-12)), result="sentence_embedding")
+
+
+def build_pooling(hidden: int) -> onnx.ModelProto:
+    """The last step of MiniLM by itself: `last_hidden_state` FP32 [batch, sequence, hidden] and `attention_mask` INT64
+    [batch, sequence] to `sentence_embedding` FP32 [batch, hidden]."""
+    graph = Graph()
+    add_pooling(graph, "last_hidden_state")
+    return graph.model(
+        "mean-pooling",
+        inputs={
+            "last_hidden_state": (TensorProto.FLOAT, ["batch", "sequence", hidden]),
+            "attention_mask": (TensorProto.INT64, ["batch", "sequence"]),
+        },
+        outputs={"sentence_embedding": (TensorProto.FLOAT, ["batch", hidden])},
+    )

@@ -28,6 +28,12 @@ class Graph:
         self._nodes.append(helper.make_node(kind, list(inputs), [result], name=result, **attributes))
         return result
 
+    def ops(self, kind: str, *inputs: str, results: int, **attributes: Any) -> list[str]:
+        """As `op`, of a node with several results."""
+        names = [f"{kind}_{len(self._nodes)}_{i}" for i in range(results)]
+        self._nodes.append(helper.make_node(kind, list(inputs), names, name=names[0], **attributes))
+        return names
+
     def constant(self, value: NDArray[Any], name: str = "") -> str:
         """A constant called `name`; one that is called so already is the same one."""
         name = name or f"constant_{len(self._constants)}"

@@ -158,12 +158,17 @@ class Family:
 
 
 class CustomMetrics:
-    """All families. `reserved` are those that the server has of its own, which models may add series to."""
+    """All families. `reserved` are those that the server has of its own, which models may add series to; None stands
+    for a kind that models cannot make."""
 
-    def __init__(self, reserved: Mapping[str, Kind] = MappingProxyType({})) -> None:
+    def __init__(self, reserved: Mapping[str, Kind | None] = MappingProxyType({})) -> None:
         self._reserved = reserved
         self._families: dict[str, _Family] = {}
-        self._samples: dict[str, str] = {name: name for name in reserved}
+        self._samples: dict[str, str] = {
+            sample: name
+            for name, kind in reserved.items()
+            for sample in _samples(name, Kind.HISTOGRAM if kind is None else kind)
+        }
         """By the names that stand before the values in the exposition, the family."""
 
     def family(self, name: str, help: str, kind: Kind) -> Family:
@@ -188,8 +193,8 @@ class CustomMetrics:
         family.handles -= 1
         if not family.handles:
             del self._families[family.name]
-            for sample in _samples(family.name, family.kind):
-                if sample not in self._reserved:
+            if family.name not in self._reserved:
+                for sample in _samples(family.name, family.kind):
                     del self._samples[sample]
 
     def read(self) -> list[FamilyReading]:

@@ -4,13 +4,18 @@ No protocol words and no scheduling here. Values are built on the event-loop thr
 over); nothing in them refers to a transport.
 """
 
+from collections.abc import Hashable
 from typing import Final, Protocol
 
-from halimede.errors import Error
+from halimede.errors import Error, Unsupported
 from halimede.tensors import Memory, RegionReference, Tensor
 
 Parameter = bool | int | str | float
 Parameters = dict[str, Parameter]
+
+NO_SEQUENCE: Final[Parameters] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+"""What each response of an ensemble says of its sequence where there is none (contract S84). Never changed, and always
+this very object, so that it is written out once."""
 
 
 class Moment:
@@ -44,7 +49,7 @@ class InferRequest:
     `form`, where it is there, is equal for requests whose inputs have the same names, datatypes
     and shapes in the same order, and which ask for the same outputs: what was found out about one holds for all.
     `most_ahead` is how many responses a model may be ahead of a reader, where that is fewer than it may be by their
-    size; 0 when not given.
+    size; 0 when not given. `trace` is there for a request that is traced.
     """
 
     # Defaults of the class and no slots: a request is made faster so, as most of it is never set.
@@ -63,7 +68,8 @@ class InferRequest:
     decoupled_ok: bool = False
     inner: bool = False
     most_ahead: int = 0
-    form: bytes | None = None
+    form: Hashable = None
+    trace: "Traced | None" = None
 
     def __init__(self, model_name: str, version: int = -1) -> None:
         self.model_name = model_name
@@ -109,7 +115,38 @@ class Reply(Protocol):
     def on_writable(self, resume: "Resume") -> None: ...
 
 
+LONGEST_CORRELATION_ID = 128  # bytes
+
+
+def check_correlation_id(text: str) -> str:
+    """A correlation id that is a text, as it is. Raises Unsupported where it is too long (contract S50)."""
+    if len(text) > LONGEST_CORRELATION_ID or len(text.encode(errors="replace")) > LONGEST_CORRELATION_ID:
+        raise Unsupported("string correlation ID cannot be longer than 128 characters")
+    return text
+
+
 class Resume(Protocol):
     """Called once when a reply slot takes answers again."""
 
     def __call__(self) -> None: ...
+
+
+class Traced(Protocol):
+    """The trace of a request, as the core knows it."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def context(self) -> str:
+        """What the request's model may pass on to whom it calls, as JSON; empty where there is nothing."""
+        ...
+
+    def begun(self, request: InferRequest, version: int, times: list[int], computes: bool = True) -> None:
+        """The model takes the request; `times` is what the inference will fill, indexed by `Moment`. `computes`: the
+        model does something itself; an ensemble does not."""
+        ...
+
+    def child(self, request: InferRequest, reply: Reply) -> Reply:
+        """Has a request that is made for the sake of this one traced too; the slot to give to the engine with it."""
+        ...

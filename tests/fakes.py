@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from halimede.errors import Error, Unsupported
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
-from halimede.scheduling.runner import Reason
 from halimede.service.port import EnginePort, Query
 from halimede.tensors import MemoryKind, Tensor
 
@@ -120,6 +120,7 @@ class RecordingObserver:
         self.executions: list[int] = []
         self.phases: list[tuple[int, int, int]] = []
         self.successes: list[Inference] = []
+        self.runs: list[list[int]] = []
         self.times: list[list[int]] = []
         self.failures: list[tuple[Inference, Reason]] = []
         self.responses: list[tuple[int, Answer]] = []
@@ -132,7 +133,10 @@ class RecordingObserver:
         self.successes.append(inference)
         self.times.append(list(inference.times))
 
-    def responded(self, index: int, answer: Answer, ns: int) -> None:
+    def ran(self, inference: Inference) -> None:
+        self.runs.append(list(inference.times))
+
+    def responded(self, index: int, answer: Answer, ns: int, age: int = 0) -> None:
         self.responses.append((index, answer))
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:

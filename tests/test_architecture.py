@@ -25,6 +25,8 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "errors": "",
             "tensors": "errors",
             "requests": "tensors errors",
+            "traces": "requests tensors errors",
+            "tracing": "traces requests tensors errors platform",
             "custom_metrics": "errors",
             "options": "errors",
             "platform": "errors",
@@ -33,17 +35,20 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
             "backends": "config workers workers.child requests tensors errors platform",
-            "models": "scheduling backends config requests tensors errors platform",
+            "agents": "errors",
+            "storage": "errors platform",
+            "models": "agents scheduling backends config requests tensors errors platform",
             "cache": "requests tensors errors",
             "service.port": "requests tensors errors",
-            "service": "service.port cache models scheduling backends config options custom_metrics requests tensors "
-            "errors platform version",
+            "service": "traces tracing service.port cache models scheduling backends config options custom_metrics "
+            "requests tensors errors platform storage version",
             "wire": "service.port requests tensors errors",
             "transport": "tensors errors platform",
-            "front": "service.port wire transport requests tensors errors",
+            "front": "traces service.port wire transport requests tensors errors",
             "develop": "service service.port wire models config options requests tensors errors",
-            "cli": "develop front service service.port transport models config options requests tensors errors "
-            "platform version",
+            "cli": "traces develop top front service service.port transport models config options "
+            "requests tensors errors platform version",
+            "top": "errors",
             "main": "cli",
             "version": "",
         }.items()
@@ -56,8 +61,11 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         library: frozenset(modules.split())
         for library, modules in {
+            "rich": "top.screen cli.top",
             "hpack": "transport.http2.headers",
             "redis": "cache.redis",
+            "obstore": "storage.stores",
+            "opentelemetry": "tracing.spans",
             "httptools": "transport.http1",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnxruntime backends.onnxruntime_session",
@@ -67,7 +75,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors scheduling backends wire transport workers service.classification develop",
+            "numpy": "tensors tracing scheduling backends wire transport workers service.classification develop",
         }.items()
     }
 )
@@ -167,6 +175,36 @@ def test_child_of_a_worker_needs_the_standard_library_and_numpy_only(path: Path)
     for imported in imports_of(path):
         top = imported.split(".")[0]
         assert top in sys.stdlib_module_names or top == "numpy" or imported.startswith("halimede.workers.child")
+
+
+OWN_THREADS: Mapping[str, str] = MappingProxyType(
+    {
+        "platform.threads": "makes them",
+        "platform.errands": "of a load thread, whose host policy they are to have",
+        "cli.logging": "begins before the event loop does",
+        "cli.serve": "the end of the process",
+        "cache.couriers": "begin before anything is served",
+        "scheduling.instances": "each first does what `prepare` says, which is `use_all_cores` at least",
+        "models.loader": "of a load thread, whose host policy they are to have",
+        "models.warmup": "of a load thread, whose host policy they are to have",
+    }
+)
+"""Modules that start threads as Python does, and why they may. A worker's child has all its cores from its parent."""
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> None:
+    """docs/decisions/packing.md: who may be started by the event loop is a thread of `platform.threads`."""
+    name = dotted(path)
+    if name in OWN_THREADS or name.startswith("workers.child"):
+        return
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "concurrent.futures"):
+            imported = {each.name for each in node.names}
+            assert "Thread" not in imported, f"{name} imports `threading.Thread`"
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func).removeprefix("concurrent.").removeprefix("futures.")
+            assert called not in ("threading.Thread", "threading.Timer", "ThreadPoolExecutor"), f"{name}: {called}"
 
 
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)

@@ -13,7 +13,7 @@ OTHER_KIND = "Family name already exists with different type"
 
 @pytest.fixture
 def registry() -> CustomMetrics:
-    return CustomMetrics({"nv_own": Kind.COUNTER})
+    return CustomMetrics({"nv_own": Kind.COUNTER, "nv_times": Kind.HISTOGRAM, "nv_summary": None})
 
 
 def shown(registry: CustomMetrics) -> dict[str, dict[tuple[str, ...], float | Buckets]]:
@@ -92,6 +92,10 @@ def test_name_has_one_kind(registry: CustomMetrics, name: str, kind: Kind) -> No
         (("time", Kind.HISTOGRAM), ("time_sum", Kind.COUNTER)),
         (("time_count", Kind.GAUGE), ("time", Kind.HISTOGRAM)),
         (("nv_own", Kind.COUNTER), ("nv_own", Kind.HISTOGRAM)),
+        (("nv_times", Kind.HISTOGRAM), ("nv_times_sum", Kind.COUNTER)),
+        (("nv_own", Kind.COUNTER), ("nv_summary", Kind.HISTOGRAM)),
+        (("nv_own", Kind.COUNTER), ("nv_summary", Kind.COUNTER)),
+        (("nv_own", Kind.COUNTER), ("nv_summary_count", Kind.COUNTER)),
     ],
 )
 def test_no_two_families_have_lines_of_the_same_name(
@@ -170,3 +174,10 @@ def test_families_are_in_order_of_kind_and_then_of_age(registry: CustomMetrics) 
         registry.family(name, "", kind).metric({})
     registry.family("empty", "", Kind.COUNTER)
     assert list(shown(registry)) == ["c", "g2", "g1", "h"]
+
+
+def test_names_of_the_server_stay_its_own_when_a_model_has_left_them(registry: CustomMetrics) -> None:
+    registry.family("nv_times", "", Kind.HISTOGRAM).close()
+    with pytest.raises(Invalid, match=OTHER_KIND):
+        registry.family("nv_times_count", "", Kind.COUNTER)
+    registry.family("nv_times", "", Kind.HISTOGRAM).close()

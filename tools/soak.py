@@ -112,6 +112,10 @@ class Server:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def cpu_seconds(self) -> float:
+        """CPU time so far, of all its processes."""
+        return cpu_seconds(self._process.pid)
+
     def memory(self) -> int:
         """Bytes in memory, of all its processes."""
         pages = 0

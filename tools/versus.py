@@ -114,7 +114,7 @@ BIG = ["--shape", "INPUT0:4194304"]  # 16 MiB
 SHM = ["--shared-memory", "system", "--output-shared-memory-size", "602112"]
 JSON = ["--input-tensor-format", "json", "--output-tensor-format", "json"]
 HELD_OUT = ["--shape", f"INPUT0:{random.randint(3, 3000)}"]  # a shape nobody could tune to
-SEQUENCES = ["--num-of-sequences", "16", "--sequence-length", "20"]
+SEQUENCES = ["--sequence-length", "20"]  # as many at once as there are requests under way
 
 WORK: dict[str, Work] = {
     **{f"floor-{p}-{c}": Work("floor", p, c, SMALL) for p in ("http", "grpc") for c in (1, 8, 32)},
@@ -137,14 +137,17 @@ WORK: dict[str, Work] = {
     "slow-16": Work("slow", "grpc", 16, SMALL),
     "ensemble-1": Work("pipeline", "grpc", 1, SMALL),
     "ensemble-8": Work("pipeline", "grpc", 8, SMALL),
+    **{f"ensemble-floor-{c}": Work("floor_pipeline", "grpc", c, SMALL) for c in (1, 8)},
     "bls-1": Work("bls", "grpc", 1, SMALL),
     "bls-8": Work("bls", "grpc", 8, SMALL),
-    "sequence-16": Work("accumulate", "grpc", None, SEQUENCES),
+    "sequence-16": Work("accumulate", "grpc", 16, SEQUENCES),
+    "sequence-direct-16": Work("accumulate_rows", "grpc", 16, SEQUENCES),
 }
 UNCHECKED = {"mixed"}  # its four inputs are not worth a check of their own
-CHECKS = {
-    "accumulate": Check("INT32", [1, 1], [5], {"sequence_id": 7, "sequence_start": True, "sequence_end": True}),
-}
+CHECKS = dict.fromkeys(
+    ("accumulate", "accumulate_rows"),
+    Check("INT32", [1, 1], [5], {"sequence_id": 7, "sequence_start": True, "sequence_end": True}),
+)
 
 
 def free_ports(count: int) -> list[int]:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy.typing as npt
 
 from halimede.config.model_config import Description, InstanceKind, ModelConfig
+from halimede.config.problems import Severity
 from halimede.errors import Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
@@ -47,7 +48,12 @@ class Batch(Protocol):
     def arrays(self) -> Arrays:
         """The inputs of all requests gathered along the batch dimension, by name: views of request memory for a batch
         of one, BYTES as object arrays of `bytes`. Marks the end of the input phase. An optional input that no request
-        has is absent. May raise Error."""
+        has is absent. A ragged input is the elements of all requests in one dimension, and the inputs that the server
+        makes of a batch are there too (contract S36, S37). May raise Error."""
+        ...
+
+    def arrays_of(self, i: int) -> Arrays:
+        """The inputs of this request alone, as `arrays` would have them for a batch of one. May raise Error."""
         ...
 
 
@@ -82,7 +88,12 @@ class Responses(Protocol):
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
 
-        Each array has the configuration's dtype and, for a batching model, the batch as first dimension."""
+        Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
+        a batch output, which has the elements of all requests one behind the other (contract S39)."""
+        ...
+
+    def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Answers this request, whose inputs `arrays_of` gave."""
         ...
 
     def compute_times(self, input_end: int, output_start: int) -> None:
@@ -161,6 +172,16 @@ class OnItsThread(Protocol):
 
 
 @runtime_checkable
+class Rewarmed(Protocol):
+    """An instance that may come back, and then is warmed up before it says that it is healthy."""
+
+    def warm_again_by(self, warm: Callable[[Callable[[], None]], None], /) -> None:
+        """On a load thread, after it was warmed up for the first time. `warm` is called on the event loop; it executes
+        batches, and calls what it is given when that is over, however it ended."""
+        ...
+
+
+@runtime_checkable
 class SelfAssessing(Protocol):
     """An instance whose model may have a say in its readiness (contract P9). On the event loop."""
 
@@ -170,6 +191,16 @@ class SelfAssessing(Protocol):
         """Tells `done` once what the model says, within seconds, possibly before this returns; False where the instance
         is not healthy."""
         ...
+
+
+def is_supervised(instance: object) -> TypeGuard[Supervised]:
+    """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
+    return hasattr(instance, "watch")
+
+
+def is_self_assessing(instance: object) -> TypeGuard[SelfAssessing]:
+    """As `is_supervised`."""
+    return hasattr(instance, "ask_ready")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +248,34 @@ class ModelFolder:
     version: Path
     number: int
     code: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
+    blame."""
+
+    text: str
+    file: Path | None = None
+    line: int = 0
+    instead: str = ""
+    severity: Severity = Severity.ERROR
+
+
+@runtime_checkable
+class Inspecting(Protocol):
+    """A backend that can look at a model without serving it: `halimede check`."""
+
+    def runs_code(self, config_json: str, /) -> bool:
+        """Whether `describe` would run code that comes with the model."""
+        ...
+
+    def faults(
+        self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str, /
+    ) -> list[Fault]:
+        """Everything that it finds. `config` is None where the configuration is not complete: then the files alone are
+        looked at. Runs nothing of the model's own; does not raise Error. Called on a load thread."""
+        ...
 
 
 class Backend(Protocol):

@@ -16,17 +16,26 @@ Two choices, measured with onnxruntime 1.31 on two cores:
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 import orjson
 
-from halimede.backends.api import Arrays, Batch, BatchedRequest, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.onnxruntime_checks import check
+from halimede.backends.api import (
+    Arrays,
+    Batch,
+    BatchedRequest,
+    Fault,
+    InstancePlace,
+    ModelFolder,
+    Placement,
+    Responses,
+)
+from halimede.backends.onnxruntime_checks import check, problems
+from halimede.backends.onnxruntime_extras import extras_of
 from halimede.backends.onnxruntime_session import (
     SessionPlan,
     Settings,
@@ -40,8 +49,9 @@ from halimede.backends.onnxruntime_session import (
     translated,
 )
 from halimede.config.model_config import Description, InstanceGroup, InstanceKind, ModelConfig
-from halimede.errors import Internal, Invalid, Unsupported
-from halimede.tensors import BF16, BYTES, shape_text, tensor_of
+from halimede.config.problems import Severity
+from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.tensors import BF16, BYTES, shape_text
 
 Array = npt.NDArray[Any]
 Run = Callable[[list[str], Arrays, Any], Sequence[Array]]
@@ -52,35 +62,38 @@ _KEPT_SESSIONS = 4
 """Sessions that may wait between `describe` and `open`: as many as models load at once."""
 
 
+def _closed(names: Sequence[str], arrays: Any, options: Any = None) -> NoReturn:
+    raise RuntimeError("this instance is closed")
+
+
 class OnnxInstance:
     """One instance: the session of its device with everything prepared that does not depend on the batch."""
 
     healthy = True
 
     def __init__(self, config: ModelConfig, session: Any, options: Any) -> None:
-        specs = (*config.inputs, *config.outputs)
+        inputs, outputs = config.model_inputs, config.model_outputs
         self._model = config.name
-        self._batching = config.max_batch_size > 0
-        self._names = [spec.name for spec in config.outputs]
-        self._datatypes = {spec.name: spec.datatype for spec in config.outputs}
-        self._texts = [spec.name for spec in config.inputs if spec.datatype is BYTES]
+        self._names = [spec.name for spec in outputs]
+        cut = {name for each in config.batch_outputs for name in each.targets}
+        self._by_rows = [name for name in self._names if name not in cut] if config.max_batch_size else []
+        self._texts = [spec.name for spec in inputs if spec.datatype is BYTES]
         self._options = options
-        bits = frozenset(spec.name for spec in specs if spec.datatype is BF16)
+        bits = frozenset(spec.name for spec in (*inputs, *outputs) if spec.datatype is BF16)
         self._run: Run = BoundRun(session, bits).run if bits else session.run
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         """Runs the batch at once. Raises Internal with the runtime's words, or where the model's outputs do not fit."""
         arrays = batch.arrays()
         requests = batch.requests
-        if self._texts:
-            broken = self._decode_texts(arrays)
-            if broken:
-                self._execute_each(requests, arrays, broken, responses)
-                return
+        if self._texts and self._decode_texts(arrays):
+            self._execute_each(batch, responses)
+            return
         responses.scatter(self._infer(self._wanted(requests), sum([r.batch_size for r in requests]), arrays))
 
     def close(self) -> None:
-        """Nothing of its own: the session belongs to the model."""
+        """Lets go of the session, which is the model's: whoever still knows the instance holds no memory of it."""
+        self._run = _closed
 
     def _wanted(self, requests: Sequence[BatchedRequest]) -> list[str]:
         """The outputs that some request asks for: the runtime need not hand out others."""
@@ -94,66 +107,47 @@ class OnnxInstance:
             outputs = dict(zip(names, self._run(names, arrays, self._options), strict=True))
         except Exception as error:
             raise translated(error) from error
-        if self._batching:
-            for name, array in outputs.items():
-                if array.shape[:1] != (rows,):
-                    raise Internal(
-                        f"model '{self._model}', output '{name}': the model returned shape {shape_text(array.shape)} "
-                        f"for a batch of {rows}, expecting the first dimension to be the batch size"
-                    )
+        for name in self._by_rows:
+            if name in outputs and outputs[name].shape[:1] != (rows,):
+                raise Internal(
+                    f"model '{self._model}', output '{name}': the model returned shape "
+                    f"{shape_text(outputs[name].shape)} for a batch of {rows}, expecting the first dimension to be the "
+                    "batch size"
+                )
         return outputs
 
-    def _decode_texts(self, arrays: Arrays) -> dict[str, list[int]]:
-        """Puts arrays of `str`, the only text that the runtime takes, in the place of BYTES inputs. Returns the indices
-        of the elements that are not UTF-8, by input; they are left empty."""
-        broken = {}
+    def _decode_texts(self, arrays: Arrays) -> str:
+        """Puts arrays of `str`, the only text that the runtime takes, in the place of BYTES inputs. Returns the name of
+        the first input with an element that is not UTF-8, or nothing."""
         for name in self._texts:
             if name in arrays:
-                arrays[name], bad = decoded(arrays[name])
-                if bad:
-                    broken[name] = bad
-        return broken
+                texts = decoded(arrays[name])
+                if texts is None:
+                    return name
+                arrays[name] = texts
+        return ""
 
-    def _execute_each(
-        self,
-        requests: Sequence[BatchedRequest],
-        arrays: Arrays,
-        broken: Mapping[str, Sequence[int]],
-        responses: Responses,
-    ) -> None:
+    def _execute_each(self, batch: Batch, responses: Responses) -> None:
         """Fails the requests that carry a broken element and runs the others one by one: they did nothing wrong."""
-        start = 0
-        for i, one in enumerate(requests):
-            rows = range(start, start + one.batch_size)
-            start = rows.stop
-            bad = [name for name, at in broken.items() if self._touches(rows, arrays[name], at)]
-            if bad:
-                text = f"input '{bad[0]}' of model '{self._model}' has an element that is not valid UTF-8"
+        for i, one in enumerate(batch.requests):
+            arrays = batch.arrays_of(i)
+            if broken := self._decode_texts(arrays):
+                text = f"input '{broken}' of model '{self._model}' has an element that is not valid UTF-8"
                 responses.fail(i, Invalid(text))
-                continue
-            part = {name: array[rows.start : rows.stop] for name, array in arrays.items()}
-            outputs = self._infer(list(one.outputs), one.batch_size, part)
-            responses.send(i, [tensor_of(name, self._datatypes[name], array) for name, array in outputs.items()])
-
-    def _touches(self, rows: range, array: Array, indices: Sequence[int]) -> bool:
-        if not self._batching:
-            return True  # a batch of one
-        row = prod(array.shape[1:])
-        return any(index // row in rows for index in indices)
+            else:
+                responses.scatter_to(i, self._infer(list(one.outputs), one.batch_size, arrays))
 
 
-def decoded(array: Array) -> tuple[Array, list[int]]:
-    """An object array of `bytes` as one of `str`, and the flat indices of elements that are not UTF-8 (left empty)."""
+def decoded(array: Array) -> Array | None:
+    """An object array of `bytes` as one of `str`; None where an element is not UTF-8."""
     elements: list[bytes] = array.reshape(-1).tolist()
     texts = np.empty(len(elements), dtype=object)
-    bad = []
-    for i, element in enumerate(elements):
-        try:
+    try:
+        for i, element in enumerate(elements):
             texts[i] = element.decode()
-        except UnicodeDecodeError:
-            texts[i] = ""
-            bad.append(i)
-    return texts.reshape(array.shape), bad
+    except UnicodeDecodeError:
+        return None
+    return texts.reshape(array.shape)
 
 
 class _Bits:
@@ -250,29 +244,55 @@ class OnnxRuntimeBackend:
         parameters = {key: value.get("string_value", "") for key, value in config.get("parameters", {}).items()}
         level = config.get("optimization", {}).get("graph", {}).get("level")
         instances = self._count_instances(config.get("instance_group", []))
-        plan = plan_session(_of_model(name, parameters), self._settings, level, instances, None)
+        extras = extras_of(config_json)
+        plan = plan_session(_of_model(name, parameters), self._settings, level, instances, None, extras)
         path = find_file(folder, filename, name)
         session = open_session(path, plan)
         description = describe_session(session, path, name)
         self._keep(path, plan, session)
         return Description(tuple(t for t in description.inputs if not t.optional), description.outputs)
 
+    def runs_code(self, config_json: str) -> bool:
+        """Libraries of operators are code."""
+        return bool(extras_of(config_json).libraries)
+
+    def faults(self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+        """A file that is missing or no model; inputs and outputs that are others than configured."""
+        name = folder.model.name
+        try:
+            path = find_file(folder, filename, name)
+            if self.runs_code(config_json):
+                text = "its operators are in libraries of its own, which were not loaded"
+                return [Fault(text, severity=Severity.NOTE)]
+            level = 2  # no optimizations: it shall only tell what it is
+            plan = plan_session(_of_model(name, {}), self._settings, level, 1, None)
+            described = describe_session(open_session(path, plan), path, name)
+        except Error as error:
+            return [Fault(str(error))]
+        return [] if config is None else [Fault(str(error)) for error in problems(config, described)]
+
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
         """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
-        path = find_file(folder, config.model_filename, config.name)
+        extras = extras_of(config.json)
         parameters = _of_model(config.name, config.parameters)
 
+        def file_on(device: int | None) -> Path:
+            return find_file(folder, extras.filename_on(device, config.model_filename), config.name)
+
         def open_on(device: int | None, host_policy: str) -> tuple[Any, SessionPlan]:
+            path = file_on(device)
             level = config.graph_optimization_level
             instances = max(1, config.instances_beside(host_policy))
-            plan = plan_session(parameters, self._settings, level, instances, device)
+            plan = plan_session(parameters, self._settings, level, instances, device, extras)
             return self._take(path, plan) or open_session(path, plan), plan
 
+        first = _first_device(config.instance_groups)
+        path = file_on(first)
         model = OnnxModel(config, open_on)
-        session, _ = model.session(_first_device(config.instance_groups), config.instance_groups[0].host_policy)
+        session, _ = model.session(first, config.instance_groups[0].host_policy)
         check(config, describe_session(session, path, config.name))
-        datatypes = {spec.datatype for spec in (*config.inputs, *config.outputs)}
-        if BF16 in datatypes and any(spec.datatype is BYTES for spec in config.inputs):
+        datatypes = {spec.datatype for spec in (*config.model_inputs, *config.model_outputs)}
+        if BF16 in datatypes and any(spec.datatype is BYTES for spec in config.model_inputs):
             raise Unsupported(f"unable to load model '{config.name}', TYPE_STRING inputs beside TYPE_BF16 do not work")
         return model
 

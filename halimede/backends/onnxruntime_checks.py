@@ -3,32 +3,73 @@
 Compares two plain descriptions and knows nothing of ONNX Runtime. Pure, any thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from halimede.config.model_config import DescribedTensor, Description, ModelConfig, TensorSpec
 from halimede.errors import Invalid
-from halimede.tensors import Shape, shape_text
+from halimede.tensors import DataType, Shape, shape_text
+
+
+class _Named(NamedTuple):
+    """An input that no request has."""
+
+    name: str
+    datatype: DataType
 
 
 def check(config: ModelConfig, model: Description) -> None:
     """Raises Invalid unless the model can be served as configured. An optional tensor of `model` is an initializer that
     a request may override. Outputs may be left out of a configuration, inputs may not."""
-    _check_input_count(config, model)
+    for rule in _rules(config, model):
+        rule()
+
+
+def problems(config: ModelConfig, model: Description) -> Iterator[Invalid]:
+    """All that `check` could raise."""
+    for rule in _rules(config, model):
+        try:
+            rule()
+        except Invalid as error:
+            yield error
+
+
+def _rules(config: ModelConfig, model: Description) -> Iterator[Callable[[], None]]:
+    yield partial(_check_input_count, config, model)
     for spec in config.inputs:
-        if spec.optional and config.max_batch_size > 0:
-            raise Invalid(
-                f"unable to load model '{config.name}', optional input '{spec.name}' is not supported for models that "
-                "support batching"
-            )
-        # A configured size may stand where the model takes any.
-        _check_tensor(config, spec, "input", model.inputs, exact=False)
+        yield partial(_check_input, config, spec, model)
+    cut = {name for each in config.batch_outputs for name in each.targets}
     for spec in config.outputs:
+        yield partial(_check_output, config, spec, model, spec.name in cut)
+    yield partial(_check_batch_inputs, config, model)
+    yield partial(_check_sequence, config, model)
+
+
+def _check_input(config: ModelConfig, spec: TensorSpec, model: Description) -> None:
+    if spec.optional and config.max_batch_size > 0:
+        raise Invalid(
+            f"unable to load model '{config.name}', optional input '{spec.name}' is not supported for models that "
+            "support batching"
+        )
+    tensor = _check_tensor(config, spec, "input", model.inputs)
+    if spec.allow_ragged_batch:
+        _check_ragged(config, spec, tensor)
+    else:
+        # A configured size may stand where the model takes any.
+        _check_shape(config, spec, tensor.shape, exact=False)
+
+
+def _check_output(config: ModelConfig, spec: TensorSpec, model: Description, is_cut: bool) -> None:
+    tensor = _check_tensor(config, spec, "output", model.outputs)
+    if not is_cut:
         # For outputs the real server wants -1 where the model says so: a size would be a promise nobody keeps.
-        _check_tensor(config, spec, "output", model.outputs, exact=True)
+        _check_shape(config, spec, tensor.shape, exact=True)
 
 
 def _check_input_count(config: ModelConfig, model: Description) -> None:
-    expected = len(config.inputs)
+    expected = len(config.inputs) + sum(len(each.targets) for each in config.batch_inputs)
+    expected += len(config.control_inputs) + len(config.states)
     least = sum(not tensor.optional for tensor in model.inputs)
     if not least <= expected <= len(model.inputs):
         provided = least if expected < least else len(model.inputs)
@@ -38,8 +79,8 @@ def _check_input_count(config: ModelConfig, model: Description) -> None:
 
 
 def _check_tensor(
-    config: ModelConfig, spec: TensorSpec, word: str, tensors: Sequence[DescribedTensor], *, exact: bool
-) -> None:
+    config: ModelConfig, spec: TensorSpec | _Named, word: str, tensors: Sequence[DescribedTensor]
+) -> DescribedTensor:
     tensor = next((t for t in tensors if t.name == spec.name), None)
     if tensor is None:
         allowed = ", ".join(sorted(t.name for t in tensors))
@@ -49,11 +90,38 @@ def _check_tensor(
             f"unable to load model '{config.name}', configuration expects datatype {spec.datatype.config_name} for "
             f"{word} '{spec.name}', model provides {tensor.datatype.config_name}"
         )
-    if tensor.shape is not None:
-        _check_shape(config, spec, tensor.shape, exact)
+    return tensor
 
 
-def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape, exact: bool) -> None:
+def _check_batch_inputs(config: ModelConfig, model: Description) -> None:
+    for each in config.batch_inputs:
+        for name in each.targets:
+            _check_tensor(config, _Named(name, each.datatype), "input", model.inputs)
+
+
+def _check_sequence(config: ModelConfig, model: Description) -> None:
+    """What the server adds to the requests of a sequence, and what it keeps of their answers (contract S58, S67)."""
+    for control in config.control_inputs:
+        _check_tensor(config, control, "input", model.inputs)
+    for spec in config.state_inputs:
+        _check_shape(config, spec, _check_tensor(config, spec, "input", model.inputs).shape, exact=False)
+    for spec in config.state_outputs:
+        _check_shape(config, spec, _check_tensor(config, spec, "output", model.outputs).shape, exact=False)
+
+
+def _check_ragged(config: ModelConfig, spec: TensorSpec, tensor: DescribedTensor) -> None:
+    """It is given flat, whatever its shape in a request (contract S36)."""
+    where = f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] "
+    if spec.optional:
+        raise Invalid(f"{where}for ragged input '{spec.name}', which is not supported for optional input")
+    if tensor.shape != (-1,):
+        provided = shape_text(tensor.shape or ())
+        raise Invalid(f"{where} for ragged input '{spec.name}', model provides {provided}")
+
+
+def _check_shape(config: ModelConfig, spec: TensorSpec, shape: Shape | None, exact: bool) -> None:
+    if shape is None:
+        return
     where = f"model '{config.name}', tensor '{spec.name}'"
     if config.max_batch_size > 0 and shape[:1] != (-1,):
         raise Invalid(

@@ -13,6 +13,7 @@ from typing import Any
 import onnxruntime as ort
 
 from halimede.backends.api import ModelFolder
+from halimede.backends.onnxruntime_extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnxruntime_ranks import unknown_ranks
 from halimede.config.model_config import DescribedTensor, Description
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
@@ -89,7 +90,7 @@ class SessionPlan:
 
     `device` is a GPU, None for the CPU. `cores` are those that its threads may use. `intra_threads` and `inter_threads`
     as ONNX Runtime counts them: 1 is the calling thread alone, 0 the runtime's own choice. `run_entries` are settings
-    of each run.
+    of each run, `providers` those that are asked before the device's own, `libraries` bring operators.
     """
 
     device: int | None = None
@@ -104,6 +105,8 @@ class SessionPlan:
     run_entries: tuple[tuple[str, str], ...] = ()
     cuda: tuple[tuple[str, str], ...] = ()
     cores: frozenset[int] = frozenset()
+    providers: tuple[Provider, ...] = ()
+    libraries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,12 @@ def thread_budget(cores: int, instances: int) -> int:
 
 
 def plan_session(
-    model: Settings, backend: Settings, level: int | None, instances: int, device: int | None
+    model: Settings,
+    backend: Settings,
+    level: int | None,
+    instances: int,
+    device: int | None,
+    extras: Extras = NONE,
 ) -> SessionPlan:
     """The plan for a model from its parameters and `--backend-config` (contract R75): a model's own thread count wins,
     then the backend's, then a share of the cores. Raises Invalid for a value that means nothing."""
@@ -168,6 +176,8 @@ def plan_session(
         run_entries=tuple((key, model.values[key]) for key in (_SHRINKAGE,) if key in model.values),
         cuda=() if device is None else _cuda_options(model, device),
         cores=cores,
+        providers=extras.providers(device, ort.get_available_providers()),
+        libraries=extras.libraries,
     )
 
 
@@ -199,6 +209,8 @@ def _session_options(plan: SessionPlan) -> Any:
     options.enable_mem_pattern = plan.pattern
     for key, value in plan.entries:
         options.add_session_config_entry(key, value)
+    for library in plan.libraries:
+        options.register_custom_ops_library(library)
     return options
 
 
@@ -231,14 +243,14 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> Path:
     path = folder.version / (filename or "model.onnx")
     if path.is_dir():
         path /= "model.onnx"
-    if not path.exists():
+    if not path.is_file():  # a pipe would hold whoever opens it
         raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
     return path
 
 
 def has_cuda() -> bool:
     """Whether the installed runtime can use GPUs at all."""
-    return "CUDAExecutionProvider" in ort.get_available_providers()
+    return CUDA in ort.get_available_providers()
 
 
 def open_session(path: Path, plan: SessionPlan) -> Any:
@@ -248,12 +260,14 @@ def open_session(path: Path, plan: SessionPlan) -> Any:
     if plan.device is not None:
         if not has_cuda():
             raise Unsupported("the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs")
-        providers.insert(0, ("CUDAExecutionProvider", dict(plan.cuda)))
+        providers.insert(0, (CUDA, dict(plan.cuda)))
+    for name, chosen in reversed(plan.providers):
+        providers = [(name, dict(chosen)), *(each for each in providers if each[0] != name)]
     try:
         session = ort.InferenceSession(path, _session_options(plan), providers=providers, enable_fallback=0)
     except Exception as error:
         raise translated(error) from error
-    if plan.device is not None and "CUDAExecutionProvider" not in session.get_providers():
+    if plan.device is not None and CUDA not in session.get_providers():
         raise Unavailable(f"onnxruntime could not use GPU {plan.device}")
     return session
 

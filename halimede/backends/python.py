@@ -9,14 +9,16 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
-from halimede.backends.api import Batch, BatchedRequest, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import Batch, BatchedRequest, Fault, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.python_flight import Flight
 from halimede.backends.python_in_process import InProcess, InProcessModel
-from halimede.backends.python_orders import start_order, where
+from halimede.backends.python_orders import ids_of, model_of, start_order, where
 from halimede.backends.python_settings import (
     ENVIRONMENT,
     cpu_threads,
@@ -25,15 +27,19 @@ from halimede.backends.python_settings import (
     runs_in_process,
     warn_of_own_stub,
 )
+from halimede.backends.python_source import faults_of
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Error, Internal, Invalid
 from halimede.platform.hosts import available_cores
+from halimede.platform.urgent import Urgent
 from halimede.tensors import Buffer
-from halimede.workers.calls import Call, Calls, Desk, Nobody, Port
+from halimede.workers.calls import Calls, Desk, Nobody, Port
 from halimede.workers.child import frames
+from halimede.workers.child.berth import NOWHERE
 from halimede.workers.environments import Environments
 from halimede.workers.limit import ExecutionLimit
 from halimede.workers.messages import Answer, read_answers, requests_frame
+from halimede.workers.packing import LONG_NS, Packer
 from halimede.workers.pool import Workers
 from halimede.workers.process import OWN, Interpreter
 from halimede.workers.supervisor import Supervisor
@@ -42,61 +48,15 @@ from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused
 log = logging.getLogger(__name__)
 
 
-class _Flight:
-    """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
-
-    `running` until the worker can take the next batch. Senders may answer after that. `taken` is how much the readers
-    of requests with many responses took, `due` from where on the worker shall be told. `places` are where the requests
-    stood in the batch that the responses belong to: some of it may have been left out. `unread` counts the
-    credits that wait for a reader to take what was sent; `waits` says that one had to, and the worker perhaps with it.
-    """
-
-    __slots__ = ("calls", "due", "missing", "places", "requests", "responses", "running", "taken", "unread", "waits")
-
-    def __init__(self, requests: Sequence[BatchedRequest], responses: Responses, places: Sequence[int]) -> None:
-        self.requests = requests
-        self.responses = responses
-        self.places = places
-        self.missing = set(range(len(requests)))
-        self.running = True
-        self.taken: list[int] | None = None
-        self.due: list[int] = []
-        self.unread = 0
-        self.waits = False
-        self.calls: dict[int, Call] | None = None
-
-    @property
-    def waits_for(self) -> Collection[Call]:
-        return self.calls.values() if self.calls else ()
-
-    def answer(self, answer: Answer) -> None:
-        index, final, outputs, error, parameters = answer
-        if final:
-            self.missing.discard(index)
-        place = self.places[index]
-        if error is None:
-            self.responses.send(place, outputs, final, parameters)
-        else:
-            self.responses.fail(place, error, final)
-
-    def fail(self, error: Error) -> None:
-        for i in sorted(self.missing):
-            self.responses.fail(self.places[i], error)
-        self.missing.clear()
-
-    def finish(self) -> None:
-        """The worker says for itself whom nobody will answer, so that the others get their answers later."""
-        self.running = False
-        self.responses.finished([self.places[i] for i in self.missing])
-
-
 class PythonInstance:
     """A worker that serves a model, and after its death another one. `healthy` says whether it can run a batch: not
     from the death of a process until the next one is ready.
 
     `execute` runs on the event loop and passes the batch on; the answers come later, by the loop. It may take `limit`
-    seconds, 0 for any time.
+    seconds, 0 for any time. `iterative`: its requests may run once more (contract S72).
     """
+
+    iterative = False
 
     def __init__(
         self,
@@ -107,8 +67,10 @@ class PythonInstance:
         desk: Desk,
         limit: float,
         finish_limit: float,
+        packer: Packer,
     ) -> None:
         self._worker = worker
+        self._packer = packer
         self._name = name
         self._loop = loop
         self._finish_limit = finish_limit
@@ -119,16 +81,20 @@ class PythonInstance:
         self._failure: Error | None = None
         self._changed: Callable[[bool, bool], None] = lambda healthy, expected: None
         self._proven = False
+        self._quick = True
+        """Whether its last batch was so quick that sharing a core with the loop may pay."""
         self._numbers = count(1)
-        self._flights: dict[int, _Flight] = {}
+        self._flights: dict[int, Flight] = {}
+        self._warm: Callable[[Callable[[], None]], None] | None = None
+        self._warming = False
         supervisor.attach(self._taken_over, self._tell)
 
     @property
     def healthy(self) -> bool:
-        return self._worker.alive
+        return self._worker.alive and not self._warming
 
     @property
-    def flights(self) -> Collection[_Flight]:
+    def flights(self) -> Collection[Flight]:
         """The batches that the worker has."""
         return self._flights.values()
 
@@ -172,7 +138,7 @@ class PythonInstance:
         places: Sequence[int] = range(len(requests))
         number = next(self._numbers)
         try:
-            buffers = requests_frame(number, requests)
+            buffers = requests_frame(number, requests, self._packer.core if self._quick else NOWHERE)
         except Error:
             places = _passable(requests, responses)
             if not places:
@@ -180,7 +146,7 @@ class PythonInstance:
                 return
             requests = [requests[i] for i in places]
             buffers = requests_frame(number, requests)
-        self._flights[number] = _Flight(requests, responses, places)
+        self._flights[number] = Flight(requests, responses, places, self.iterative)
         if self._limit is not None:
             self._limit.begin()
         self._worker.send(buffers)
@@ -206,15 +172,16 @@ class PythonInstance:
         except frames.MALFORMED as error:
             self._worker.distrust(error)
 
-    def _answer(self, flight: _Flight, message: frames.Frame) -> None:
+    def _answer(self, flight: Flight, message: frames.Frame) -> None:
         answers: Sequence[Answer] = ()
         if message.kind == frames.ANSWERS:
             answers = read_answers(message, len(flight.requests))
         if flight.running:
             flight.responses.compute_times(message.first_moment, message.second_moment)
+            self._quick = message.second_moment - message.first_moment < LONG_NS
         if message.kind == frames.FAILED:
             text = f"Failed to process the request(s) for model '{self._name}', message: {message.rest().decode()}"
-            log.error("%s", text)
+            log.error("%s", text, extra={**self._worker.about, "request_id": ids_of(flight.requests)})
             flight.fail(Internal(text))
         for answer in answers:
             flight.answer(answer)
@@ -223,14 +190,15 @@ class PythonInstance:
         if message.flags & frames.FINISHED:
             if self._limit is not None:
                 self._limit.end()
-            if not self._proven:
+            if not self._proven and not self._warming:  # what serves no client proves nothing
                 self._proven = True
                 self._supervisor.served()
             flight.finish()
+            self._packer.served(len(flight.requests))
         if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
 
-    def _give_credit(self, flight: _Flight, index: int, message: frames.Frame) -> None:
+    def _give_credit(self, flight: Flight, index: int, message: frames.Frame) -> None:
         """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame, or has taken it
         where answers are counted (contract G32).
         What is told is the sum and not the difference, so that the order of these frames does not matter."""
@@ -247,13 +215,13 @@ class PythonInstance:
             flight.responses.on_writable(flight.places[index], partial(self._taken, flight, self._worker, credit))
             flight.waits = flight.unread > 0
 
-    def _taken(self, flight: _Flight, worker: Worker, credit: list[Buffer]) -> None:
+    def _taken(self, flight: Flight, worker: Worker, credit: list[Buffer]) -> None:
         flight.unread -= 1
         if self._limit is not None and flight.waits and flight.running and worker.alive:
             self._limit.begin()  # what the model waited for its reader was not its own time
         worker.send(credit)
 
-    def _reply(self, flight: _Flight | None, message: frames.Frame) -> None:
+    def _reply(self, flight: Flight | None, message: frames.Frame) -> None:
         """Answers the question whether the client of a request has gone (contract P82). Of a request
         that is over nothing is known any more."""
         (number,) = message.unpack(frames.NUMBER)
@@ -285,12 +253,29 @@ class PythonInstance:
         self._worker = worker
         self._calls = self._desk.of(worker)
         self._proven = False
+        self._quick = True
         self.listen()
+        if self._warm is None:
+            self._serves()
+        else:
+            self._warming = True
+            self._warm(partial(self._warmed, worker))
+
+    def _serves(self) -> None:
+        self._supervisor.serves()
         self._tell()
+
+    def warm_again_by(self, warm: Callable[[Callable[[], None]], None]) -> None:
+        self._warm = warm
+
+    def _warmed(self, worker: Worker) -> None:
+        if worker is self._worker and worker.alive:
+            self._warming = False
+            self._serves()
 
     def _hangs(self) -> None:
         text = f"Failed to process the request(s) for model '{self._name}', message: the time limit for execute is over"
-        log.error("%s", text)
+        log.error("%s", text, extra=self._worker.about)
         self._failure = Internal(text)
         self._worker.end(f"of '{self._name}' is killed: it exceeded its time limit")
 
@@ -356,12 +341,19 @@ class PythonBackend:
     default_instance_count = 1
     describes_always = True
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str], port: Port | None = None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: Mapping[str, str],
+        port: Port | None = None,
+        urgent: Urgent | None = None,
+    ) -> None:
         self._loop = loop
         self._desk = Desk(loop, port or Nobody())
         self._settings = parse_settings(settings)
-        self._workers = Workers()
-        self._in_process = InProcess(loop, self._desk, self._settings.finish_limit)
+        self._workers = Workers(urgent)
+        self._packer = Packer(loop, self._settings.packs)
+        self._in_process = InProcess(loop, self._desk, self._settings.finish_limit, self._packer)
         self._environments = Environments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
@@ -381,6 +373,19 @@ class PythonBackend:
         finally:
             worker.kill()
             self._workers.forget(worker)
+
+    def runs_code(self, config_json: str) -> bool:
+        return True
+
+    def faults(self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+        """What can be seen of the model's file, and of the parameters that only this backend reads."""
+        faults = faults_of(config, folder, filename)
+        try:
+            if config is not None:
+                runs_in_process(config, execution_limit(config, self._settings.execution_limit))
+        except Error as error:
+            faults.append(Fault(str(error)))
+        return faults
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel | InProcessModel:
         """Raises Invalid for parameters that make no sense, Internal for an environment that does not."""
@@ -405,7 +410,10 @@ class PythonBackend:
         teach = partial(self._teach, order, name)
         supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience, interpreter)
         worker = supervisor.start()
-        instance = PythonInstance(worker, name, self._loop, supervisor, self._desk, limit, self._settings.finish_limit)
+        instance = PythonInstance(
+            worker, name, self._loop, supervisor, self._desk, limit, self._settings.finish_limit, self._packer
+        )
+        instance.iterative = bool(order["iterative"])
         instance.listen()
         return instance
 
@@ -414,9 +422,12 @@ class PythonBackend:
         self._workers.close()
         self._in_process.close()
         self._environments.close()
+        with suppress(RuntimeError):  # the loop was closed, and with it the thread that kept to a core
+            self._loop.call_soon_threadsafe(self._packer.close)
 
     def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """The model may call others from its `initialize` on."""
+        worker.about = model_of(order)
         calls = self._desk.open(worker, name, order["args"]["model_name"])
         try:
             self._ask(worker, order, name, None, Meanwhile(self._loop, partial(_called, worker, calls)))

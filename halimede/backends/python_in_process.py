@@ -17,22 +17,25 @@ from typing import Any
 
 from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
 from halimede.backends.python_in_process_batch import InProcessBatch, encodable
-from halimede.backends.python_orders import start_order
+from halimede.backends.python_orders import ids_of, model_of, start_order
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Internal
 from halimede.platform.errands import ErrandThread
 from halimede.tensors import Buffer
 from halimede.workers.calls import Desk
 from halimede.workers.child import frames
+from halimede.workers.child.berth import Berth
 from halimede.workers.child.calls import Caller
 from halimede.workers.child.logger import Level, logger_for, write_log
 from halimede.workers.child.model import ModelFailed, Report, UserModel, explain
 from halimede.workers.child.progress import Progress
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.child.tracebacks import Reporter
+from halimede.workers.child.values import TritonModelException
 from halimede.workers.in_process.channel import LocalChannel
 from halimede.workers.in_process.imports import ModelPackage
 from halimede.workers.in_process.interface import Interface
+from halimede.workers.packing import Packer
 from halimede.workers.readiness import Question
 
 log = logging.getLogger(__name__)
@@ -103,17 +106,23 @@ class InProcessInstance:
 
     healthy = True
 
-    def __init__(self, order: Mapping[str, Any], loop: asyncio.AbstractEventLoop, desk: Desk, limit: float) -> None:
+    def __init__(
+        self, order: Mapping[str, Any], loop: asyncio.AbstractEventLoop, desk: Desk, limit: float, packer: Packer
+    ) -> None:
         """`limit` is how many seconds the model may take to finalize. Raises Internal where there are no threads."""
         args = order["args"]
         self._name = args["model_instance_name"]
         self._decoupled: bool = order["decoupled"]
+        self._iterative: bool = order["iterative"]
         self._limit = limit
         self._desk = desk
         self._numbers = count(1)
         self._flights: dict[int, InProcessBatch] = {}
-        self.thread = ErrandThread(self._name)
+        self._packer = packer
+        berth = Berth()
+        self.thread = ErrandThread(self._name, lambda: berth.keep_to(packer.core))
         self._channel = LocalChannel(loop, self._arrived)
+        self._channel.about = model_of(order)
         self._end = _ServerEnd(self._channel)
         self._calls = desk.open(self._end, self._name, args["model_name"])
         self._caller = Caller(self._channel, args["model_name"], self._name)
@@ -164,31 +173,33 @@ class InProcessInstance:
     def execute(self, batch: Batch, responses: Responses) -> None:
         number = next(self._numbers)
         over = partial(self._flights.pop, number, None)
-        flight = InProcessBatch(batch.requests, responses, self._decoupled, over)
+        flight = InProcessBatch(batch.requests, responses, self._decoupled, over, self._iterative)
         requests = flight.opened(self._model.interface.request)  # held until the end of the batch was told
         self._flights[number] = flight
         try:
             if requests:
                 self._caller.serves(number)
                 self._run(flight, requests)
-        except ModelFailed as failure:
+        except (ModelFailed, TritonModelException) as failure:
             self._failed(flight, str(failure))
         except Exception as error:  # an answer that cannot be written: its elements have no text
             self._reporter.report("an answer", error)
             self._failed(flight, explain(error))
         finally:
             flight.ended()
+            self._packer.served(len(batch.requests))
 
     def _run(self, flight: InProcessBatch, requests: list[InferenceRequest]) -> None:
         if self._decoupled:
             self._model.execute_decoupled(requests, partial(self._failed, flight))
             flight.handed_over()
         else:
-            flight.returned(requests, self._model.execute(list(requests)))
+            responses = self._model.execute(list(requests))
+            flight.returned(requests, responses)
 
     def _failed(self, flight: InProcessBatch, words: str) -> None:
         text = encodable(f"Failed to process the request(s) for model '{self._name}', message: {words}")
-        log.error("%s", text)
+        log.error("%s", text, extra={**self._channel.about, "request_id": ids_of(flight.requests)})
         flight.failed(Internal(text))
 
     def _arrived(self, message: frames.Frame) -> None:
@@ -223,9 +234,11 @@ class InProcessInstance:
 
 
 class InProcess:
-    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize."""
+    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize, `packer`
+    says on which core their threads run."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, finish_limit: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, finish_limit: float, packer: Packer) -> None:
+        self.packer = packer
         self.loop = loop
         self.desk = desk
         self.finish_limit = finish_limit
@@ -251,9 +264,9 @@ class InProcessModel:
 
     def create_instance(self, place: InstancePlace) -> InProcessInstance:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
-        order = start_order(self._config, self._folder, place)
+        order, home = start_order(self._config, self._folder, place), self._home
         try:
-            instance = InProcessInstance(order, self._home.loop, self._home.desk, self._home.finish_limit)
+            instance = InProcessInstance(order, home.loop, home.desk, home.finish_limit, home.packer)
         except (OSError, RuntimeError) as error:
             raise Internal(f"unable to start a thread for '{place.name}': {error}") from error
         instance.start(order["args"], self._home.given_up)

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BatchedRequest, Responses
+from halimede.backends.python_orders import not_iterative
 from halimede.errors import Error
 from halimede.requests import Parameters
 from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor
 from halimede.workers.calls import Call
+from halimede.workers.child.exchange import answered_too_soon
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START, InferenceRequest
-from halimede.workers.child.values import InferenceResponse, TritonModelException
+from halimede.workers.child.values import InferenceResponse, InferenceTrace, TritonModelException
 from halimede.workers.child.values import Tensor as ModelTensor
 from halimede.workers.messages import ERRORS
 
@@ -30,13 +32,32 @@ __tracebackhide__ = True
 
 class InProcessBatch:
     """`running` until `execute` has returned; of a model that is `decoupled` any number of answers may come after that.
-    `over` is called, once or again, when it has returned and every request has its last answer."""
+    `over` is called, once or again, when it has returned and every request has its last answer. `iterative`: requests
+    may run once more."""
 
-    __slots__ = ("_begin", "_over", "_owed", "_responses", "calls", "decoupled", "requests", "running")
+    __slots__ = (
+        "_again",
+        "_begin",
+        "_iterative",
+        "_over",
+        "_owed",
+        "_responses",
+        "calls",
+        "decoupled",
+        "requests",
+        "running",
+    )
 
     def __init__(
-        self, requests: Sequence[BatchedRequest], responses: Responses, decoupled: bool, over: Callable[[], object]
+        self,
+        requests: Sequence[BatchedRequest],
+        responses: Responses,
+        decoupled: bool,
+        over: Callable[[], object],
+        iterative: bool = False,
     ) -> None:
+        self._again: frozenset[int] = frozenset()
+        self._iterative = iterative
         self.decoupled = decoupled
         self.requests = requests
         self.running = True
@@ -88,6 +109,22 @@ class InProcessBatch:
             self._responses.send(index, None)
             self._settle()
 
+    def run_again(self, index: int, wanted: bool) -> None:
+        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
+        where it has."""
+        self._again = self._again | {index} if wanted else self._again - {index}
+        if wanted and self.decoupled and not self.running:
+            self._tell_again()
+
+    def _tell_again(self) -> None:
+        for index in sorted(self._again & self._owed):
+            self._owed.discard(index)
+            if self._iterative:
+                self._responses.again(index)
+            else:
+                self._responses.fail(index, not_iterative())
+            self._settle()
+
     def is_cancelled(self, index: int) -> bool:
         """Of a request that is over nothing is known any more."""
         requests = self.requests
@@ -99,6 +136,10 @@ class InProcessBatch:
         """What `execute` returned, one for each request. Those whose senders were asked for may be answered later; the
         others without an answer are told to have none. Raises what an output raises that cannot be written."""
         self._responses.compute_times(self._begin, monotonic_ns())
+        for request, response in zip(requests, responses, strict=True):
+            if request._index in self._again and response is not None:
+                raise TritonModelException(answered_too_soon(response))
+        self._tell_again()
         later = []
         for request, response in zip(requests, responses, strict=True):
             index = request._index
@@ -116,6 +157,7 @@ class InProcessBatch:
     def handed_over(self) -> None:
         """`execute` of a decoupled model returned, its senders go on."""
         self._responses.compute_times(self._begin, monotonic_ns())
+        self._tell_again()
 
     def failed(self, error: Error) -> None:
         """Every request without its last answer fails."""
@@ -154,6 +196,8 @@ def _received(kind: type[InferenceRequest], batch: InProcessBatch, i: int, one: 
     request._correlation_id = asked.correlation_id
     request._timeout = asked.timeout_us
     request._parameters = asked.parameters
+    if asked.trace is not None:
+        request._trace = InferenceTrace.received(asked.trace.id, asked.trace.context)
     request._outputs = tuple(one.outputs)
     request._inputs = [_input(tensor) for tensor in asked.inputs.values()]
     return request

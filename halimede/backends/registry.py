@@ -8,12 +8,15 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
 from halimede.backends.api import Backend
-from halimede.backends.runtimes import unknown_backend
+from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
 from halimede.errors import Unavailable
+from halimede.platform.urgent import Urgent
 from halimede.workers.calls import Port
 
 
@@ -37,15 +40,25 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 
+def place_of(name: str, directory: str) -> str:
+    """Where the code of a backend lies, for a table: a module of this server, or a file below `directory`."""
+    entry = BACKENDS.get(name)
+    if entry is None:
+        return str(Path(directory) / name / PYTHON_BASED)
+    found = find_spec(entry.module)
+    return (found.origin if found is not None else None) or entry.module
+
+
 def create_backend(
     name: str,
     loop: asyncio.AbstractEventLoop,
     settings: Mapping[str, str],
     table: Mapping[str, BackendEntry] = BACKENDS,
     port: Port | None = None,
+    urgent: Urgent | None = None,
 ) -> Backend:
     """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported. `port` is
-    where its models call others.
+    where its models call others, `urgent` looks after its workers.
 
     Raises Invalid where there is no such backend (the real server's words), Unavailable where its runtime is not
     installed (naming the extra that brings it).
@@ -62,4 +75,6 @@ def create_backend(
             f"backend '{name}' cannot be used ({error}); it is installed by: pip install 'halimede[{entry.extra}]'"
         ) from error
     create = getattr(module, entry.attribute)
-    return cast(Backend, create(loop, settings, port) if entry.calls and port is not None else create(loop, settings))
+    if entry.calls and port is not None:
+        return cast(Backend, create(loop, settings, port, urgent))
+    return cast(Backend, create(loop, settings))

@@ -21,14 +21,15 @@ _EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> list[str]:
-    """The lines for the model with the smallest request; none where no request can be typed.
+    """The lines for the model with the smallest request, of those the one with the shortest answer; none where no
+    request can be typed.
 
     `http_address` is host and port as the server has them, IPv6 in brackets; `python` is how to call the interpreter.
     """
     typable = [config for config in configs if _typable(config)]
     if not typable:
         return []
-    config = min(typable, key=lambda c: (sum(prod(_shape(c, spec)) for spec in c.inputs), c.name))
+    config = min(typable, key=lambda c: (_elements(c, c.inputs), _elements(c, c.outputs), c.name))
     inputs = [
         {
             "name": spec.name,
@@ -71,6 +72,10 @@ def _is_small(spec: TensorSpec) -> bool:
 def _shape(config: ModelConfig, spec: TensorSpec) -> tuple[int, ...]:
     dims = tuple(1 if d == -1 else d for d in spec.dims)
     return (1, *dims) if config.max_batch_size else dims
+
+
+def _elements(config: ModelConfig, specs: Sequence[TensorSpec]) -> int:
+    return sum(prod(_shape(config, spec)) for spec in specs)
 
 
 def _data(config: ModelConfig, spec: TensorSpec) -> list[object]:

@@ -16,10 +16,21 @@ from halimede.options import (
     HelpRequested,
     ServerOptions,
     VersionRequested,
+    check_usage,
+    completion_script,
+    completion_usage,
+    graph_usage,
+    init_usage,
     model_run_usage,
     parse,
+    parse_check,
+    parse_completion,
+    parse_graph,
+    parse_init,
     parse_model_run,
+    parse_top,
     suggestion,
+    top_usage,
     usage,
 )
 
@@ -90,16 +101,90 @@ def _not_run(args: Sequence[str]) -> str:
     return f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
 
 
+def _top(args: Sequence[str]) -> int:
+    try:
+        order = parse_top(args)
+    except HelpRequested:
+        print(top_usage())
+        return 0
+    except Error as error:
+        _say(f"error: {error}\nhalimede top --help lists the options.")
+        return 1
+    from halimede.cli.top import run
+
+    return run(order)
+
+
+def _check(args: Sequence[str]) -> int:
+    try:
+        order = parse_check(args)
+    except HelpRequested:
+        print(check_usage())
+        return 0
+    except Error as error:
+        _say(f"error: {error}\nhalimede check --help lists the options.")
+        return 1
+    from halimede.cli.check import run
+
+    return run(order)
+
+
+def _graph(args: Sequence[str]) -> int:
+    try:
+        order = parse_graph(args)
+    except HelpRequested:
+        print(graph_usage())
+        return 0
+    except Error as error:
+        _say(f"error: {error}\nhalimede graph --help lists the options.")
+        return 1
+    from halimede.cli.graph import run
+
+    return run(order)
+
+
+def _init(args: Sequence[str]) -> int:
+    try:
+        order = parse_init(args)
+    except HelpRequested:
+        print(init_usage())
+        return 0
+    except Error as error:
+        _say(f"error: {error}\nhalimede init --help lists the options.")
+        return 1
+    from halimede.cli.init import run
+
+    return run(order)
+
+
+def _completion(args: Sequence[str]) -> int:
+    try:
+        shell = parse_completion(args)
+    except HelpRequested:
+        print(completion_usage())
+        return 0
+    except Error as error:
+        _say(f"{completion_usage()}\n\nerror: {error}")
+        return 1
+    print(completion_script(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
+    return 0
+
+
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
+        "top": Command("show what the models of a running server do: halimede top URL", _top),
+        "init": Command("make a model of a file: halimede init model.onnx REPO", _init),
+        "check": Command("name every problem of model repositories: halimede check REPO", _check),
+        "graph": Command("draw the steps of an ensemble: halimede graph MODEL", _graph),
         "model": Command("run one model without a server: halimede model run PATH", _model),
+        "completion": Command("complete commands and flags: halimede completion bash", _completion),
     }
 )
 
 
 def _help() -> str:
-    commands = "\n".join(f"  {name:10}{command.summary}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  {name:12}{command.summary}" for name, command in COMMANDS.items())
     return (
         f"Usage: halimede <command> [options]\n\nCommands:\n{commands}\n\n"
         "halimede <command> --help lists its options; halimede --version prints the version."

@@ -31,7 +31,7 @@ _ANSWERED = "Failed to process the request(s) for model "
 
 def run(order: ModelRun) -> int:
     """0 where the model answered without an error."""
-    out = _own_output()
+    out = own_output()
     _install_log(order.server.log.verbose)
     allow_many_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -43,7 +43,7 @@ def run(order: ModelRun) -> int:
     return status
 
 
-def _own_output() -> TextIO:
+def own_output() -> TextIO:
     """Standard output, for us alone: whoever else writes there, also a process started later, comes to standard
     error."""
     sys.stdout.flush()

@@ -5,6 +5,7 @@ The only place that installs signal handlers and logging and changes settings of
 
 import asyncio
 import gc
+import json
 import logging
 import os
 import signal
@@ -17,12 +18,12 @@ from contextlib import suppress
 from halimede import __version__
 from halimede.cli.hints import hints
 from halimede.cli.logging import Log, install, log_table
-from halimede.cli.tables import model_table, options_table
+from halimede.cli.tables import agent_table, backend_table, model_table, options_table
 from halimede.errors import Error
 from halimede.front.access import access_of
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.http import HttpFront
-from halimede.front.metrics import MetricsFront
+from halimede.front.metrics import MetricsFront, Scrapes
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -31,6 +32,7 @@ from halimede.platform.offload import Offload
 from halimede.service.answers import EXTENSIONS
 from halimede.service.engine import Engine
 from halimede.service.port import EnginePort
+from halimede.traces import Sampler
 from halimede.transport.http1 import Listener
 from halimede.transport.http1_shared import Handler
 from halimede.transport.sockets import place, serve_at
@@ -96,7 +98,11 @@ class Server:
         ended = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
-        engine = Engine(self._options, loop, self._logs.configure)
+        try:
+            engine = Engine(self._options, loop, self._logs.configure)
+        except Error as error:
+            print(f"error: creating server: {error.word} - {error}", file=sys.stderr)
+            return 1
         offload = Offload(loop)
         try:
             if not await self._load(engine, ended):
@@ -120,6 +126,7 @@ class Server:
             if options.exit_on_error:
                 sys.stderr.write(f"error: creating server: {error.word} - {error}\n")  # whole: the log is there too
             return not options.exit_on_error
+        gc.freeze()  # a thousand models are many objects: the collector need not look at the program's own with theirs
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
@@ -137,6 +144,8 @@ class Server:
                 print(f"error: creating server: Internal - {error}", file=sys.stderr)
                 return False
             loaded = True
+        log_table(log, agent_table(_agents(engine.models)))
+        log_table(log, backend_table(engine.backends, options))
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
             print("error: creating server: Internal - failed to load all models", file=sys.stderr)
@@ -159,20 +168,30 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens what is allowed, and says where (contract L6)."""
         options, port = self._options, self._port_of(engine, loop)
+        scrapes = Scrapes(port)
         if is_exposed(options):
             log.warning("Listening on all addresses of this machine, open to whoever can reach it (--http-address=...)")
         if options.grpc.allowed:
-            await self._open_grpc(port)
+            await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
-            front = HttpFront(port, offload, options.http_max_input_size, access, options.allow_client_shm)
+            front = HttpFront(
+                port,
+                offload,
+                options.http_max_input_size,
+                access,
+                options.allow_client_shm,
+                engine.tracing,
+                options.metrics.allowed or options.measuring.on_http,
+                scrapes if options.measuring.on_http else None,
+            )
             self._http = await self._listen(options.http, front.handle, _say_waiting)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(port).handle, lambda left, count: None)
+            metrics = await self._listen(options.metrics, MetricsFront(scrapes).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
-    async def _open_grpc(self, port: EnginePort) -> None:
+    async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         # Imported here: a server without gRPC does without its library.
         from halimede.cli.grpc_options import transport_options
         from halimede.front.grpc import GrpcService
@@ -182,7 +201,7 @@ class Server:
         access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
-        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access)
+        service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
         server = GrpcServer(service.rpcs, transport_options(self._options))
         bound = await server.start(endpoint.address, endpoint.port)
         log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
@@ -249,6 +268,13 @@ def _interpreter() -> str:
     """How to call this Python from the present folder."""
     path = os.path.relpath(sys.executable)
     return sys.executable if path.startswith("..") else path
+
+
+def _agents(models: ModelTable) -> list[str]:
+    """The repository agents of the models in service, by name."""
+    configs = [json.loads(version.config.json) for record in models for version in models.ready_versions(record.key)]
+    asked = [config.get("model_repository_agents", {}).get("agents", []) for config in configs]
+    return sorted({agent.get("name", "") for agents in asked for agent in agents})
 
 
 def _rows(models: ModelTable) -> list[tuple[str, str, str]]:

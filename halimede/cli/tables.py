@@ -1,6 +1,7 @@
 """The tables that the server prints when it has started, drawn as Triton draws them (contract L6, L7). Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from json import dumps
 
 from halimede.options import ServerOptions
 
@@ -26,6 +27,21 @@ def _row(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
     ]
 
 
+def agent_table(names: Iterable[str]) -> str:
+    """The repository agents of the models; all of them belong to this server (L6)."""
+    return table(("Repository Agent", "Path"), [(name, "built in") for name in names])
+
+
+def backend_table(backends: Iterable[tuple[str, str, Mapping[str, str]]], options: ServerOptions) -> str:
+    """Name, place and settings of each backend, these as JSON as the real server shows them (L6)."""
+    common = {"auto-complete-config": str(options.auto_complete_config).lower(), "default-max-batch-size": "4"}
+    rows = [
+        (name, place, dumps({"cmdline": {**common, **settings}}, separators=(",", ":")))
+        for name, place, settings in backends
+    ]
+    return table(("Backend", "Path", "Config"), rows)
+
+
 def model_table(models: Iterable[tuple[str, str, str]]) -> str:
     """Name, version and status of each model version: `READY`, `UNAVAILABLE: <reason>`, or version `-` and
     `Not loaded: No model version was found` (L6)."""
@@ -33,10 +49,8 @@ def model_table(models: Iterable[tuple[str, str, str]]) -> str:
 
 
 def options_table(options: ServerOptions, version: str, extensions: Sequence[str]) -> str:
-    """The options that the server runs with, under Triton's names (L7).
-
-    The limiter has no option that could turn it on yet.
-    """
+    """The options that the server runs with, under Triton's names and in its order (L7). What only its pools of memory
+    would need is not there."""
     paths = [(f"model_repository_path[{i}]", path) for i, path in enumerate(options.model_repositories)]
     rows = [
         ("server_id", options.server_id),
@@ -44,9 +58,10 @@ def options_table(options: ServerOptions, version: str, extensions: Sequence[str
         ("server_extensions", " ".join(extensions)),
         *paths,
         ("model_control_mode", f"MODE_{options.model_control_mode.upper()}"),
+        *[(f"startup_models_{i}", name) for i, name in enumerate(options.load_models)],
         ("strict_model_config", str(int(not options.auto_complete_config))),
         ("model_config_name", options.model_config_name),
-        ("rate_limit", "OFF"),
+        ("rate_limit", "EXEC_COUNT" if options.rate_limit else "OFF"),
         ("strict_readiness", str(int(options.strict_readiness))),
         ("exit_timeout", str(options.exit_timeout_secs)),
         ("cache_enabled", str(int(bool(options.cache_config)))),

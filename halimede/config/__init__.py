@@ -4,6 +4,8 @@ The protobuf message does not leave this room. Nothing here knows of engines, ba
 never written. Synchronous, any thread.
 """
 
+from halimede.config.agents import AgentSpec, AskedAgents, agents_of
+from halimede.config.compiling import with_decoupling
 from halimede.config.draft import Draft, read, read_override
 from halimede.config.labels import read_labels
 from halimede.config.model_config import (
@@ -21,9 +23,14 @@ from halimede.config.model_config import (
     WarmupInput,
     WarmupSample,
 )
+from halimede.config.pacing import PARAMETER as LATENCY_TARGET
+from halimede.config.problems import Problem, Severity
 from halimede.config.versions import versions_to_load
 
 __all__ = [
+    "LATENCY_TARGET",
+    "AgentSpec",
+    "AskedAgents",
     "DescribedTensor",
     "Description",
     "Draft",
@@ -31,15 +38,19 @@ __all__ = [
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
+    "Problem",
     "QueuePolicy",
+    "Severity",
     "TensorSpec",
     "VersionChoice",
     "VersionPolicy",
     "WarmupData",
     "WarmupInput",
     "WarmupSample",
+    "agents_of",
     "read",
     "read_labels",
     "read_override",
     "versions_to_load",
+    "with_decoupling",
 ]

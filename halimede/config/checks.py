@@ -5,14 +5,27 @@ Each raises for the first thing that is wrong. Pure, any thread.
 
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import prod
-from pathlib import Path
+from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelInput, ModelInstanceGroup, ModelQueuePolicy
+from tritonclient.grpc.model_config_pb2 import (
+    TYPE_FP32,
+    TYPE_INT32,
+    BatchInput,
+    BatchOutput,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelQueuePolicy,
+)
 
+from halimede.config.ensembles import ensemble_problems
 from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
+from halimede.config.measuring import metric_problems
 from halimede.config.message import Message
+from halimede.config.pacing import missing_batcher, pacing_problems
 from halimede.config.queueing import parameter_problems
+from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
 from halimede.tensors import BY_NUMBER
 
@@ -23,24 +36,34 @@ _SIZE_RULE = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 
 def check_config(message: Message) -> None:
     """Everything but inputs, outputs and instance groups. Raises Invalid."""
-    for problem in _problems(message):
+    for problem in config_problems(message):
         raise Invalid(problem)
 
 
-def _problems(message: Message) -> Iterator[str]:
+def config_problems(message: Message) -> Iterator[str]:
+    """All that `check_config` could say."""
     yield from _backend_problems(message)
     yield from _filename_problems(message)
     if message.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {message.name}"
     if message.HasField("dynamic_batching"):
         yield from _batcher_problems(message)
+    if message.HasField("sequence_batching"):
+        yield from sequence_problems(message)
     yield from parameter_problems(message)
-    yield from _ensemble_problems(message)
+    yield from pacing_problems(message)
+    yield from metric_problems(message)
+    yield from ensemble_problems(message)
     if message.HasField("sequence_batching") and message.response_cache.enable:
         yield (
             f"Response Cache does not currently support model {message.name} with sequence batching scheduler. "
             "Please disable the response cache."
         )
+    yield from cache_problems(message)
+
+
+def cache_problems(message: Message) -> Iterator[str]:
+    """Contract K6."""
     if message.model_transaction_policy.decoupled and message.response_cache.enable:
         yield (
             f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
@@ -61,7 +84,7 @@ def _backend_problems(message: Message) -> Iterator[str]:
 def _filename_problems(message: Message) -> Iterator[str]:
     """What is opened, and run where it is code, lies in the version's directory: a configuration may come from afar."""
     filename = message.default_model_filename
-    if Path(filename).is_absolute() or Path(os.path.normpath(filename)).parts[:1] == (os.pardir,):
+    if filename.startswith("/") or os.path.normpath(filename).split("/", 1)[0] == os.pardir:
         yield f"'default_model_filename' must stay within the version directory for {message.name}, got '{filename}'"
 
 
@@ -86,20 +109,50 @@ def _batcher_problems(message: Message) -> Iterator[str]:
             yield f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
 
 
-def _ensemble_problems(message: Message) -> Iterator[str]:
-    is_scheduled, is_ensemble = message.HasField("ensemble_scheduling"), message.platform == ENSEMBLE
-    if is_scheduled and not is_ensemble:
-        yield f"ensemble scheduling cannot be set for model '{message.name}' whose platform is not {ENSEMBLE}"
-    if is_ensemble and not is_scheduled:
-        yield f"ensemble scheduling must be set for ensemble {message.name} whose platform is {ENSEMBLE}"
-
-
 def check_tensors(message: Message) -> None:
-    """The inputs, then the outputs. Raises Invalid."""
+    """The inputs, then the outputs, then what is made of a whole batch. Raises Invalid."""
+    for problem in tensor_problems(message):
+        raise Invalid(problem)
+
+
+def tensor_problems(message: Message) -> Iterator[str]:
+    """All that `check_tensors` could say."""
     for word, specs in (("input", message.input), ("output", message.output)):
         for spec in specs:
             for problem in _tensor_problems(spec, word, message):
-                raise Invalid(f"{problem} for {message.name}")
+                yield f"{problem} for {message.name}"
+    for problem in chain(_batch_io_problems(message), missing_batcher(message)):
+        yield f"{problem} for {message.name}"
+
+
+def _batch_io_problems(message: Message) -> Iterator[str]:
+    """Contract S38, S39."""
+    for spec in message.batch_input:
+        yield from _kind_problems("input", BatchInput.Kind, spec)
+        if spec.data_type not in (TYPE_INT32, TYPE_FP32):
+            yield "batch input data type must be TYPE_INT32 or TYPE_FP32"
+        yield from _source_problems(message, spec)
+    outputs = {spec.name for spec in message.output}
+    for spec in message.batch_output:
+        yield from _kind_problems("output", BatchOutput.Kind, spec)
+        yield from _source_problems(message, spec)
+        for i, target in enumerate(spec.target_name):
+            if target not in outputs:
+                yield f"unknown target output name '{target}'"
+            if target in spec.target_name[:i]:
+                yield f"target output name '{target}' can only be specified once"
+
+
+def _kind_problems(word: str, kinds: Any, spec: Message) -> Iterator[str]:
+    if spec.kind not in kinds.values():  # JSON may say a number
+        yield f"unknown batch {word} kind '{spec.kind}'"
+    elif len(spec.source_input) != 1:
+        yield f"batch {word} kind '{kinds.Name(spec.kind)}' expects 1 source input, got {len(spec.source_input)}"
+
+
+def _source_problems(message: Message, spec: Message) -> Iterator[str]:
+    inputs = {each.name for each in message.input}
+    yield from (f"unknown source input name '{name}'" for name in spec.source_input if name not in inputs)
 
 
 def _tensor_problems(spec: Message, word: str, message: Message) -> Iterator[str]:

@@ -3,10 +3,17 @@
 from types import MappingProxyType
 from typing import Any
 
+from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
-from halimede.config.message import Message
+from halimede.config.checks import cache_problems
+from halimede.config.ensembles import ensemble_of
+from halimede.config.measuring import buckets_of, tags_of
+from halimede.config.message import Message, parse_bytes
 from halimede.config.model_config import (
+    BatchInput,
+    BatchInputKind,
+    BatchOutput,
     DynamicBatching,
     InstanceGroup,
     InstanceKind,
@@ -19,8 +26,11 @@ from halimede.config.model_config import (
     WarmupInput,
     WarmupSample,
 )
+from halimede.config.pacing import latency_target
 from halimede.config.queueing import default_policy, policy_of
 from halimede.config.rendering import json_text
+from halimede.config.sequencing import sequence_batching_of
+from halimede.errors import Invalid
 from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
 
 _KINDS = {
@@ -46,14 +56,29 @@ def compile_config(message: Message) -> ModelConfig:
         message=message.SerializeToString(deterministic=True),
         version_policy=version_policy_of(message),
         dynamic_batching=_batching(message),
+        sequence_batching=sequence_batching_of(message),
+        ensemble=ensemble_of(message),
         queue_policy=default_policy(message),
         decoupled=message.model_transaction_policy.decoupled,
         parameters=MappingProxyType({key: message.parameters[key].string_value for key in sorted(message.parameters)}),
         graph_optimization_level=graph.level if message.optimization.HasField("graph") else None,
         response_cache=message.response_cache.enable,
         runtime=message.runtime,
+        metric_tags=tags_of(message),
+        metric_buckets=buckets_of(message),
         warmup=tuple(_sample(sample) for sample in message.model_warmup if sample.batch_size),
+        batch_inputs=tuple(map(_batch_input, message.batch_input)),
+        batch_outputs=tuple(map(_batch_output, message.batch_output)),
     )
+
+
+def with_decoupling(config: ModelConfig, decoupled: bool) -> ModelConfig:
+    """The same, with what an ensemble is by its members (contract S89). Raises Invalid where that cannot be."""
+    message = parse_bytes(config.message)
+    message.model_transaction_policy.decoupled = decoupled
+    for problem in cache_problems(message):
+        raise Invalid(problem)
+    return compile_config(message)
 
 
 def version_policy_of(message: Message) -> VersionPolicy:
@@ -79,6 +104,15 @@ def _tensor(spec: Any) -> TensorSpec:
         allow_ragged_batch=is_input and spec.allow_ragged_batch,
         label_filename="" if is_input else spec.label_filename,
     )
+
+
+def _batch_input(spec: Any) -> BatchInput:
+    kind = BatchInputKind(model_config_pb2.BatchInput.Kind.Name(spec.kind))
+    return BatchInput(kind, tuple(spec.target_name), BY_NUMBER[spec.data_type], spec.source_input[0])
+
+
+def _batch_output(spec: Any) -> BatchOutput:
+    return BatchOutput(tuple(spec.target_name), spec.source_input[0])
 
 
 def _group(group: Any) -> InstanceGroup:
@@ -110,6 +144,7 @@ def _batching(message: Message) -> DynamicBatching | None:
         level_policies=MappingProxyType(
             {level: policy_of(policy) for level, policy in batcher.priority_queue_policy.items() if levels}
         ),
+        latency_target_us=latency_target(message),
     )
 
 

@@ -30,10 +30,13 @@ def complete_from_description(message: Message, description: Description, defaul
     if not lacks_tensors(message):
         return []
     warnings = _complete_batching(message, description, default_max_batch_size)
+    own_inputs, own_outputs = _of_sequences(message)
     if not _has_inputs(message):
-        _fill(message.input, description.inputs, message.max_batch_size > 0)
+        inputs = [tensor for tensor in description.inputs if tensor.name not in own_inputs]
+        _fill(message.input, inputs, message.max_batch_size > 0)
     if not message.output:
-        _fill(message.output, description.outputs, message.max_batch_size > 0)
+        outputs = [tensor for tensor in description.outputs if tensor.name not in own_outputs]
+        _fill(message.output, outputs, message.max_batch_size > 0)
     return warnings
 
 
@@ -56,6 +59,13 @@ def _complete_batching(message: Message, description: Description, default_max_b
     if message.max_batch_size > 1 and not message.WhichOneof("scheduling_choice"):
         message.dynamic_batching.SetInParent()
     return warnings
+
+
+def _of_sequences(message: Message) -> tuple[set[str], set[str]]:
+    """The inputs and outputs that are the server's own: controls, and what it keeps of a sequence."""
+    batching = message.sequence_batching
+    controls = {control.name for control in batching.control_input}
+    return controls | {s.input_name for s in batching.state}, {s.output_name for s in batching.state}
 
 
 def _fill(specs: Any, tensors: Iterable[DescribedTensor], batching: bool) -> None:

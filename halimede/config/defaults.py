@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from halimede.config.message import Message
+from halimede.config.sequencing import fill_sequence_defaults
 
 
 def fill_defaults(message: Message) -> None:
-    """The latest version, pinned memory, and a preferred batch size where a dynamic batcher has none.
+    """The latest version, pinned memory, a preferred batch size where a dynamic batcher has none, and the
+    idle time of sequences.
 
     Done again after a completion: what was filled stays, as in the real server.
     """
@@ -19,6 +21,8 @@ def fill_defaults(message: Message) -> None:
     batcher = message.dynamic_batching if message.HasField("dynamic_batching") else None
     if batcher and not batcher.preferred_batch_size and message.max_batch_size > 0:
         batcher.preferred_batch_size.append(message.max_batch_size)
+    if message.HasField("sequence_batching"):
+        fill_sequence_defaults(message)
     if not message.HasField("ensemble_scheduling"):
         for pinned in ("input_pinned_memory", "output_pinned_memory"):
             if not message.optimization.HasField(pinned):

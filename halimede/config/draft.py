@@ -4,7 +4,7 @@ Wraps the protobuf message, which does not leave this room. Synchronous, reads f
 one load and one thread at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ from halimede.config.checks import check_config, check_instance_groups, check_te
 from halimede.config.compiling import compile_config, version_policy_of
 from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
 from halimede.config.defaults import fill_defaults, fill_instance_groups
-from halimede.config.identify import complete_backend
+from halimede.config.identify import ENSEMBLE, complete_backend
 from halimede.config.model_config import Description, ModelConfig, VersionPolicy
 from halimede.config.rendering import json_text
-from halimede.config.unserved import first_unserved
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.config.rules import finishing_problems
+from halimede.config.states import check_states
+from halimede.errors import Internal, Invalid
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
 _EXECUTION = "EXECUTION"
@@ -71,14 +72,23 @@ class Draft:
         self.file = file
         self._message = message
 
+    def copy(self) -> "Draft":
+        """One that may be completed on its own."""
+        return Draft(self.file, messages.copy_of(self._message))
+
     @property
     def name(self) -> str:
         return str(self._message.name)
 
     @property
     def backend(self) -> str:
-        """Empty only for an ensemble, which `refuse_unserved` refuses."""
+        """Empty only for an ensemble."""
         return str(self._message.backend)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether the model is made of others."""
+        return self.platform == ENSEMBLE
 
     @property
     def runtime(self) -> str:
@@ -154,35 +164,47 @@ class Draft:
         complete_from_values(self._message, values, f"{self.file}: model '{self.name}': auto-completed configuration")
         fill_defaults(self._message)
 
+    def essence(self) -> bytes:
+        """What a version must be loaded again for when it changes: everything but the instance groups and the version
+        policy (contract R13)."""
+        message = messages.copy_of(self._message)
+        message.ClearField("instance_group")
+        message.ClearField("version_policy")
+        return bytes(message.SerializeToString(deterministic=True))
+
+    def complete_as(self, finished: bytes) -> None:
+        """Takes over what a configuration of the same essence was completed to, by its `ModelConfig.message`."""
+        message = messages.parse_bytes(finished)
+        message.ClearField("instance_group")
+        message.instance_group.extend(self._message.instance_group)
+        message.version_policy.CopyFrom(self._message.version_policy)
+        self._message = message
+
     def serve_by(self, runtime: str, environment: Path | None) -> None:
         """This runtime was found (contract R43), with an environment that its models get which name none (R83)."""
         self._message.runtime = runtime
         if environment is not None and _ENVIRONMENT not in self._message.parameters:
             self._message.parameters[_ENVIRONMENT].string_value = str(environment)
 
-    def refuse_unserved(self) -> None:
-        """Raises Unsupported, naming file, model and field, for the first field that is not served yet.
-
-        `finish` does it too; sooner is for a loader that would otherwise look for a backend in vain.
-        """
-        field = first_unserved(self._message)
-        if field:
-            raise Unsupported(f"{self.file}: model '{self.name}': field '{field}' is not supported yet")
+    def problems(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> Iterator[tuple[str, str]]:
+        """All for which `finish` would raise, as kind and text, where it raises for the first."""
+        return finishing_problems(self._with_groups(gpus, default_instance_count), gpus)
 
     def finish(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> ModelConfig:
         """The configuration, complete, checked, compiled. May be called again.
 
         `gpus` are the devices of this machine, `default_instance_count` what the backend wants of a CPU group without
-        a count (contract R53). Raises Invalid, Internal, Unsupported.
+        a count (contract R53). Raises Invalid, Internal.
         """
         message = self._with_groups(gpus, default_instance_count)
         check_instance_groups(message, gpus)
         check_config(message)
         check_tensors(message)
-        self.refuse_unserved()
+        check_states(message)
         return compile_config(message)
 
     def _with_groups(self, gpus: Sequence[int], default_instance_count: int) -> messages.Message:
         message = messages.copy_of(self._message)
-        fill_instance_groups(message, gpus, default_instance_count)
+        if not self.is_ensemble:
+            fill_instance_groups(message, gpus, default_instance_count)
         return message

@@ -72,7 +72,10 @@ def _in_folder(message: Message, folder: Path) -> Format | None:
         return _usual(message.backend)
     versions = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if versions:
+        there = {path.name for path in versions[0].iterdir()}
         for candidate in _candidates(message):
+            if candidate.filename not in there:
+                continue
             path = versions[0] / candidate.filename
             if path.exists() and candidate.directory in (None, path.is_dir()):
                 return candidate

@@ -27,6 +27,11 @@ def copy_of(message: Message) -> Message:
     return other
 
 
+def parse_bytes(serialized: bytes) -> Message:
+    """The message of what this process serialized."""
+    return model_config_pb2.ModelConfig.FromString(serialized)
+
+
 def enum_name(field: Any, number: int) -> str | int:
     """The name of an enum value, or the number itself where the enum knows none (the text form allows that)."""
     value = field.enum_type.values_by_number.get(number)
@@ -35,8 +40,8 @@ def enum_name(field: Any, number: int) -> str | int:
 
 def file_of(folder: Path, config_name: str) -> Path:
     """`configs/<config_name>.pbtxt` where it exists, else `config.pbtxt` (contract C16)."""
-    named = folder / "configs" / f"{config_name}.pbtxt"
-    return named if config_name and named.is_file() else folder / "config.pbtxt"
+    named = folder / "configs" / f"{config_name}.pbtxt" if config_name else None
+    return named if named is not None and named.is_file() else folder / "config.pbtxt"
 
 
 def parse_file(file: Path, model: str) -> Message:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
+from halimede.config.ensembles import Ensemble
+from halimede.config.sequencing import SequenceBatching
+from halimede.config.states import StateSpec
 from halimede.tensors import DataType, Shape
 
 
@@ -31,6 +34,36 @@ class TensorSpec:
     def model_dims(self) -> Shape:
         """The dims that the model sees: `reshape` where there is one."""
         return self.dims if self.reshape is None else self.reshape
+
+
+class BatchInputKind(Enum):
+    """What a batch input tells of its source input (contract S37), n being the number of requests in the batch."""
+
+    ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
+    ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
+    ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
+    MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
+    ITEM_SHAPE = "BATCH_ITEM_SHAPE"
+    ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInput:
+    """A model's inputs `targets` that the server makes of the sizes of the input `source`, INT32 or FP32."""
+
+    kind: BatchInputKind
+    targets: tuple[str, ...]
+    datatype: DataType
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutput:
+    """Outputs that lie one behind the other for all requests of a batch; each request's part has the shape of its input
+    `source` where the configuration leaves a size open (contract S39)."""
+
+    targets: tuple[str, ...]
+    source: str
 
 
 class InstanceKind(Enum):
@@ -94,7 +127,7 @@ class DynamicBatching:
     max_batch_size is 0.
 
     `priority_levels` are numbered from 1, the most urgent; 0 for none (contract S26). `level_policies` are those of
-    the levels that have one of their own.
+    the levels that have one of their own. `latency_target_us`, where it is not 0, is what an adaptive delay shall keep.
     """
 
     preferred_batch_sizes: tuple[int, ...]
@@ -103,6 +136,7 @@ class DynamicBatching:
     priority_levels: int = 0
     default_priority_level: int = 0
     level_policies: Mapping[int, QueuePolicy] = field(default_factory=lambda: MappingProxyType({}))
+    latency_target_us: int = 0
 
 
 class WarmupData(Enum):
@@ -173,6 +207,9 @@ class ModelConfig:
     message: bytes
     version_policy: VersionPolicy = VersionPolicy()
     dynamic_batching: DynamicBatching | None = None
+    sequence_batching: SequenceBatching | None = None
+    ensemble: Ensemble | None = None
+    """The steps of a model that is made of others and has no backend."""
     queue_policy: QueuePolicy = QueuePolicy()
     """Of all requests but those of a priority level with a policy of its own (contract S27, D4)."""
     decoupled: bool = False
@@ -188,11 +225,54 @@ class ModelConfig:
             if group.host_policy == host_policy and not group.passive
         )
 
+    @property
+    def states(self) -> tuple[StateSpec, ...]:
+        """What the server keeps of each sequence for the model (contract S67)."""
+        return self.sequence_batching.states if self.sequence_batching is not None else ()
+
+    @property
+    def control_inputs(self) -> tuple[TensorSpec, ...]:
+        """What the server tells the model of each request of a sequence, as the inputs that they are (contract S58)."""
+        batching = self.sequence_batching
+        controls = batching.controls if batching is not None else ()
+        return tuple(TensorSpec(control.name, control.datatype, (1,)) for control in controls)
+
+    @property
+    def state_inputs(self) -> tuple[TensorSpec, ...]:
+        """The states as the inputs that the model reads them from; no client gives them."""
+        return tuple(TensorSpec(state.input_name, state.datatype, state.dims) for state in self.states)
+
+    @property
+    def state_outputs(self) -> tuple[TensorSpec, ...]:
+        """The states as the outputs that the model writes the next ones to, those that are no outputs of `outputs`."""
+        listed = {spec.name for spec in self.outputs}
+        return tuple(
+            TensorSpec(state.output_name, state.datatype, state.dims)
+            for state in self.states
+            if state.output_name not in listed
+        )
+
+    @property
+    def model_inputs(self) -> tuple[TensorSpec, ...]:
+        """What the model is given: with what the server adds to the requests of a sequence."""
+        return (*self.inputs, *self.control_inputs, *self.state_inputs)
+
+    @property
+    def model_outputs(self) -> tuple[TensorSpec, ...]:
+        """What the model answers with: with what the server keeps."""
+        return (*self.outputs, *self.state_outputs)
+
     response_cache: bool = False
     """Whether responses may be kept and sent again, where the server has a cache (contract K1)."""
     runtime: str = ""
     """What runs it where that is not its backend's own: `model.py` of a Python-based one (contract R43)."""
     warmup: tuple[WarmupSample, ...] = ()
+    metric_tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Labels of its metrics besides its name and version (contract R55)."""
+    metric_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """The bounds of a histogram that the model has other buckets of, by the family's name (contract R61)."""
+    batch_inputs: tuple[BatchInput, ...] = ()
+    batch_outputs: tuple[BatchOutput, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ Fields in the order of the schema, plain fields always, messages and members of 
 Not protobuf's own printer: that one orders by "set" and "default" and writes every 64-bit number as a string.
 """
 
+import math
+import struct
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import rapidjson
@@ -11,6 +15,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from halimede.config.message import Message, enum_name
 
+_SINGLE, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+_FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
 _AS_TEXT = {
     "inference.ModelInstanceGroup.SecondaryDevice.device_id",
@@ -30,26 +36,55 @@ def json_text(message: Message) -> str:
 
 def _object(message: Message) -> dict[str, Any]:
     return {
-        field.name: _field(field, getattr(message, field.name))
-        for field in message.DESCRIPTOR.fields
-        if not field.has_presence or message.HasField(field.name)
+        name: shown(getattr(message, name))
+        for name, shown, has_presence in _fields_of(message.DESCRIPTOR)
+        if not has_presence or message.HasField(name)
     }
 
 
-def _field(field: Any, value: Any) -> Any:
+@cache
+def _fields_of(descriptor: Any) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
+    """Name, what makes JSON of the value, and presence, in the order that they are printed in."""
+    ordered = sorted(descriptor.fields, key=_comes_last)
+    return tuple((field.name, _shown(field), field.has_presence) for field in ordered)
+
+
+def _comes_last(field: Any) -> bool:
+    """Plain members of a oneof follow the fields that are always printed; messages keep their place."""
+    return field.containing_oneof is not None and field.message_type is None
+
+
+def _shown(field: Any) -> Callable[[Any], Any]:
     if not field.is_repeated:
-        return _scalar(field, value)
+        return _scalar(field)
     if field.message_type and field.message_type.GetOptions().map_entry:
-        of_value = field.message_type.fields_by_name["value"]
-        return {str(key): _scalar(of_value, value[key]) for key in sorted(value)}
-    return [_scalar(field, each) for each in value]
+        each = _scalar(field.message_type.fields_by_name["value"])
+        return lambda entries: {str(key): each(entries[key]) for key in sorted(entries)}
+    each = _scalar(field)
+    return lambda values: [each(value) for value in values]
 
 
-def _scalar(field: Any, value: Any) -> Any:
+def _scalar(field: Any) -> Callable[[Any], Any]:
     if field.message_type:
-        return _object(value)
+        return _object
     if field.enum_type:
-        return enum_name(field, value)
+        return partial(enum_name, field)
     if field.cpp_type in _WIDE and field.full_name in _AS_TEXT:
-        return str(value)
+        return str
+    return partial(_number, field) if field.cpp_type in _FLOATS else _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _number(field: Any, value: float) -> float | int | str:
+    """As protobuf writes it: as short as its type allows, a whole number where it writes neither fraction nor exponent;
+    a text where JSON has no number for it."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    is_single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT
+    short, exact = (f"{value:.6g}", f"{value:.9g}") if is_single else (f"{value:.15g}", f"{value:.17g}")
+    packed = _SINGLE if is_single else _DOUBLE
+    text = short if packed.pack(float(short)) == packed.pack(value) else exact
+    return float(text) if "." in text or "e" in text else int(text)

@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 from halimede.errors import (
@@ -24,9 +25,11 @@ from halimede.errors import (
 )
 from halimede.front.access import OPEN, Access
 from halimede.front.grpc_access import ForwardingDecoder, restricted
+from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
+from halimede.traces import UNTRACED, Sampler
 from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Message, StreamedCall, Unary
 from halimede.wire.grpc import (
     InferDecoder,
@@ -71,12 +74,15 @@ class GrpcService:
     """The handlers of one server over one engine port. `response_pool_size` is how many responses of a request may wait
     for its reader before the model does (G32); `access` says what is restricted and what is forwarded."""
 
-    def __init__(self, port: EnginePort, response_pool_size: int = ANY_NUMBER, access: Access = OPEN) -> None:
+    def __init__(
+        self, port: EnginePort, response_pool_size: int = ANY_NUMBER, access: Access = OPEN, traces: Sampler = UNTRACED
+    ) -> None:
         self.port = port
         self.most_ahead = response_pool_size if response_pool_size < ANY_NUMBER else 0
         self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
         self.decoder = self.forwarding or InferDecoder()
         self.encoder = InferEncoder()
+        self.traces = traces
         self.draining = False
         self.streams: set[InferStream] = set()
         prefix = "/inference.GRPCInferenceService/"
@@ -122,6 +128,7 @@ class GrpcService:
 
     def _infer(self, message: Buffer, call: Call) -> Cancel | None:
         """A guard of its own instead of `_guarded`: what every request passes is kept short."""
+        started = monotonic_ns() if self.traces.on else 0
         try:
             if self.draining:
                 raise Unavailable(DRAINING)
@@ -134,7 +141,8 @@ class GrpcService:
                 self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
                 return None
             reply = _UnaryReply(self.encoder, call)
-            key = self.port.infer(request, reply)
+            slot = traced_call(self.traces, call, request, reply, started) if started else reply
+            key = self.port.infer(request, slot)
             return None if reply.over else partial(self.port.cancel, key)
         except Error as error:
             finish_with(call, error)
@@ -300,7 +308,9 @@ class InferStream:
         request = self._service.decoder.request(reply.incoming, reply.incoming.version)
         request.decoupled_ok = True
         request.most_ahead = self._service.most_ahead
-        reply.key = self._service.port.infer(request, reply)
+        traces = self._service.traces
+        slot = traced_message(traces, self.call, request, reply) if traces.on else reply
+        reply.key = self._service.port.infer(request, slot)
         if self._over:  # its own first answer has ended the call
             self._service.port.cancel(reply.key)
 
@@ -402,6 +412,11 @@ class _StreamReply:
         self.ordered = True
         self.done = False
         self.held: list[Message] = []
+
+    @property
+    def tells_end(self) -> bool:
+        """Whether an end without a response is written."""
+        return self.incoming.empty_final and not self.ordered
 
     def begin(self, decoupled: bool | Error) -> None:
         """Takes the answer to the question for the model; the guard of this entry."""

@@ -23,6 +23,7 @@ from halimede.front.http_handling import (
     Offload,
     Route,
     RouteHandler,
+    about,
     ask,
     elsewhere,
     guarded,
@@ -30,10 +31,14 @@ from halimede.front.http_handling import (
     refuse_method,
     status_of,
 )
+from halimede.front.http_load import LOAD_FORMAT, LoadTelling
 from halimede.front.http_shared_memory import HttpSharedMemory
+from halimede.front.metrics import Scrapes
+from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
+from halimede.traces import UNTRACED, Sampler
 from halimede.wire import http as wire
 from halimede.wire.compression import decompress
 
@@ -69,20 +74,27 @@ class HttpFront:
         max_input_size: int,
         access: Access = OPEN,
         client_memory: bool = True,
+        traces: Sampler = UNTRACED,
+        tells_load: bool = True,
+        scrapes: Scrapes | None = None,
     ) -> None:
         self._port = port
         self._offload = offload
         self._max_input_size = max_input_size
         self._access = access
+        self._traces = traces
+        self._tells_load = tells_load
         # Decided once: an inference looks at no header that nobody forwards.
         self._begin = self._start if access.forward is None else self._start_with_headers
         self._targets: dict[bytes, Target] = {}
         routes = (
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
             *HttpAdmin(port, offload, max_input_size).routes(),
-            *HttpGenerate(port, offload, max_input_size).routes(),
+            *HttpGenerate(port, offload, max_input_size, traces, tells_load).routes(),
             *HttpSharedMemory(port, offload, max_input_size, client_memory).routes(),
         )
+        if scrapes is not None:
+            routes = (*routes, scrapes.route())
         self.routes = routes
         self._routes = [(re.compile(route.pattern.encode()), guarded(route, access.keys)) for route in routes]
 
@@ -188,6 +200,8 @@ class HttpFront:
             if decoupled:
                 refuse(exchange, _DECOUPLED)
             else:
+                if self._traces.on:
+                    undecoded(self._traces, exchange, model)
                 refuse(exchange, decoded, error_fields(decoded))
 
         ask(self._port, exchange, ModelTransaction(model, number), answer)
@@ -205,9 +219,13 @@ class HttpFront:
 
     def _start(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
         accepts = exchange.headers.get(b"accept-encoding")
-        answered = exchange if accepts is None else answering(exchange, accepts, self._offload)
+        answered: Answerable = exchange
+        if self._tells_load and (load := exchange.headers.get(LOAD_FORMAT)) is not None:
+            answered = LoadTelling(exchange, load, self._port, request.model_name)
+        if accepts is not None:
+            answered = answering(answered, accepts, self._offload)
         reply = InferReply(answered, form, self._offload)
-        key = self._port.infer(request, reply)
+        key = self._port.infer(request, traced(self._traces, exchange, request, reply) if self._traces.on else reply)
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 
@@ -245,7 +263,7 @@ class InferReply:
             except Error as error:
                 self._encoded(error)
             except Exception:  # whatever a model has answered, its client gets an answer
-                log.exception("writing a response of model '%s' broke", answer.model_name)
+                log.exception("writing a response of model '%s' broke", answer.model_name, extra=about(answer))
                 self._encoded(Internal("the server failed to write the response"))
             else:
                 self._respond(body, head_length)

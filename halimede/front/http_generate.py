@@ -21,13 +21,18 @@ from halimede.front.http_handling import (
     Exchange,
     Offload,
     Route,
+    Streamable,
+    about,
     ask,
     elsewhere,
     refuse,
     status_of,
 )
+from halimede.front.http_load import LOAD_FORMAT, LoadTelling
+from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, InferResponse, Resume
 from halimede.service.port import EnginePort, ModelFacts, ModelMetadata
+from halimede.traces import UNTRACED, Sampler
 from halimede.wire.generate import NOT_ONE, data_bytes, decode_generate, encode_generate, event
 from halimede.wire.http import encode_error, parse_version
 
@@ -43,10 +48,19 @@ _Encoded = tuple[int, bytes]
 class HttpGenerate:
     """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+    def __init__(
+        self,
+        port: EnginePort,
+        offload: Offload,
+        max_input_size: int,
+        traces: Sampler = UNTRACED,
+        tells_load: bool = True,
+    ) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size
+        self._tells_load = tells_load
+        self._traces = traces
 
     def routes(self) -> tuple[Route, ...]:
         single, many = partial(self._generate, SingleReply), partial(self._generate, EventReply)
@@ -70,28 +84,35 @@ class HttpGenerate:
         if exchange.gone:
             return
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
-            refuse(exchange, Invalid("Unsupported content-encoding, only 'identity' is supported."))
+            self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
         body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
         decode = partial(decode_generate, model, number, facts.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
-            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange))
+            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
             return
         request: InferRequest | Error
         try:
             request = decode()
         except Error as error:
             request = error
-        self._start(kind, exchange, request)
+        self._start(kind, exchange, model, request)
 
-    def _start(self, kind: "type[GenerateReply]", exchange: Exchange, request: InferRequest | Error) -> None:
+    def _start(
+        self, kind: "type[GenerateReply]", exchange: Exchange, model: str, request: InferRequest | Error
+    ) -> None:
         if exchange.gone:
             return
         if isinstance(request, Error):
+            if self._traces.on:
+                undecoded(self._traces, exchange, model)
             refuse(exchange, request)
             return
-        reply = kind(exchange, self._offload)
-        key = self._port.infer(request, reply)
+        form = exchange.headers.get(LOAD_FORMAT) if self._tells_load else None
+        answered = exchange if form is None else LoadTelling(exchange, form, self._port, request.model_name)
+        reply = kind(answered, self._offload)
+        slot = traced(self._traces, exchange, request, reply, reply.tells_end) if self._traces.on else reply
+        key = self._port.infer(request, slot)
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 
@@ -104,7 +125,7 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
         except Error as error:
             answer = error
         except Exception:
-            log.exception("writing a response of model '%s' broke", answer.model_name)
+            log.exception("writing a response of model '%s' broke", answer.model_name, extra=about(answer))
             answer = Internal("the server failed to write the response")
     return status_of(answer), encode_error(answer)
 
@@ -118,7 +139,10 @@ class GenerateReply(ABC):
 
     __slots__ = ("_encoding", "_exchange", "_offload", "_queue", "_resumes", "over")
 
-    def __init__(self, exchange: Exchange, offload: Offload) -> None:
+    tells_end = True
+    """Whether an end without a response is written."""
+
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         self._exchange = exchange
         self._offload = offload
         self._encoding = False
@@ -191,7 +215,7 @@ class SingleReply(GenerateReply):
 
     __slots__ = ("_count", "_first")
 
-    def __init__(self, exchange: Exchange, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._count = 0
         self._first: _Encoded = 200, NOT_ONE
@@ -219,7 +243,9 @@ class EventReply(GenerateReply):
 
     __slots__ = ("_stream",)
 
-    def __init__(self, exchange: Exchange, offload: Offload) -> None:
+    tells_end = False
+
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 

@@ -20,6 +20,7 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.front.access import Category
+from halimede.requests import InferResponse
 from halimede.service.port import EnginePort, Query
 from halimede.tensors import Buffer
 from halimede.transport.headers import Headers
@@ -58,6 +59,11 @@ def status_of(error: Error) -> int:
     return 500
 
 
+def about(answer: InferResponse) -> dict[str, object]:
+    """What a line of the log about a response is about."""
+    return {"model": answer.model_name, "version": answer.model_version, "request_id": answer.id}
+
+
 class AnswerStream(Protocol):
     """An answer in parts, as they come. Nothing here raises, also after the client has gone."""
 
@@ -85,16 +91,21 @@ class Answerable(Protocol):
         ...
 
 
-class Exchange(Answerable, Protocol):
+class Streamable(Answerable, Protocol):
+    """The same where the answer may come in parts."""
+
+    def begin(self, status: int, fields: bytes) -> AnswerStream: ...
+
+
+class Exchange(Streamable, Protocol):
     """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
 
     method: bytes
     target: bytes
     headers: Headers
     body: Buffer
+    began: int
     on_gone: Callable[[], None]
-
-    def begin(self, status: int, fields: bytes) -> AnswerStream: ...
 
 
 class Offload(Protocol):
@@ -149,7 +160,7 @@ class Route:
     fields: bytes = JSON
 
 
-def refuse(exchange: Exchange, error: Error, fields: bytes = JSON) -> None:
+def refuse(exchange: Answerable, error: Error, fields: bytes = JSON) -> None:
     exchange.respond(status_of(error), fields, (wire.encode_error(error),))
 
 

@@ -1,31 +1,69 @@
-"""The metrics port: `GET /metrics`, and nothing else. Event-loop thread only."""
+"""Metrics: `GET /metrics` of their own port, and by choice of the HTTP port. Event-loop thread only."""
+
+from collections.abc import Callable
+from time import monotonic
 
 from halimede.errors import Error
-from halimede.front.http_handling import Exchange
+from halimede.front.access import Category
+from halimede.front.http_handling import GET, Exchange, Route
 from halimede.service.port import EnginePort, MetricFamily, Metrics
-from halimede.wire.prometheus import encode_metrics
+from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
 
-TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
+PLAIN = b"Content-Type: %b\r\n" % TEXT
+OPEN = b"Content-Type: %b\r\n" % OPENMETRICS
+
+SHARE = 0.1
+"""The most of the loop's time that scrapes may take, however many there are."""
+BURST = 0.1
+"""Seconds that they may take at once, after a time with fewer."""
+
+
+class Scrapes:
+    """Answers exchanges with the metrics. Where scrapes take more than their share of the loop's time they are given
+    the last text again, until that has been made up for: a text is never older than ten times what making it took."""
+
+    def __init__(self, port: EnginePort, clock: Callable[[], float] = monotonic) -> None:
+        self._port = port
+        self._clock = clock
+        self._left = BURST
+        self._looked_at = clock()
+        self._texts: dict[bool, bytes] = {}
+
+    def answer(self, exchange: Exchange) -> None:
+        is_open = wants_openmetrics(exchange.headers.get(b"accept"))
+        now = self._clock()
+        self._left = min(BURST, self._left + SHARE * (now - self._looked_at))
+        self._looked_at = now
+        text = self._texts.get(is_open)
+        if text is not None and self._left <= 0:
+            exchange.respond(200, OPEN if is_open else PLAIN, (text,))
+            return
+        self._port.ask(Metrics(), lambda answer: self._made(exchange, is_open, answer))
+        self._left -= self._clock() - now
+
+    def _made(self, exchange: Exchange, is_open: bool, answer: list[MetricFamily] | Error) -> None:
+        if isinstance(answer, Error):
+            exchange.respond(500, PLAIN, (answer.message.encode(),))
+            return
+        text = self._texts[is_open] = (encode_openmetrics if is_open else encode_metrics)(answer)
+        exchange.respond(200, OPEN if is_open else PLAIN, (text,))
+
+    def route(self) -> Route:
+        """For the HTTP port: who may ask for statistics may ask for these."""
+        return Route("/metrics()()", GET, Category.STATISTICS, lambda exchange, _, __: self.answer(exchange))
 
 
 class MetricsFront:
     """`handle` is the handler of the transport's listener. Other paths are empty, other methods refused, as in the
     contract's section 8."""
 
-    def __init__(self, port: EnginePort) -> None:
-        self._port = port
+    def __init__(self, scrapes: Scrapes) -> None:
+        self._scrapes = scrapes
 
     def handle(self, exchange: Exchange) -> None:
         if exchange.method != b"GET":
-            exchange.respond(405, TEXT, ())
+            exchange.respond(405, PLAIN, ())
         elif exchange.target.partition(b"?")[0] != b"/metrics":
-            exchange.respond(200, TEXT, ())
+            exchange.respond(200, PLAIN, ())
         else:
-            self._port.ask(Metrics(), lambda answer: self._answer(exchange, answer))
-
-    @staticmethod
-    def _answer(exchange: Exchange, answer: list[MetricFamily] | Error) -> None:
-        if isinstance(answer, Error):
-            exchange.respond(500, TEXT, (answer.message.encode(),))
-        else:
-            exchange.respond(200, TEXT, (encode_metrics(answer),))
+            self._scrapes.answer(exchange)

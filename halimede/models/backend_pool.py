@@ -31,6 +31,9 @@ class BackendPool:
     def get(self, name: str) -> Backend:
         if self._closed:
             raise Unavailable("the server is exiting")
+        known = self._made.get(name)
+        if known is not None:
+            return known.result()
         mine: Future[Backend] = Future()
         future = self._made.setdefault(name, mine)
         if future is mine:

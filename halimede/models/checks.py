@@ -53,7 +53,7 @@ class RequestCheck:
         )
         # What BYTES hold is looked at each time, and a reshaped request is another one than was asked.
         self._remembers = not self._reshapes and all(spec.datatype is not BYTES for spec in config.inputs)
-        self._fits: dict[bytes, Fit] = {}
+        self._fits: dict[Hashable, Fit] = {}
 
     def fit(self, request: InferRequest) -> Fit:
         """What the model makes of the request. Raises Error with the text of the first rule that the request breaks.
@@ -92,12 +92,16 @@ class RequestCheck:
     def batch_key(self, request: InferRequest) -> Hashable:
         """Equal for requests that may share a batch (contract S4, S5); None where any two may."""
         if self._has_optional:
-            return tuple((name, request.inputs[name].shape[1:]) for name in sorted(request.inputs))
+            return tuple((name, self._shape_of_key(request.inputs[name])) for name in sorted(request.inputs))
         if not self._wildcards:
             return None
         if len(self._wildcards) == 1:
             return request.inputs[self._wildcards[0]].shape[1:]
         return tuple(request.inputs[name].shape[1:] for name in self._wildcards)
+
+    def _shape_of_key(self, tensor: Tensor) -> Shape:
+        """What of its shape must be equal: nothing where the input is ragged."""
+        return () if self._inputs[tensor.name].allow_ragged_batch else tensor.shape[1:]
 
     # The quick half.
 

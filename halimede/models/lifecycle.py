@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 
-from halimede.errors import Error, NotFound, Unavailable
+from halimede.errors import Error, Invalid, NotFound, Unavailable
 from halimede.models.version import ModelVersion
+
+UNLOADED = "unloaded"
+"""The reason of a version that was taken out of service."""
 
 
 class State(Enum):
@@ -31,11 +34,20 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model. `reason` says why it has no versions at all."""
+    """What is known of a model. `reason` says why it has no versions at all. `key` is its name, or its name within its
+    namespace."""
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
+    key: str = ""
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether all that it had was unloaded."""
+        return bool(self.versions) and all(
+            version.state is State.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +67,29 @@ def plan(actual: Collection[str], desired: Collection[str]) -> Plan:
 
 
 class ModelTable:
-    """The models by name. `find` and `latest` are on the way of every request: a dictionary look-up each."""
+    """The models by key, which is what clients call them by. `find` is on the way of every request: one look-up."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelRecord] = {}
         self._latest: dict[str, ModelVersion] = {}
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        self.changes = 0
+        """Grows whenever a version comes into service or leaves it."""
 
     def __iter__(self) -> Iterator[ModelRecord]:
-        """In the order of names."""
-        return iter(sorted(self._models.values(), key=lambda record: record.name))
+        """In the order of keys."""
+        return iter(sorted(self._models.values(), key=lambda record: record.key))
 
     def get(self, name: str) -> ModelRecord | None:
+        """By key, or by what a client calls it."""
         return self._models.get(name)
 
-    def names(self) -> list[str]:
+    def keys(self) -> list[str]:
         return list(self._models)
+
+    def keys_of(self, name: str) -> list[str]:
+        """Those of the models with this name."""
+        return [name] if name in self._models else []
 
     # On the way of a request.
 
@@ -82,8 +101,8 @@ class ModelTable:
         return found
 
     def _missing(self, name: str, number: int) -> Error:
-        unknown = f"Request for unknown model: '{name}'"
-        record = self._models.get(name)
+        record = self.get(name)
+        unknown = f"Request for unknown model: '{name if record is None else record.key}'"
         if record is None or not record.versions:
             return NotFound(f"{unknown} is not found")
         if number == -1:
@@ -94,38 +113,47 @@ class ModelTable:
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
         """In ascending order."""
-        record = self._models.get(name)
+        record = self.get(name)
         if record is None:
             return []
         return [r.version for _, r in sorted(record.versions.items()) if r.state is State.READY and r.version]
 
     # Changes.
 
-    def loading(self, name: str, numbers: Iterable[int] = ()) -> None:
-        """The model is being loaded; of its versions those that are not in service are shown so."""
-        record = self._models.setdefault(name, ModelRecord(name))
+    def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
+        """The model is being loaded; of its versions those that are not in service are shown so. `name` is its name
+        where the key is another."""
+        record = self._record(key, name)
         for number in numbers:
             if number not in record.versions or record.versions[number].version is None:
                 record.versions[number] = VersionRecord(State.LOADING)
 
-    def refuse(self, name: str, number: int | None, reason: str) -> None:
+    def _record(self, key: str, name: str = "") -> ModelRecord:
+        record = self._models.get(key)
+        if record is None:
+            record = self._models[key] = ModelRecord(name or key, key=key)
+        return record
+
+    def refuse(self, key: str, number: int | None, reason: str) -> None:
         """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
         serves meanwhile goes on (contract R11)."""
-        record = self._models.setdefault(name, ModelRecord(name))
+        record = self._record(key)
         if number is None:
             record.reason = reason
         elif number not in record.versions or record.versions[number].version is None:
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
-    def publish(self, name: str, versions: Iterable[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
-        """From now on these versions answer, all at once, and those that did until now are retired (R11, R12)."""
-        record = self._models.setdefault(name, ModelRecord(name))
+    def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
+        """From now on these versions answer, all at once; others that did until now are retired (R11, R12)."""
+        record = self._record(key)
         record.reason = ""
-        before = self.ready_versions(name)
+        before = self.ready_versions(key)
         for version in versions:
             record.versions[version.number] = VersionRecord(State.READY, "", version)
-        self._index(name)
+        self._index(key)
         for old in before:
+            if old in versions:
+                continue
             if record.versions[old.number].version is old:
                 self.retire(old, closed)
             else:
@@ -133,30 +161,88 @@ class ModelTable:
 
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
         """The version answers nobody any more; `closed` is called when the last who held it let go."""
-        record = self._models[version.name].versions[version.number]
+        record = self._models[version.key].versions[version.number]
         record.state = State.UNLOADING
-        self._index(version.name)
+        self._index(version.key)
         version.retire(lambda: self._retired(record, version, closed))
 
     @staticmethod
     def _retired(record: VersionRecord, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
-        record.state, record.reason, record.version = State.UNAVAILABLE, "unloaded", None
+        record.state, record.reason, record.version = State.UNAVAILABLE, UNLOADED, None
         closed(version)
 
-    def _index(self, name: str) -> None:
+    def _index(self, key: str) -> None:
         """Brings the look-ups of one model up to date."""
-        for key in [key for key in self._ready if key[0] == name]:
-            del self._ready[key]
+        self.changes += 1
+        self._point(key, [self._models[key]], self.ready_versions(key))
+
+    def _point(self, name: str, records: Iterable[ModelRecord], versions: Iterable[ModelVersion]) -> None:
+        """From now on the name stands for these versions, in ascending order, and no others of these models."""
+        for record in records:
+            for number in record.versions:
+                self._ready.pop((name, number), None)
         self._latest.pop(name, None)
-        for version in self.ready_versions(name):
+        for version in versions:
             self._ready[name, version.number] = version
             self._latest[name] = version
+
+    def forget_failures(self, key: str) -> None:
+        """The model is gone, and with it what could not be loaded of it; its versions in service are not."""
+        record = self._models.get(key)
+        if record is None:
+            return
+        for number in [n for n, version in record.versions.items() if version.version is None]:
+            del record.versions[number]
+        if not record.versions:
+            del self._models[key]
 
     # Readiness.
 
     def all_ready(self) -> bool:
         """Strict readiness (contract H8): every model has a version, each is ready or was unloaded."""
         return all(
-            record.versions and all(v.state is State.READY or v.reason == "unloaded" for v in record.versions.values())
+            record.versions and all(v.state is State.READY or v.reason == UNLOADED for v in record.versions.values())
             for record in self._models.values()
         )
+
+
+class NamespacedTable(ModelTable):
+    """Several models may have one name, each in its namespace (contract R20). A name stands for the one model that has
+    it and was not unloaded; where there are several, it stands for none of them."""
+
+    def keys_of(self, name: str) -> list[str]:
+        return [record.key for record in self if name in (record.name, record.key)]
+
+    def get(self, name: str) -> ModelRecord | None:
+        record = self._models.get(name)
+        if record is not None:
+            return record
+        known = self._known(name)
+        return known[0] if len(known) == 1 else None
+
+    def _known(self, name: str) -> list[ModelRecord]:
+        return [record for record in self._models.values() if record.name == name and not record.unloaded]
+
+    def _missing(self, name: str, number: int) -> Error:
+        if self.get(name) is not None:
+            return super()._missing(name, number)
+        known = len(self._known(name))
+        if known:
+            return Invalid(
+                f"There are {known} identifiers of model '{name}' in global map, model namespace must be provided to "
+                "resolve ambiguity."
+            )
+        if self.keys_of(name):
+            return NotFound(f"Identifier of model '{name}' is not found in global map")
+        return Invalid(f"Request for unknown model: '{name}' is not found")
+
+    def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
+        super().loading(key, numbers, name)
+        self._index(key)
+
+    def _index(self, key: str) -> None:
+        super()._index(key)
+        name = self._models[key].name
+        known = self._known(name)
+        records = [record for record in self._models.values() if record.name == name]
+        self._point(name, records, self.ready_versions(known[0].key) if len(known) == 1 else ())

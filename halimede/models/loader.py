@@ -5,6 +5,7 @@ publishes or refuses on the event loop.
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import Protocol
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
 from halimede.config import (
+    LATENCY_TARGET,
     Description,
     Draft,
     InstanceGroup,
@@ -26,12 +28,17 @@ from halimede.config import (
     versions_to_load,
 )
 from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
+from halimede.models.sequence_states import states_for
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
 from halimede.scheduling.limited import Turns
+from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.step_binding import Binding
+from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy
 
 log = logging.getLogger(__name__)
@@ -71,8 +78,32 @@ class LoadOptions:
     backend_directory: Path = Path()
     on_loop: OnLoop = lambda work: work()
     ending: Callable[[], bool] = lambda: False
+    agents: Agents = field(default_factory=Agents)
     digests: bool = False
     """Whether responses are kept where other servers find them, so that versions must be known by their contents."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleParts:
+    """What an ensemble runs with: its steps, whoever serves them at a moment, and a number that changes when those may
+    be others. On the event loop."""
+
+    graph: StepGraph
+    bind: Callable[[], Binding]
+    changes: Callable[[], int]
+
+
+class NoModel:
+    """What an ensemble is in itself."""
+
+    placement = Placement.LOOP
+    inline_safe = False
+
+    def create_instance(self, place: InstancePlace) -> Instance:
+        raise Internal("an ensemble has no instances")
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,15 +117,29 @@ class LoadedVersion:
     instances: list[Instance]
     load_seconds: float
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    places: Sequence[InstancePlace] = ()
+    places: list[InstancePlace] = field(default_factory=list)
     turns: Turns | None = None
     strategy: BatchStrategy | None = None
+    states: ModelStates | None = None
+    """What each sequence begins with, where the server keeps implicit states for the model."""
     contents: bytes = b""
     """A digest of what the version is made of, where that was asked for."""
+    ensemble: EnsembleParts | None = None
+    """Of an ensemble, once its members are known."""
+    key: str = ""
+    """Of the model, where that is not its name (contract R20)."""
+    signatures: dict[int, tuple[InstanceGroup, int]] = field(default_factory=dict)
+    """What its instances are (`models.resizing`), once they are others than it was opened with."""
+    agents: Engagement | None = None
+    """Who is told when it goes."""
 
     def close(self) -> None:
         """Gives everything back. May block; does not raise."""
+        if self.agents is not None:
+            self.agents.leave()
         close_all([*self.instances, self.model])
+        if self.agents is not None:
+            self.agents.left()
 
 
 @dataclass(slots=True)
@@ -128,23 +173,41 @@ class Survey:
     versions: tuple[int, ...] | Error
     fingerprint: Fingerprint
     code: Code | None
+    ensemble: ModelConfig | None = None
+    """The configuration, where the model is made of others."""
+    essence: bytes = b""
+    """Equal for configurations that a version need not be loaded again for (contract R13)."""
+    draft: Draft | None = field(default=None, compare=False)
+    """The configuration as it was read, so that a load need not read it once more; nobody changes this one."""
 
 
 def survey(found: FoundModel, options: LoadOptions) -> Survey:
-    """Opens nothing. Raises Error where the configuration cannot be read: what the real server calls a poll failure."""
+    """Opens nothing; the model's agents are asked where something has changed. Raises Error where the configuration
+    cannot be read or an agent fails: what the real server calls a poll failure."""
     try:
         seen = fingerprint(found.folder)
-        draft = _read(found, options)
-        names = version_names(found.folder)
+        there = options.agents.engage(found, seen)
+        draft = _read(there, options)
+        ensemble = draft.finish() if draft.is_ensemble else None
+        names = version_names(there.folder)
     except OSError as error:
+        options.agents.give_up(found)
         raise Internal(f"failed to read {error.filename}: {error.strerror}") from error
+    except Error:
+        options.agents.give_up(found)
+        raise
     try:
         numbers, warnings = versions_to_load(draft.version_policy, names, found.name)
     except Invalid as error:
-        return Survey(draft.backend, error, seen, _code_of(draft))
+        options.agents.give_up(found)
+        return Survey(draft.backend, error, seen, _code_of(draft), ensemble)
     for warning in warnings:
         log.warning(warning)
-    return Survey(draft.backend, tuple(numbers), seen, _code_of(draft))
+    # What agents did for versions in service they do again for others: where anything changed, all are loaded again.
+    essence = draft.essence() if there is found else draft.essence() + repr(seen).encode()
+    # Agents may do their work once more before the load, and leave another configuration.
+    again = draft if there is found else None
+    return Survey(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, essence, again)
 
 
 def _code_of(draft: Draft) -> Code | None:
@@ -152,9 +215,24 @@ def _code_of(draft: Draft) -> Code | None:
     return None if is_data else Code(draft.backend, draft.environment, draft.execution)
 
 
-def load(found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions) -> LoadResult:
-    """Opens these versions, which a survey found. Never raises: what goes wrong is in the result."""
-    return LoadResult(found.name, {number: _load_version(found, number, backends, options) for number in numbers})
+def load(
+    found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions, seen: Draft | None = None
+) -> LoadResult:
+    """Opens these versions, which a survey found and whose configuration it may have `seen`. Never raises: what goes
+    wrong is in the result."""
+    try:
+        agents = options.agents.take(found)
+    except Error as error:
+        return LoadResult(found.name, dict.fromkeys(numbers, error))
+    there = found if agents is None else replace(found, folder=agents.folder)
+    versions = {number: _load_version(there, number, backends, options, seen) for number in numbers}
+    result = LoadResult(found.name, versions)
+    if agents is not None:
+        opened = [version for version in versions.values() if isinstance(version, LoadedVersion)]
+        for version in opened:
+            version.agents = agents
+        options.agents.settle(found, agents, len(opened), result.failed)
+    return result
 
 
 def _read(found: FoundModel, options: LoadOptions) -> Draft:
@@ -164,12 +242,15 @@ def _read(found: FoundModel, options: LoadOptions) -> Draft:
     return read(found.folder, config_name=options.config_name, strict=strict)
 
 
-def _load_version(found: FoundModel, number: int, backends: Backends, options: LoadOptions) -> LoadedVersion | Error:
-    """Tries as often as the options say (contract C18); the error of the last try is the answer."""
+def _load_version(
+    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
+) -> LoadedVersion | Error:
+    """Tries as often as the options say (contract C18), with the configuration as it is then; the error of the last try
+    is the answer."""
     outcome: LoadedVersion | Error = Internal("never tried")
-    for _ in range(1 + options.retries):
+    for attempt in range(1 + options.retries):
         try:
-            return _open_version(found, number, backends, options)
+            return _open_version(found, number, backends, options, None if attempt else seen)
         except Error as error:
             outcome = error
         except Exception as error:
@@ -178,29 +259,28 @@ def _load_version(found: FoundModel, number: int, backends: Backends, options: L
     return outcome
 
 
-def _open_version(found: FoundModel, number: int, backends: Backends, options: LoadOptions) -> LoadedVersion:
-    folder = ModelFolder(found.folder, _version_folder(found.folder, number), number)
-    log.info("loading: %s:%d", found.name, number)
+def _open_version(
+    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
+) -> LoadedVersion:
+    log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
     began = monotonic()
-    draft = _read(found, options)
-    draft.refuse_unserved()
-    runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
-    if runtime.code is not None:
-        folder = replace(folder, code=runtime.code)
-        draft.serve_by(PYTHON_BASED, runtime.environment)
-    backend = backends.get(runtime.backend)
+    draft = _read(found, options) if seen is None else seen.copy()
+    if draft.is_ensemble:
+        return _open_ensemble(found, number, draft, options)
+    folder, backend = prepare_draft(found, number, draft, backends, options)
     if options.auto_complete:
-        _complete(draft, backend, folder, options)
+        complete(draft, backend, folder, options)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
+    states = states_for(config, found.folder)
     contents = digest_of(config, folder) if options.digests and config.response_cache else b""
     with wanted[0].host.applied():
         model = backend.open(config, folder)
     try:
-        opened = _create_instances(model, wanted)
+        opened = create_instances(model, wanted)
         try:
             warming = Warming(config, model.placement, options.on_loop, options.ending)
             warm_up(warming, found.folder, number, list(zip(wanted, opened, strict=True)), MOST_TOGETHER)
@@ -211,18 +291,59 @@ def _open_version(found: FoundModel, number: int, backends: Backends, options: L
         close_all([model])
         raise
     return LoadedVersion(
-        number, config, model, opened, monotonic() - began, labels, wanted, contents=contents, strategy=strategy
+        number,
+        config,
+        model,
+        opened,
+        monotonic() - began,
+        labels,
+        wanted,
+        contents=contents,
+        strategy=strategy,
+        states=states,
+        key=found.key,
     )
+
+
+def _open_ensemble(found: FoundModel, number: int, draft: Draft, options: LoadOptions) -> LoadedVersion:
+    began = monotonic()
+    config = draft.finish()
+    labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
+    # What its members are made of is not known here: no other server shall find its responses.
+    contents = os.urandom(32) if options.digests else b""
+    return LoadedVersion(number, config, NoModel(), [], monotonic() - began, labels, contents=contents, key=found.key)
+
+
+def prepare(
+    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None = None
+) -> tuple[Draft, ModelFolder, Backend]:
+    """What a version is opened with: its configuration as it was read, its folder, and its backend. Raises Error."""
+    draft = _read(found, options) if seen is None else seen.copy()
+    return draft, *prepare_draft(found, number, draft, backends, options)
+
+
+def prepare_draft(
+    found: FoundModel, number: int, draft: Draft, backends: Backends, options: LoadOptions
+) -> tuple[ModelFolder, Backend]:
+    folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
+    runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
+    if runtime.code is not None:
+        folder = replace(folder, code=runtime.code)
+        draft.serve_by(PYTHON_BASED, runtime.environment)
+    return folder, backends.get(runtime.backend)
 
 
 def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:
     """What a client sends must not make code of the server's of a file that is none by the repository's own."""
     if found.config is not None and PARAMETER in config.parameters:
         raise Unsupported(f"the parameter '{PARAMETER}' can only be set by the configuration in the model's folder")
-    return strategy_of(config, folder)
+    strategy = strategy_of(config, folder)
+    if strategy is not None and config.dynamic_batching is not None and config.dynamic_batching.latency_target_us:
+        raise Invalid(f"model '{config.name}': a batch strategy and '{LATENCY_TARGET}' cannot decide both")
+    return strategy
 
 
-def _create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
+def create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
     """All of them, or none and the error. Those that are processes of their own start together."""
     if model.placement is Placement.LOOP and len(wanted) > 1:
         return _create_together(model, wanted)
@@ -254,7 +375,7 @@ def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> li
     return [future.result() for future in over]
 
 
-def _version_folder(folder: Path, number: int) -> Path:
+def version_folder(folder: Path, number: int) -> Path:
     """A version's directory; names such as `1abc` count as 1 where there is no `1` (contract R2)."""
     plain = folder / str(number)
     if plain.is_dir():
@@ -265,7 +386,7 @@ def _version_folder(folder: Path, number: int) -> Path:
     return plain
 
 
-def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
+def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
     """Fills in what the configuration leaves open, from the model itself (contract R72, R77)."""
     if not (draft.needs_description or backend.describes_always):
         return

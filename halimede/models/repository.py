@@ -4,55 +4,116 @@ Any thread; blocks on the file system.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from errno import ELOOP
 from pathlib import Path
+from typing import Protocol
 
 from halimede.errors import Invalid
 
-Fingerprint = tuple[tuple[str, int], ...]
-"""Every file and directory of a model with the time of its last change, 0 for a directory."""
+Stamp = tuple[int, int]
+"""When a file was written last, in ns, and its size."""
+Fingerprint = tuple[tuple[str, Stamp], ...]
+"""Every file and directory of a model with its stamp, which is zero for a directory."""
 
 _BYTECODE = "__pycache__"
+_NO_STAMP = (0, 0)
+
+
+class RemoteModel(Protocol):
+    """A model that lies elsewhere and is copied to `folder`. The calls block; they raise Error."""
+
+    @property
+    def folder(self) -> Path: ...
+    def fetch(self) -> None:
+        """Makes the copy as the model is now."""
+        ...
+
+    def look(self) -> tuple[Fingerprint, int]:
+        """As `Look` has it, of the model and not of the copy."""
+        ...
+
+
+Remote = Callable[[str], Mapping[str, RemoteModel] | None]
+"""The models of a repository that lies elsewhere, None for one of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
     """A model directory, which is a model's name in a repository (contract R1). `config` is a configuration as JSON
-    that counts instead of the one in the directory (contract H113)."""
+    that counts instead of the one in the directory (contract H113). `namespace` is its repository where one name may be
+    that of several models (contract R20). One that is `remote` must be fetched before its folder is read."""
 
     name: str
     folder: Path
     config: str | None = None
+    namespace: str = ""
+    remote: RemoteModel | None = field(default=None, compare=False)
+
+    @property
+    def key(self) -> str:
+        """What no other model has: its name, or the name within its namespace."""
+        return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The models found, by name, and the names that more than one repository has (contract R5)."""
+    """The models found, by key, and the names that more than one repository has where they must not (contract R5)."""
 
     models: dict[str, FoundModel]
     duplicates: tuple[str, ...] = ()
 
+    def named(self, name: str) -> list[FoundModel]:
+        """Those of this name: several only where there are namespaces."""
+        found = self.models.get(name)
+        if found is not None:
+            return [found]
+        return [found for found in self.models.values() if found.namespace and found.name == name]
 
-def scan(repositories: Sequence[str]) -> Catalog:
-    """Looks through the repositories. Raises Invalid for a path that is no directory (contract C8)."""
+
+def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote = lambda repository: None) -> Catalog:
+    """Looks through the repositories, each of which is a namespace or none is. Raises Invalid for a path that is no
+    directory (contract C8)."""
     models: dict[str, FoundModel] = {}
     duplicates: set[str] = set()
     for repository in repositories:
-        root = Path(repository)
-        if not root.is_dir():
-            raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
-        try:
-            folders = sorted(root.iterdir())
-        except OSError as error:
-            raise Invalid(f"failed to stat file {repository}: {error.strerror}") from error
-        for folder in folders:
-            if not folder.is_dir() or folder.name.startswith("."):
-                continue
-            if folder.name in models:
-                duplicates.add(folder.name)
-            models[folder.name] = FoundModel(folder.name, folder)
+        for found in _found_in(repository, repository if namespaces else "", remote):
+            if found.key in models:
+                duplicates.add(found.key)
+            models[found.key] = found
     return Catalog({name: m for name, m in models.items() if name not in duplicates}, tuple(sorted(duplicates)))
+
+
+def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundModel]:
+    elsewhere = remote(repository)
+    if elsewhere is not None:
+        return [
+            FoundModel(name, model.folder, namespace=namespace, remote=model)
+            for name, model in sorted(elsewhere.items())
+        ]
+    root = Path(repository)
+    if not root.is_dir():
+        raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
+    try:
+        folders = [root / entry.name for entry in os.scandir(root) if _is_model(entry)]
+    except OSError as error:
+        raise Invalid(f"failed to stat file {repository}: {error.strerror}") from error
+    return [FoundModel(folder.name, folder, namespace=namespace) for folder in sorted(folders)]
+
+
+def _is_model(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith(".") and _is_there(entry.is_dir)
+
+
+def _is_there(what: Callable[[], bool]) -> bool:
+    """A link that leads to itself is nothing; another error is one."""
+    try:
+        return what()
+    except OSError as error:
+        if error.errno != ELOOP:
+            raise
+        return False
 
 
 def version_names(folder: Path) -> list[str]:
@@ -65,11 +126,30 @@ def fingerprint(folder: Path) -> Fingerprint:
 
     What Python leaves beside the code that it imports is no change. Raises OSError.
     """
-    return tuple(sorted(_entries(folder, "", frozenset())))
+    return look(folder).fingerprint
 
 
-def _entries(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> Iterator[tuple[str, int]]:
-    """`above` are the directories on the way here: a link to one of them goes round in a circle."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A model's directory at one time. `changed_at` is when anything in it was written, moved or renamed last, in ns of
+    the wall clock: copies may keep the time of writing of what they copy, this time is their own."""
+
+    fingerprint: Fingerprint
+    changed_at: int
+
+
+def look(folder: Path) -> Look:
+    """Raises OSError, also where something vanishes meanwhile."""
+    times = [folder.stat().st_ctime_ns]
+    entries = sorted(_entries(folder, "", frozenset(), times))
+    return Look(tuple(entries), max(times))
+
+
+def _entries(
+    folder: Path, prefix: str, above: frozenset[tuple[int, int]], times: list[int]
+) -> Iterator[tuple[str, Stamp]]:
+    """`above` are the directories on the way here: a link to one of them goes round in a circle. `times` takes when
+    each entry changed."""
     here = folder.stat()
     if (here.st_dev, here.st_ino) in above:
         return
@@ -77,8 +157,11 @@ def _entries(folder: Path, prefix: str, above: frozenset[tuple[int, int]]) -> It
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
-            if entry.is_dir() and entry.name != _BYTECODE:
-                yield name, 0
-                yield from _entries(folder / entry.name, f"{name}/", above)
-            elif entry.is_file():
-                yield name, entry.stat().st_mtime_ns
+            if entry.name != _BYTECODE and _is_there(entry.is_dir):
+                yield name, _NO_STAMP
+                times.append(entry.stat().st_ctime_ns)
+                yield from _entries(folder / entry.name, f"{name}/", above, times)
+            elif _is_there(entry.is_file):
+                status = entry.stat()
+                times.append(status.st_ctime_ns)
+                yield name, (status.st_mtime_ns, status.st_size)

@@ -24,13 +24,16 @@ _METHODS = ("start", "include", "finish")
 
 def strategy_of(config: ModelConfig, folder: ModelFolder) -> BatchStrategy | None:
     """None for a model that has none, or no dynamic batcher to use it. Raises NotFound, Invalid."""
-    file = _file(config, folder)
+    if config.sequence_batching is not None and PARAMETER in config.parameters:
+        raise Invalid(f"{PARAMETER} cannot be specified with sequence batcher, using default batching strategy")
+    file = strategy_file(config, folder)
     if file is None or config.dynamic_batching is None:
         return None
     return _made(file, config)
 
 
-def _file(config: ModelConfig, folder: ModelFolder) -> Path | None:
+def strategy_file(config: ModelConfig, folder: ModelFolder) -> Path | None:
+    """None for a model that has none. Raises NotFound, Invalid for one that is not where the configuration says."""
     named = config.parameters.get(PARAMETER)
     if named is None:
         places = (folder.version / FILENAME, folder.model / FILENAME)

@@ -18,10 +18,13 @@ class Upload:
     def __init__(self, model: str, files: Sequence[tuple[str, bytes]]) -> None:
         """Writes the files. Raises Invalid for a path that leads out of the directory (contract H114), Internal."""
         places = [place_of(path) for path, _ in files]
-        self._root = Path(mkdtemp(prefix="halimede-model-"))
-        self.folder = self._root / model
         self.used = False
         self._users = 0
+        try:
+            self._root = Path(mkdtemp(prefix="halimede-model-"))
+        except OSError as error:
+            raise Internal(f"failed to write the files of model '{model}': {error.strerror}") from error
+        self.folder = self._root / model
         try:
             for place, (_, content) in zip(places, files, strict=True):
                 file = self.folder / place

@@ -15,10 +15,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Event
 
-from halimede.backends.api import Instance, InstancePlace, Placement
+from halimede.backends.api import Instance, InstancePlace, Placement, Rewarmed
 from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
+from halimede.models.ragged import ragged_of
 from halimede.requests import Answer, InferRequest, Resume
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
@@ -66,6 +67,7 @@ def warm_up(
     warming: Warming, folder: Path, version: int, instances: Sequence[tuple[InstancePlace, Instance]], together: int
 ) -> None:
     """Runs every sample on every instance that may be given a batch, up to `together` of them at the same time. Blocks.
+    One that breaks and comes back is warmed up again.
 
     Raises Error for the first sample that makes no request, or is not answered well.
     """
@@ -85,6 +87,20 @@ def warm_up(
         begun = [pool.submit(warm, place, instance) for place, instance in instances if not place.passive]
         for each in begun:
             each.result()
+    for place, instance in instances:
+        if isinstance(instance, Rewarmed) and not place.passive:
+            instance.warm_again_by(partial(_warm_again, warming, samples, place, instance))
+
+
+def sample_problems(config: ModelConfig, folder: Path, version: int) -> list[Error]:
+    """Of each sample that makes no request, why. Runs none."""
+    problems = []
+    for sample in config.warmup:
+        try:
+            _request(sample, config, folder, version)
+        except Error as error:
+            problems.append(error)
+    return problems
 
 
 def _warm(
@@ -123,12 +139,17 @@ def _run(
     if number > 1 and number > most:
         complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
         return [complaint] * min(number, MOST_TOLD)
-    reply = _Nobody()
-    batch = [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(number)]
+    batch = _batch(sample, request, fit)
     told: SimpleQueue[Execution] = SimpleQueue()
     execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told.put)
+    execution.ragged = ragged_of(warming.config)
     _start(execution, instance, warming)
     return _errors(execution, told, warming)
+
+
+def _batch(sample: WarmupSample, request: InferRequest, fit: Fit) -> list[Inference]:
+    reply = _Nobody()
+    return [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(sample.batch_size)]
 
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
@@ -152,16 +173,68 @@ def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warmi
         except Empty:
             warming.go_on()
             continue
-        if warming.config.decoupled:
-            outcomes = [execution.outcomes.popleft() for _ in range(len(execution.outcomes))]
-        else:
-            outcomes = execution.single_answers()
-        for outcome in outcomes:
-            if isinstance(outcome.answer, Error):
-                errors.append(outcome.answer)
-            if outcome.final:
-                missing.discard(outcome.i)
+        errors += _taken(execution, warming.config.decoupled, missing)
     return errors
+
+
+def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Error]:
+    """The errors among what it has said since; who had the last answer is not `missing` any more."""
+    if decoupled:
+        outcomes = [execution.outcomes.popleft() for _ in range(len(execution.outcomes))]
+    elif execution.done:
+        outcomes = execution.single_answers()
+    else:
+        return []
+    missing.difference_update(outcome.i for outcome in outcomes if outcome.final)
+    return [outcome.answer for outcome in outcomes if isinstance(outcome.answer, Error)]
+
+
+# On an instance that came back.
+
+
+def _warm_again(
+    warming: Warming,
+    samples: Sequence[tuple[WarmupSample, InferRequest, Fit]],
+    place: InstancePlace,
+    instance: Instance,
+    over: Callable[[], None],
+) -> None:
+    """On the event loop: runs the samples, which were well the first time, one after the other. Where one is not now,
+    that is logged, and the instance serves."""
+    runs = iter([each for each in samples for _ in range(each[0].count)])
+    model = warming.config.name
+
+    def run() -> None:
+        sample, request, fit = next(runs, (None, None, None))
+        if sample is None or request is None or fit is None:
+            log.info("model '%s' instance %s was warmed up again", model, place.name)
+            over()
+            return
+        missing, errors = set(range(sample.batch_size)), []
+
+        def told(execution: Execution) -> None:
+            errors.extend(_taken(execution, warming.config.decoupled, missing))
+            if not execution.done or missing:
+                return
+            if errors:
+                log.error(
+                    "model '%s' instance %s failed to run warmup sample '%s': %s",
+                    model,
+                    place.name,
+                    sample.name,
+                    errors[0],
+                )
+                over()
+            else:
+                warming.on_loop(run)
+
+        batch = _batch(sample, request, fit)
+        execution = Execution(batch, len(batch), 0, warming.datatypes, warming.config.decoupled, told)
+        execution.ragged = ragged_of(warming.config)
+        execution.on_loop = True
+        execution.run(instance.execute, False)
+
+    run()
 
 
 class _Nobody:

@@ -22,10 +22,13 @@ _SIGNAL = (1).to_bytes(8, "little")
 
 
 class ErrandThread:
-    """A daemon thread. `submit` and `stop` may be called on any other thread."""
+    """A daemon thread, on the cores of the one that starts it, which may be under a host policy. `submit` and `stop`
+    may be called on any other thread."""
 
-    def __init__(self, name: str) -> None:
-        """Raises OSError and RuntimeError where the system gives no descriptors or threads."""
+    def __init__(self, name: str, before: Callable[[], None] | None = None) -> None:
+        """`before` is called on the thread before each piece of work. Raises OSError and RuntimeError where the system
+        gives no descriptors or threads."""
+        self._before = before
         self._work: deque[Callable[[], None] | None] = deque()
         self._sleeps = False
         self._ringing = Lock()
@@ -69,6 +72,8 @@ class ErrandThread:
         try:
             while (work := self._next()) is not None:
                 try:
+                    if self._before is not None:
+                        self._before()
                     work()
                 except BaseException:
                     log.exception("a thread goes on after an error")

@@ -3,6 +3,7 @@
 Blocks on a small directory; any thread.
 """
 
+import ctypes
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,3 +29,23 @@ def _chosen(text: str, present: int) -> int:
             break
         count += 1
     return count
+
+
+_CAPABILITY = (75, 76)
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+
+
+def compute_capability(device: int, library: str = "libcuda.so.1") -> str | None:
+    """The compute capability of a GPU, such as `9.0`; None where the driver does not tell."""
+    try:
+        cuda = ctypes.CDLL(library)
+    except OSError:
+        return None
+    handle, value, parts = ctypes.c_int(), ctypes.c_int(), []
+    if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(handle), ctypes.c_int(device)):
+        return None
+    for attribute in _CAPABILITY:
+        if cuda.cuDeviceGetAttribute(ctypes.byref(value), ctypes.c_int(attribute), handle):
+            return None
+        parts.append(str(value.value))
+    return ".".join(parts)

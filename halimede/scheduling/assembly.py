@@ -4,7 +4,7 @@ Pure functions on tensors, used by the thread that runs the batch. A batch of on
 lies across the boundaries of its elements.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,16 +17,19 @@ from halimede.tensors import DataType, Destination, HostMemory, Tensor, array_of
 Array = npt.NDArray[Any]
 
 
-def gather(rows: Sequence[Inference]) -> dict[str, Array]:
-    """The inputs by name, joined along the first dimension in the order of the batch.
+def gather(rows: Sequence[Inference], names: Collection[str] | None = None) -> dict[str, Array]:
+    """The inputs by name, or those of these names, joined along the first dimension in the order of the batch.
 
     The inferences of a batch have the same inputs (the policy saw to it), so the first one names them.
     """
     if len(rows) == 1:
-        return {name: _aligned(array_of(tensor)) for name, tensor in rows[0].request.inputs.items()}
+        inputs = rows[0].request.inputs
+        if names is None:
+            return {name: _aligned(array_of(tensor)) for name, tensor in inputs.items()}
+        return {name: _aligned(array_of(inputs[name])) for name in names}
     return {
         name: np.concatenate([array_of(inference.request.inputs[name]) for inference in rows])
-        for name in rows[0].request.inputs
+        for name in (rows[0].request.inputs if names is None else names)
     }
 
 

@@ -14,15 +14,17 @@ class Forming:
     """How batches are formed of requests that wait in some order.
 
     `preferred` are the preferred batch sizes, `delay_ns` how long the oldest request may wait for a better batch.
+    `open_requests` and `open_rows` are those of the batch that is not due, when `due` said so.
     """
 
-    __slots__ = ("_max_preferred", "_max_rows", "_preferred", "delay_ns")
+    __slots__ = ("_max_preferred", "_max_rows", "_preferred", "delay_ns", "open_requests", "open_rows")
 
     def __init__(self, max_batch_size: int, preferred: Sequence[int], delay_ns: int) -> None:
         self._max_rows = max(1, max_batch_size)
         self._preferred = frozenset(preferred)
         self._max_preferred = max(preferred, default=0)
         self.delay_ns = delay_ns
+        self.open_requests = self.open_rows = 0
 
     def due(self, queue: Iterable[Inference], now: int) -> int | Wake:
         """How many requests from the front to run now, or when to look again (contract S21, S22). One waits at least.
@@ -58,6 +60,7 @@ class Forming:
             return best
         if full or overdue or not self.delay_ns or rows >= max_preferred:
             return requests
+        self.open_requests, self.open_rows = requests, rows
         return Wake(overdue_at)
 
 
@@ -72,6 +75,7 @@ class DynamicPolicy(FifoQueue):
         super().__init__()
         self._forming = Forming(max_batch_size, preferred, delay_ns)
         self._start_at = start_at
+        self.direct = not delay_ns and not start_at
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         waiting = len(self._queue) - self._gone

@@ -17,6 +17,8 @@ from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, place, scatter
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
+from halimede.scheduling.ragged import Ragged
+from halimede.scheduling.sequence_state import keep, weave
 from halimede.tensors import DataType, Tensor
 
 _NOBODY: frozenset[int] = frozenset()
@@ -40,13 +42,16 @@ class Execution:
     """`notify` is called with this object, on whatever thread, when there is something to drain: at the end of the
     batch, and for a decoupled model, or a request that answers `later`, at every outcome; None where the runner looks
     by itself. `instance` is the index of the instance that runs it, `rows` the batch size. `has_destinations`: some
-    outputs are to be written somewhere; `placed_ns` is what that took."""
+    outputs are to be written somewhere, or kept as states; `placed_ns` is what writing took. `ragged` is there for a
+    model with inputs or outputs that are not one row behind the other."""
 
     # Defaults of the class and no slots, for the same reason as in a request.
     done: bool = False
     later: frozenset[int] = _NOBODY
     on_loop: bool = False
+    ragged: Ragged | None = None
     has_destinations: bool = False
+    _stateful: bool = False
     placed_ns: int = 0
     start: int = 0
     input_end: int = 0
@@ -74,9 +79,14 @@ class Execution:
     # What the backend reads.
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        gathered = gather(self.requests)
+        ragged, requests = self.ragged, self.requests
+        gathered = gather(requests) if ragged is None else ragged.gather(requests)
         self.input_end = monotonic_ns()
         return gathered
+
+    def arrays_of(self, i: int) -> dict[str, npt.NDArray[Any]]:
+        requests = self.requests[i : i + 1]
+        return gather(requests) if self.ragged is None else self.ragged.gather(requests)
 
     # What the backend says.
 
@@ -112,9 +122,16 @@ class Execution:
 
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         self.output_start = monotonic_ns()
-        for i, part in enumerate(scatter(self.requests, outputs, self._datatypes)):
+        ragged, requests, types = self.ragged, self.requests, self._datatypes
+        parts = scatter(requests, outputs, types) if ragged is None else ragged.scatter(requests, outputs, types)
+        for i, part in enumerate(parts):
             answer = self._placed(i, part) if self.has_destinations else part
             self.outcomes.append(Outcome(i, answer, True))
+
+    def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        ragged, requests, types = self.ragged, self.requests[i : i + 1], self._datatypes
+        parts = scatter(requests, outputs, types) if ragged is None else ragged.scatter(requests, outputs, types)
+        self.send(i, parts[0])
 
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.input_end, self.output_start = input_end, output_start
@@ -136,6 +153,11 @@ class Execution:
         placed there."""
         if not outputs or not 0 <= i < len(self.requests):
             return outputs
+        if self._stateful:
+            kept = keep(self.requests[i], outputs)
+            if isinstance(kept, Error):
+                return kept
+            outputs = kept
         destinations = self.requests[i].destinations
         if destinations is None:
             return outputs
@@ -160,6 +182,11 @@ class Execution:
             self._notify(self)
 
     # What the runner does with it.
+
+    def carry_states(self) -> None:
+        """Before it runs, of a model with implicit states (`scheduling.sequence_state`). On the loop."""
+        self._stateful = self.has_destinations = True
+        weave(self.requests)
 
     def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool, now: int = 0) -> None:
         """Calls the backend; whatever it raises becomes the answer of every request without one. Never raises itself.
@@ -187,6 +214,9 @@ class Execution:
         since. Takes all outcomes."""
         said = [self.outcomes.popleft() for _ in range(len(self.outcomes))]
         answers: list[Outcome] = []
+        if not self._told and not self.later and _is_plain(said, len(self.requests)):
+            self._told = True
+            return said
         if not self._told:
             self._told = True
             answers = single_answers(said, [i for i in range(len(self.requests)) if i not in self.later])
@@ -203,6 +233,13 @@ class Execution:
         return self.start, self.input_end or self.start, self.output_start or end, end
 
 
+def _is_plain(said: Sequence[Outcome], requests: int) -> bool:
+    """Whether each request of a batch was answered once, in their order."""
+    return len(said) == requests and all(
+        outcome.i == i and outcome.final and outcome.answer is not None for i, outcome in enumerate(said)
+    )
+
+
 def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list[Outcome]:
     """What each of these requests gets, where each must get one response: that response, the error that came before
     any, or the contract's complaint about their number (H50)."""
@@ -215,7 +252,7 @@ def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list
 
 def _single(i: int, said: list[Outcome]) -> Outcome:
     if said and (isinstance(said[0].answer, Error) or said[0].again):
-        return replace(said[0], final=True)
+        return said[0] if said[0].final else replace(said[0], final=True)
     responses = [outcome for outcome in said if not isinstance(outcome.answer, Error)]
     if len(responses) == 1:
         return replace(responses[0], final=True)

@@ -5,10 +5,14 @@ Owned by the event-loop thread; an instance reads it while it runs (it is a back
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from halimede.requests import MOMENTS, InferRequest, Reply
 from halimede.scheduling.flow import Flow
-from halimede.tensors import Destination
+from halimede.tensors import Destination, Tensor
+
+if TYPE_CHECKING:
+    from halimede.scheduling.sequence_state import SequenceStates
 
 
 class State(Enum):
@@ -40,8 +44,14 @@ class Inference:
     state: State = State.QUEUED
     responses: int = 0
     responded_at: int = 0
+    states: "SequenceStates | None" = None
+    """Those of its live sequence, where the server keeps any for the model."""
+    next_states: Mapping[str, Tensor] | None = None
+    """What its responses held of the next ones so far."""
     waits: bool = False
     """Whether it is in a policy's queue; the policy's own mark."""
+    sequence: Any = None
+    """What its policy knows of its sequence; the policy's own, too."""
 
     def __init__(
         self,

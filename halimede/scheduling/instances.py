@@ -61,6 +61,7 @@ class Instances:
     wait. Where there is neither, the broken ones are there again, to refuse what they are given.
 
     Those that are `passive` are never among them. `prepare` are to be called on the threads of these instances first.
+    Instances may come and go while the version serves (contract R13): the list is their owner's, who changes it.
     """
 
     def __init__(
@@ -70,12 +71,17 @@ class Instances:
         passive: Collection[int] = (),
         prepare: Mapping[int, Callable[[], None]] = MappingProxyType({}),
     ) -> None:
+        self.pinned = False
+        """Whether what waits can run on one instance only: then each that will not be back refuses what is its own."""
         self._name = name
         self._instances = instances
-        self._passive = passive
-        self._prepare = prepare
+        self._passive = set(passive)
+        """Also those that leave, and the places in the list of those that have left."""
+        self._prepare = dict(prepare)
         self._threads: dict[int, WorkThread] = {}
-        self._started: list[InstanceThread] = []
+        self._started: dict[int, InstanceThread] = {}
+        self._leaving: dict[int, Callable[[int], None]] = {}
+        """Those that end their last batch, and who is to be told of that."""
         self.free = deque(index for index in range(len(instances)) if index not in passive)
         self._withheld: list[int] = []
         self._broken: dict[int, bool] = {}
@@ -84,6 +90,12 @@ class Instances:
     def __len__(self) -> int:
         """How many can be given batches."""
         return len(self._instances) - len(self._passive)
+
+    @property
+    def busy(self) -> int:
+        """How many of them run a batch."""
+        idle = {*self._passive, *self.free, *self._withheld}
+        return sum(index not in idle for index in range(len(self._instances)))
 
     def take(self, index: int) -> Runnable:
         if self.free[0] == index:
@@ -107,14 +119,51 @@ class Instances:
             self._broken[index] = expected
         self._sort()
 
+    def add(self, index: int, passive: bool = False, prepare: Callable[[], None] | None = None) -> None:
+        """There is another instance at this place of the list: it is behind those that are free already."""
+        self._prepare.pop(index, None)
+        if prepare is not None:
+            self._prepare[index] = prepare
+        if passive:
+            self._passive.add(index)
+            return
+        self._passive.discard(index)
+        self.free.append(index)
+        self._sort()
+
+    def remove(self, index: int, left: Callable[[int], None]) -> None:
+        """The instance is given no more batches; `left` is told when it has ended the one that it may have."""
+        busy = index not in self._passive and index not in self.free and index not in self._withheld
+        self._passive.add(index)
+        self._leaving[index] = left
+        self._broken[index] = False  # so that its return is looked at
+        if not busy:
+            self._withheld = [*(each for each in self._withheld if each != index), index]
+        self._sort()
+
+    def _let_go(self, idle: Collection[int]) -> None:
+        for index in [index for index in self._leaving if index in idle]:
+            self._broken.pop(index, None)
+            self._threads.pop(index, None)
+            thread = self._started.pop(index, None)
+            if thread is not None:
+                thread.stop()
+            self._leaving.pop(index)(index)
+
     def _sort(self) -> None:
         """Decides anew which of the instances without a batch can be given one."""
         idle = [*self.free, *self._withheld]
+        if self._leaving:
+            self._let_go(idle)
+            idle = [index for index in idle if index not in self._passive]
         broken = self._broken
-        refusing = len(broken) == len(self) and not any(broken.values())
+        refusing = len(broken) - len(self._leaving) == len(self) and not any(broken.values())
         self.free.clear()
-        self.free.extend(index for index in idle if refusing or index not in broken)
-        self._withheld = [index for index in idle if not refusing and index in broken]
+        withheld = {index for index in idle if not refusing and index in broken}
+        if self.pinned:
+            withheld = {index for index in withheld if broken[index]}
+        self.free.extend(index for index in idle if index not in withheld)
+        self._withheld = [index for index in idle if index in withheld]
 
     def thread(self, index: int) -> WorkThread:
         thread = self._threads.get(index)
@@ -124,13 +173,12 @@ class Instances:
         return thread
 
     def _new_thread(self, index: int) -> InstanceThread:
-        thread = InstanceThread(f"{self._name} #{index}", self._prepare.get(index))
-        self._started.append(thread)
+        thread = self._started[index] = InstanceThread(f"{self._name} #{index}", self._prepare.get(index))
         return thread
 
     def stop(self) -> None:
         """Ends the threads that were started here; an instance ends its own."""
-        for thread in self._started:
+        for thread in self._started.values():
             thread.stop()
         self._threads.clear()
         self._started.clear()

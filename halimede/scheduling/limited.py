@@ -6,11 +6,12 @@ Only made where the server has a limiter: others run as if there were none. Even
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import Loop, Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy
 from halimede.scheduling.rate_limiter import RateLimiter, Slot
-from halimede.scheduling.runner import Loop, Observer, Runner, RunnerFacts
+from halimede.scheduling.runner import Runner
 
 
 class Turns:
@@ -70,6 +71,10 @@ class Turns:
         others = [other.instance for slot in waiting for other in self._limiter.in_the_way(slot)]
         return [*others, *(slot.instance for slot in self._running.values())] if others else []
 
+    def overtake(self) -> bool:
+        """Lets one of these that only waits for its turn go first; whether there is one."""
+        return any(self._limiter.overtake(slot) for slot in self._asked.values())
+
     def retire(self) -> None:
         """Nothing more begins here. An instance whose batch has had all its answers may run still, and keeps what it
         holds until that is over, or `close`."""
@@ -100,11 +105,12 @@ class LimitedRunner(Runner):
             super()._advance(now)
         finally:
             if not self._advancing:
-                self._turns.keep(self._instances.free, self._policy.waiting)
+                self._turns.keep(*self._wanted(self._instances.free))
 
     def _start_next(self, now: int, free: Sequence[int]) -> bool:
         """Asks for as many instances as there may be batches; those that must wait are told when they may run."""
-        for index in self._turns.sorted(free)[: self._policy.waiting]:
+        wanted, most = self._wanted(free)
+        for index in self._turns.sorted(wanted)[:most]:
             if self._turns.ask(index):
                 try:
                     if super()._start_next(now, (index,)):
@@ -112,6 +118,14 @@ class LimitedRunner(Runner):
                 finally:
                     self._turns.leave(index)
         return False
+
+    def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Which of these instances there may be batches for, and for how many of them."""
+        lasting = self._lasting
+        if lasting is None:
+            return free, self._policy.waiting
+        wanted = [index for index in free if lasting.wants(index)]
+        return wanted, len(wanted)
 
     def _start(self, batch: Batch, now: int) -> None:
         self._turns.ran(batch.instance)

@@ -4,9 +4,9 @@ A policy does no I/O, reads no clock and starts nothing; the runner is the one i
 monotonic nanoseconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from halimede.errors import Error
 from halimede.scheduling.inference import Inference
@@ -69,4 +69,22 @@ class Policy(Protocol):
     @property
     def waiting(self) -> int:
         """How many inferences wait."""
+        ...
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """A policy of which something lasts beyond a request. Its `expires_at` counts also where nothing waits."""
+
+    def stop(self) -> None:
+        """It begins nothing more and says so when it is asked to; what was begun goes on (contract S3)."""
+        ...
+
+    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+        """Instances come and go (contract S73). What was begun on one that goes stays there; `left` is told when
+        nothing of it is there any more, perhaps before this returns. Instead of `resize`."""
+        ...
+
+    def wants(self, instance: int) -> bool:
+        """Whether something waits that can only run on this instance."""
         ...

@@ -19,6 +19,8 @@ class FifoQueue:
     """
 
     expires_at = 0
+    direct = False
+    """Whether a request that finds nobody waiting is a batch by itself, at once."""
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
@@ -86,6 +88,8 @@ class RefusingPolicy(FifoQueue):
 
 class DefaultPolicy(FifoQueue):
     """Each request is a batch of its own."""
+
+    direct = True
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         queue = self._queue

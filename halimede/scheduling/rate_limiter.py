@@ -193,6 +193,16 @@ class RateLimiter:
         before = self._wanted_before(slot)
         return () if before is None else self.in_the_way(before)
 
+    def overtake(self, slot: Slot) -> bool:
+        """Lets one that waits only because others are to go first go before them; whether it can. For when these wait,
+        in the end, for it."""
+        if not slot.waits or not self._fits(slot):
+            return False
+        self._stage.remove(slot)
+        self._hold(slot)
+        self._call_soon(lambda: slot.granted() if slot.holds else None)
+        return True
+
     def _hold(self, slot: Slot) -> None:
         slot.state = _State.HOLDING
         for resource, amount in slot.needs.items():

@@ -7,87 +7,27 @@ and leaves by exactly one final answer to its reply slot.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from time import monotonic_ns
-from typing import Protocol
 
-from halimede.errors import Cancelled, Error, Internal, Unavailable
+from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
 from halimede.scheduling.execution import Execution, Outcome
+from halimede.scheduling.facts import Bell, Loop, Observer, Reason, RunnerFacts
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
-from halimede.scheduling.inline import PLACED_BYTES, Quickness, TurnBudget
+from halimede.scheduling.inline import PLACED_BYTES, Quickness
 from halimede.scheduling.instances import Instances, Runnable
-from halimede.scheduling.policy import Batch, Policy
-from halimede.tensors import DataType, Tensor
+from halimede.scheduling.policy import Batch, Lasting, Policy
+from halimede.scheduling.queue import FifoQueue
+from halimede.scheduling.sequence_state import commit
+from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
 
 _PAUSE_NS = 100_000_000
 """After a policy broke at a time of its own, until it is asked again."""
 _QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
-
-
-class Reason(Enum):
-    """Why an inference failed, for the statistics (contract M2)."""
-
-    REJECTED = "REJECTED"
-    CANCELED = "CANCELED"
-    BACKEND = "BACKEND"
-    OTHER = "OTHER"
-
-
-class Observer(Protocol):
-    """Told of what happened, on the loop thread: `inference.times` is complete then."""
-
-    def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None: ...
-    def succeeded(self, inference: Inference, now: int) -> None: ...
-    def failed(self, inference: Inference, now: int, reason: Reason) -> None: ...
-    def responded(self, index: int, answer: Answer, ns: int) -> None:
-        """The response of that number, of a request that may have many, came so long after the one before."""
-        ...
-
-
-class Loop(Protocol):
-    """What a runner needs of the event loop and of the engine that owns it."""
-
-    @property
-    def budget(self) -> TurnBudget: ...
-    def call_soon(self, callback: Callable[[], None]) -> object: ...
-    def call_soon_threadsafe(self, callback: Callable[..., None], /, *args: object) -> object: ...
-    def call_at(self, when: int, callback: Callable[[], None]) -> None:
-        """Calls back at this monotonic nanosecond or soon after, not before."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerFacts:
-    """What a runner knows of its model. `on_loop`: the backend's execute only passes batches on (Placement.LOOP).
-
-    `gathers`: a batch is better begun when everything that has arrived is there, since its beginning costs more than
-    a turn of the loop. `restore` gives an output the shape that clients see, where that is not the model's."""
-
-    model_name: str
-    model_version: int
-    datatypes: Mapping[str, DataType]
-    decoupled: bool
-    inline_safe: bool
-    on_loop: bool
-    restore: Callable[[Tensor], Tensor] | None = None
-    gathers: bool = False
-
-
-class _Bell:
-    """What timers hold, as one may ring long after its runner was closed, and shall keep nothing of it in memory."""
-
-    def __init__(self, woken: Callable[[], None]) -> None:
-        self.woken: Callable[[], None] | None = woken
-
-    def ring(self) -> None:
-        if self.woken is not None:
-            self.woken()
 
 
 class Runner:
@@ -112,12 +52,19 @@ class Runner:
         self._advancing = False
         self._wakes: list[int] = []
         """When timers ring, the next one last: another is set only where it rings sooner."""
-        self._bell = _Bell(self._woken)
+        self._bell = Bell(self._woken)
         self._finished: deque[Execution] = deque()
         self._elsewhere: deque[Execution] = deque()
         self._looks = False
         self._stopping = False
         self._resuming = False
+        self._lasting = policy if isinstance(policy, Lasting) else None
+        """The policy, where something is due at a time though nothing waits."""
+        self._starts_first = facts.on_loop and self._lasting is None
+        """Whether a worker is given its next batch before the answers of the one before are written: it would wait for
+        that. Not where who is over decides who is next."""
+        self._direct = isinstance(policy, FifoQueue) and policy.direct and type(self) is Runner
+        """Whether a request that finds nobody waiting may be run without the queue being asked."""
         policy.resize(len(instances), monotonic_ns())
 
     @property
@@ -135,6 +82,8 @@ class Runner:
         now = monotonic_ns()
         inference.times[_QUEUE_START] = now
         try:
+            if self._direct and self._run_direct(inference, now):
+                return
             refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
                 if self._facts.gathers:
@@ -147,7 +96,25 @@ class Runner:
             refusal = self._broke(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
-            self._end(inference, refusal, now, Reason.REJECTED)
+            # What is wrong with a request itself is none of the model's failures.
+            self._end(inference, refusal, now, None if isinstance(refusal, Invalid) else Reason.REJECTED)
+        if self._elsewhere:  # an instance may be free again, and a turn full of refusals is long
+            self._enter()
+
+    def _run_direct(self, inference: Inference, now: int) -> bool:
+        """Runs a request that finds nothing to be done, without the queue; whether that could be."""
+        busy = self._advancing or self._stopping or self._finished or self._elsewhere or self._policy.waiting
+        facts = self._facts
+        if busy or facts.gathers or not self._instances.free or not (facts.on_loop or self._loop.budget.left):
+            return False
+        self._advancing = True
+        try:
+            self._start(Batch(self._instances.free[0], (inference,)), now)
+        finally:
+            self._advancing = False
+        if self._finished or self._elsewhere or self._policy.waiting:
+            self._advance(0)
+        return True
 
     def _withdraw(self, inference: Inference, now: int) -> None:
         """Takes an inference out of a policy that has just broken, so that no later batch runs it again."""
@@ -182,9 +149,35 @@ class Runner:
         self._instances.mark(instance, healthy, expected)
         self._enter()
 
+    def resize(
+        self,
+        added: Mapping[int, tuple[bool, Callable[[], None] | None]],
+        removed: Iterable[int],
+        left: Callable[[int], None],
+    ) -> None:
+        """Instances come (by index: whether they are passive, and what to call first on their threads) and go
+        (`Instances.remove`); what waits goes on with those that are there then (contract R13)."""
+        for index, (passive, prepare) in added.items():
+            self._instances.add(index, passive, prepare)
+        if self._lasting is not None:
+            # Later, as an instance may be told to have been left while a batch is begun on it.
+            def leave(index: int) -> None:
+                self._loop.call_soon(partial(self._instances.remove, index, left))
+
+            serving = [index for index, (passive, _) in added.items() if not passive]
+            self._lasting.exchange(serving, list(removed), leave, monotonic_ns())
+        else:
+            for index in removed:
+                self._instances.remove(index, left)
+            self._policy.resize(len(self._instances), monotonic_ns())
+        self._enter()
+
     def stop(self) -> None:
         """No more inferences are taken; what is here runs to its end (contract S3)."""
-        self._stopping = True
+        if self._lasting is not None:
+            self._lasting.stop()
+        else:
+            self._stopping = True
 
     def close(self) -> None:
         """Ends the instance threads; called when nothing is left to run."""
@@ -204,7 +197,8 @@ class Runner:
 
     def _broke(self, error: Exception) -> Error:
         """Something of ours broke: logged with its trace, told in a line."""
-        log.exception("running model '%s' broke", self._facts.model_name, exc_info=error)
+        about = {"model": self._facts.model_name, "version": self._facts.model_version}
+        log.exception("running model '%s' broke", self._facts.model_name, exc_info=error, extra=about)
         return Internal(f"{type(error).__name__}: {error}")
 
     # Who runs next.
@@ -223,6 +217,8 @@ class Runner:
                 elif elsewhere:
                     self._drain(elsewhere.popleft())
                 elif not policy.waiting:
+                    if self._lasting is not None and (at := policy.expires_at):
+                        self._wake_at(at)
                     return
                 elif not (free and self._has_time() and self._start_next(now or monotonic_ns(), free)):
                     if at := policy.expires_at:
@@ -271,7 +267,7 @@ class Runner:
 
     def _expire(self, now: int) -> None:
         for inference, error in self._policy.expire(now):
-            self._end(inference, error, now, Reason.REJECTED)
+            self._end(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
 
     def _wake_at(self, when: int) -> None:
         """Looks again at that time."""
@@ -311,6 +307,9 @@ class Runner:
         execution = Execution(batch.rows, rows, batch.instance, facts.datatypes, facts.decoupled, notify)
         if destined:
             execution.has_destinations = True
+        execution.ragged = facts.ragged
+        if facts.stateful:
+            execution.carry_states()
         if inline:
             execution.on_loop = True
             execution.run(instance.execute, True, now)
@@ -366,8 +365,11 @@ class Runner:
                 self._account(execution)
             except Exception as error:
                 self._broke(error)
+        outcomes = self._outcomes(execution, done)
+        if done and self._starts_first and self._policy.waiting:
+            self._start_first(outcomes)
         now = monotonic_ns()
-        for outcome in self._outcomes(execution, done):
+        for outcome in outcomes:
             inference = execution.requests[outcome.i]
             if inference.state is RUNNING:
                 try:
@@ -375,7 +377,17 @@ class Runner:
                 except Exception as error:
                     self._end(inference, self._broke(error), now, Reason.OTHER)
 
-    def _outcomes(self, execution: Execution, done: bool) -> Iterable[Outcome]:
+    def _start_first(self, outcomes: Iterable[Outcome]) -> None:
+        """Starts the next batch before the answers of this one are written. A request that shall run again comes
+        before all others."""
+        free = self._instances.free
+        try:
+            if free and not any(outcome.again for outcome in outcomes):
+                self._start_next(monotonic_ns(), free)
+        except Exception as error:
+            self._broke(error)
+
+    def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
         """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
         or after it where the backend said so."""
         outcomes, number = execution.outcomes, len(execution.requests)
@@ -390,6 +402,8 @@ class Runner:
                 outcomes.clear()
                 return (outcome,)
         answers = execution.single_answers()
+        if self._lasting is not None:  # its policy has places for those that shall run again
+            return answers
         # Those that shall run again are put back at the front, the first of them last.
         return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
 
@@ -407,10 +421,14 @@ class Runner:
 
     def _settle(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         answer = outcome.answer
+        if self._facts.stateful and inference.next_states is not None:
+            commit(inference, answer, outcome.final)
         if outcome.again and inference.cancelled:  # nobody cancels it a second time
             self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
             return
         if outcome.again:
+            if self._lasting is not None:
+                self._count_run(execution, inference, now)
             inference.state = QUEUED
             self._policy.released(inference, now, True)
             return
@@ -425,8 +443,16 @@ class Runner:
             inference.times[_COMPUTE_START:] = execution.times(now)
         self._end(inference, response, now, Reason.BACKEND)
 
+    def _count_run(self, execution: Execution, inference: Inference, now: int) -> None:
+        """A run of an inference that shall run once more, and waits for that from now on."""
+        if not execution.done:
+            inference.times[_COMPUTE_START:] = execution.times(now)
+        self._observer.ran(inference)
+        inference.times[_QUEUE_START] = now
+
     def _responded(self, inference: Inference, answer: Answer, now: int) -> None:
-        self._observer.responded(inference.responses, answer, now - inference.responded_at)
+        age = 0 if inference.responses else now - inference.times[Moment.REQUEST_START]
+        self._observer.responded(inference.responses, answer, now - inference.responded_at, age)
         inference.responses += 1
         inference.responded_at = now
 
@@ -439,10 +465,10 @@ class Runner:
                 kept.append(tensor if facts.restore is None else facts.restore(tensor))
         return InferResponse(inference.request.id, facts.model_name, facts.model_version, kept, outcome.parameters)
 
-    def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason) -> None:
+    def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
         """The end of an inference: counted, told to the policy, answered, forgotten; each whatever the others do.
 
-        `reason` is what a failure counts as."""
+        `reason` is what a failure counts as, None for nothing."""
         ran = inference.state is RUNNING
         if inference.state is SETTLED:
             return
@@ -451,7 +477,8 @@ class Runner:
             if ran:
                 self._policy.released(inference, now, False)
             if isinstance(answer, Error):
-                self._observer.failed(inference, now, reason)
+                if reason is not None:
+                    self._observer.failed(inference, now, reason)
             else:
                 self._observer.succeeded(inference, now)
         except Exception as error:

@@ -8,16 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from halimede import __version__
-from halimede.cache.api import CacheCounts
 from halimede.config import TensorSpec
-from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.service import port
-from halimede.service.cache_metrics import cache_families
-from halimede.service.metrics import ModelMeasures, families, with_custom
 from halimede.service.port import Query
 from halimede.service.statistics import Statistics
 
@@ -45,24 +41,20 @@ EXTENSIONS = (
 
 class Answers:
     """`ready` and `exiting` are where the server is in its life; the engine sets them. `elsewhere` are questions that
-    another part of the engine answers; `cache_counts` is what the response cache says of itself."""
+    another part of the engine answers."""
 
     def __init__(
         self,
         options: ServerOptions,
         models: ModelTable,
         statistics: Mapping[tuple[str, int], Statistics],
-        custom: CustomMetrics,
         elsewhere: Mapping[type[Query[Any]], Callable[[Any], Any]],
-        cache_counts: Callable[[], CacheCounts | None] = lambda: None,
     ) -> None:
         self.ready = False
         self.exiting = False
         self._options = options
         self._models = models
         self._statistics = statistics
-        self._custom = custom
-        self._cache_counts = cache_counts
         self._table: dict[type[Query[Any]], Callable[[Any], Any]] = {
             port.ServerLive: self._server_live,
             port.ServerReady: self._server_ready,
@@ -72,7 +64,6 @@ class Answers:
             port.ModelConfiguration: self._model_config,
             port.ModelStatistics: self._model_statistics,
             port.ModelTransaction: self._model_transaction,
-            port.Metrics: self._metrics,
             **elsewhere,
         }
 
@@ -117,7 +108,10 @@ class Answers:
         """Contract H10, G4, H14, P10."""
         record = self._models.get(query.model)
         if record is None or (query.version != -1 and query.version not in record.versions):
-            self._models.find(query.model, query.version)
+            try:
+                self._models.find(query.model, query.version)
+            except Invalid:  # a name that stands for no model, or not for one
+                return False
             raise Internal(f"model '{query.model}' is ready and not known")
         return any(version.healthy for version in self._asked(query))
 
@@ -147,7 +141,7 @@ class Answers:
     def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
         """Contract H119, H120."""
         if not query.model:
-            names = [record.name for record in self._models]
+            names = self._keys()
         elif not self._models.ready_versions(query.model):
             raise Invalid(f"requested model '{query.model}' is not available")
         else:
@@ -157,34 +151,17 @@ class Answers:
             versions = [v for v in versions if v.number == query.version]
             if not versions:
                 raise Invalid(f"requested model version is not available for model '{query.model}'")
-        return [self._statistics[v.name, v.number].read(v.name, v.number) for v in versions]
+        return [self._statistics[v.key, v.number].read(v.name, v.number) for v in versions]
 
     def _model_transaction(self, query: port.ModelTransaction) -> bool:
         return self._models.find(query.model, query.version).decoupled
 
-    def _metrics(self, query: port.Metrics) -> list[port.MetricFamily]:
-        own = families(
-            ModelMeasures(
-                v.name,
-                v.number,
-                self._statistics[v.name, v.number],
-                v.waiting,
-                v.loaded.load_seconds,
-                v.inline_executions,
-                v.restarts,
-            )
-            for v in self._ready_versions()
-        )
-        kept = (
-            (v.name, v.number, self._statistics[v.name, v.number])
-            for v in self._ready_versions()
-            if v.config.response_cache
-        )
-        return with_custom([*own, *cache_families(kept, self._cache_counts())], self._custom.read())
-
     def _ready_versions(self) -> Iterator[ModelVersion]:
-        for record in self._models:
-            yield from self._models.ready_versions(record.name)
+        for key in self._keys():
+            yield from self._models.ready_versions(key)
+
+    def _keys(self) -> list[str]:
+        return [record.key for record in self._models]
 
 
 def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorFacts, ...]:

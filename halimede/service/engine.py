@@ -7,41 +7,47 @@ told and what it answers are plain values. Two engines run in one process withou
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic_ns
 from typing import TypeVar, cast
 
-from halimede.backends.registry import create_backend
+from halimede.backends.registry import create_backend, place_of
 from halimede.cache.api import CacheCounts
 from halimede.cache.registry import open_cache
 from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.models.backend_pool import BackendPool
-from halimede.models.lifecycle import ModelTable
+from halimede.models.lifecycle import ModelTable, NamespacedTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.readiness import ask_all
-from halimede.models.repository import Catalog, scan
+from halimede.models.repository import Catalog
 from halimede.models.version import ModelVersion
 from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
+from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.offload import Offload
 from halimede.platform.timers import Timers
-from halimede.requests import InferRequest, Reply
+from halimede.platform.urgent import Urgent
+from halimede.requests import InferRequest, Moment, Reply
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.answers import Answers
 from halimede.service.classification import ClassifyingReply
+from halimede.service.loop_lag import LoopLag
+from halimede.service.machine import Machine
+from halimede.service.measuring import Measuring, latencies_of
 from halimede.service.metrics import custom_metrics
 from halimede.service.model_calls import ModelCalls
 from halimede.service.port import ModelReady, Query
 from halimede.service.repository_control import RepositoryControl
 from halimede.service.response_cache import CachedCall, Door, ResponseCache
-from halimede.service.settings import Logging, Tracing
+from halimede.service.settings import Logging
 from halimede.service.shared_memory import Lease, SharedMemory
 from halimede.service.statistics import Statistics
+from halimede.service.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
@@ -74,38 +80,64 @@ class Engine:
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         apply_log: Callable[[LogOptions], None] = lambda options: None,
-        catalog_of: Callable[[Sequence[str]], Catalog] = scan,
+        catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         gpus = visible_gpus(os.environ)
         self._engine_loop = EngineLoop(loop)
-        self._models = ModelTable()
+        self._models = NamespacedTable() if options.model_namespacing else ModelTable()
         self._statistics: dict[tuple[str, int], Statistics] = {}
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
         self._offload = Offload(loop)
+        self._machine = Machine(options.measuring, lambda: open_gpus(os.environ) if gpus else None)
+        self._lag = LoopLag(self._engine_loop.call_at)
         metrics = custom_metrics()
         calls = ModelCalls(self, metrics)
-        backends = BackendPool(lambda name: create_backend(name, loop, options.backend_settings(name), port=calls))
+        urgent = self._urgent = Urgent()
+        backends = BackendPool(
+            lambda name: create_backend(name, loop, options.backend_settings(name), port=calls, urgent=urgent)
+        )
         self._repository = RepositoryControl(
             options, loop, self._models, backends, gpus, self._open_versions, self._limiter(options), catalog_of
         )
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
+        self.tracing = open_tracing(self._models, options.trace)
         elsewhere = {
             **self._shared_memory.answers,
+            **Measuring(
+                options.measuring,
+                self._models,
+                self._statistics,
+                metrics,
+                self._machine,
+                self._lag,
+                self._oldest_waiting,
+                self._cache_counts,
+            ).answers,
             **Logging(options.log, apply_log).answers,
-            **Tracing(self._models).answers,
+            **self.tracing.answers,
         }
         self._cache: ResponseCache | None = None
-        self._answers = Answers(options, self._models, self._statistics, metrics, elsewhere, self._cache_counts)
+        self._answers = Answers(options, self._models, self._statistics, elsewhere)
 
     @property
     def models(self) -> ModelTable:
         """The state table, to look at."""
         return self._models
+
+    @property
+    def backends(self) -> list[tuple[str, str, Mapping[str, str]]]:
+        """Name, place and settings of those that models in service asked for (contract L6)."""
+        models, options = self._models, self._options
+        names = {version.config.backend for record in models for version in models.ready_versions(record.key)}
+        return [
+            (name, place_of(name, options.backend_directory), options.backend_settings(name))
+            for name in sorted(filter(None, names))
+        ]
 
     @property
     def started(self) -> bool:
@@ -131,9 +163,19 @@ class Engine:
     def _cache_counts(self) -> CacheCounts | None:
         return None if self._cache is None else self._cache.counts
 
+    def _oldest_waiting(self) -> dict[ModelVersion, int]:
+        found: dict[ModelVersion, int] = {}
+        for inference, version in self._inferences.values():  # in the order of their arrival
+            if version not in found and inference.state is not State.SETTLED and version.is_queued(inference):
+                found[version] = inference.times[Moment.REQUEST_START]
+        return found
+
     async def start(self) -> bool:
         """Loads the models; False when one of them failed. Raises Error when a repository cannot be read."""
         self.open_cache()
+        if self._options.metrics.allowed or self._options.measuring.on_http:
+            self._machine.start()
+            self._lag.start()
         fine = await self._repository.start()
         self._answers.ready = True
         return fine
@@ -145,13 +187,19 @@ class Engine:
     def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
         """Versions that serve. Their statistics begin anew, once all of them could be made: until then those of the
         versions that they replace count on."""
-        fresh = [Statistics() for _ in loaded]
+        fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
         versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
-            self._statistics[version.name, version.number] = statistics
+            if self._serves(version):
+                statistics.follow(self._statistics[version.key, version.number])
+            self._statistics[version.key, version.number] = statistics
             if self._cache is not None and version.config.response_cache:
                 version.put_behind(Door(self._cache, version, statistics).submit)
         return versions
+
+    def _serves(self, version: ModelVersion) -> bool:
+        """Whether a version serves whose place it takes."""
+        return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
     def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
         return ModelVersion(
@@ -160,6 +208,7 @@ class Engine:
             statistics,
             self._settled,
             start_at=self._options.delay_scheduler,
+            start_backlog=self._options.backlog_delay_scheduler,
             inline=self._options.inline_execution,
         )
 
@@ -181,6 +230,8 @@ class Engine:
                 self._cache.close()
             self._offload.close()  # nothing is left in it: what it did were answers, and they were sent
         self._repository.abandon()
+        self._machine.stop()
+        self.tracing.close()
         self._engine_loop.close()
         return finished
 
@@ -200,6 +251,8 @@ class Engine:
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
         start = monotonic_ns()
+        if start >= self._urgent.due:
+            self._urgent.look(start)
         try:
             if self._answers.exiting and not request.inner:
                 raise Unavailable("Server exiting")
@@ -219,7 +272,8 @@ class Engine:
             reply.send(error, True)
             return 0
         except Exception as error:
-            log.exception("a request to model '%s' broke", request.model_name)
+            about = {"model": request.model_name, "version": request.version, "request_id": request.id}
+            log.exception("a request to model '%s' broke", request.model_name, extra=about)
             reply.send(Internal(f"{type(error).__name__}: {error}"), True)
             return 0
         version.submit(inference)
@@ -257,7 +311,7 @@ class Engine:
     def is_queued(self, key: int) -> bool:
         """Whether an inference waits for an instance."""
         begun = self._inferences.get(key)
-        return begun is not None and begun[0].state is State.QUEUED
+        return begun is not None and begun[1].is_queued(begun[0])
 
     def instances_of(self, key: int) -> Sequence[object]:
         """The instances of the model version that an inference is at, or, where those wait for resources, the ones that
@@ -266,10 +320,17 @@ class Engine:
         if begun is None:
             return ()
         inference, version = begun
-        return version.in_the_way() if inference.state is State.QUEUED else version.serving
+        return version.in_the_way_of(inference)
+
+    def overtake(self, key: int) -> bool:
+        """Lets a queued inference run before others whose turn it is, where resources are left for it; whether so."""
+        begun = self._inferences.get(key)
+        return begun is not None and begun[0].state is State.QUEUED and begun[1].overtake()
 
     def _settled(self, inference: Inference) -> None:
         """The model is done with it. It is over once its answers are sent, which may lie in memory of the client."""
+        if not inference.key:  # a step of an ensemble, whose inference is the one that is known here
+            return
         slot = _under_way(inference)
         if slot is not None:
             slot.when_sent(partial(self._over, inference))

@@ -72,7 +72,9 @@ class ModelStatistics(Query["list[ModelCounts]"]):
 
 @dataclass(frozen=True, slots=True)
 class Metrics(Query["list[MetricFamily]"]):
-    """Contract M1 to M11, M23."""
+    """Contract M1 to M24; only what a model made by this name where one is given."""
+
+    family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class UnloadModel(Query[None]):
     asker: str | None = None
 
 
-LOG_FORMATS: Final = ("default", "ISO8601")
+LOG_FORMATS: Final = ("default", "ISO8601", "json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,8 @@ class TraceFacts:
     log_frequency: int
     file: str
     mode: str
+    more: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Settings of the mode opentelemetry, with their values; it has no files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,14 +353,23 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """The value of a series: pairs of a quantile and what was observed there, how many were observed, and their sum."""
+
+    quantiles: tuple[tuple[float, float], ...]
+    count: int
+    sum: float
+
+
+@dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric: `kind` is "counter", "gauge" or "histogram"; `series` are pairs of labels and value, in order of
-    exposition."""
+    """One metric: `kind` is "counter", "gauge", "summary" or "histogram"; `series` are pairs of labels and value, in
+    order of exposition."""
 
     name: str
     help: str
     kind: str
-    series: tuple[tuple[Mapping[str, str], float | Histogram], ...]
+    series: tuple[tuple[Mapping[str, str], float | Histogram | Summary], ...]
 
 
 class EnginePort(Protocol):

@@ -7,6 +7,7 @@ No inference words. Event-loop thread only; a large message that is compressed i
 import logging
 from collections.abc import Callable
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Protocol
 
 from halimede.tensors import Buffer
@@ -76,7 +77,7 @@ class RefusedCall(Stream):
 class Call(Stream):
     """What both kinds of calls have: a head, a deadline, and messages that come in. See `grpc_calls.Call`."""
 
-    __slots__ = ("_head", "_reader", "_server", "_timer")
+    __slots__ = ("_head", "_reader", "_server", "_timer", "began")
 
     def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
         super().__init__(out, stream_id, head.content_length)
@@ -93,6 +94,7 @@ class Call(Stream):
 
     def _new_reader(self) -> MessageReader:
         rpc = self._head.rpc
+        self.began = monotonic_ns()
         first_tensor = rpc.first_tensor if rpc else None
         self._reader = MessageReader(self._server.max_receive_bytes, first_tensor, self._server.buffers.aligned)
         return self._reader

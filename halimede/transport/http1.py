@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import Any
 
 import httptools
@@ -178,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parts: list[bytes] = []
         self._body: memoryview | None = None
         self._missing: memoryview | None = None
+        self._since = 0
         self._between = True
         self._in_head = True
         self._chunks = 0
@@ -230,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             at += len(part)
         self._body = body
         self._missing = body[at:]
+        self._since = monotonic_ns()
 
     def _received_body(self, nbytes: int) -> None:
         missing = self._missing
@@ -323,15 +326,15 @@ class Connection(asyncio.BufferedProtocol):
             body = self._body
         elif self._parts:
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        head = self._head
+        head, since = self._head, self._since
         self._begin()
-        self._take(head, body)
+        self._take(head, body, since)
 
-    def _take(self, head: Head, body: Buffer) -> None:
+    def _take(self, head: Head, body: Buffer, since: int = 0) -> None:
         """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
         if self._ending:
             return
-        exchange = Exchange(self, head, body)
+        exchange = Exchange(self, head, body, since)
         if self._current is None and not self._clogged:
             self._hand_on(exchange)
             return

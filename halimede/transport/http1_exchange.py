@@ -50,18 +50,20 @@ class Exchange:
     """One request, whole, and the one answer to it.
 
     `method` and `target` as sent; `headers` by lower-case name, the first of equals; `body` all of it. When the client
-    goes away before the answer, `gone` is set and `on_gone` called.
+    goes away before the answer, `gone` is set and `on_gone` called. `began` is when its body began to come, in
+    monotonic nanoseconds, 0 for one that came with its head.
     """
 
-    __slots__ = ("_connection", "body", "gone", "head", "headers", "method", "on_gone", "target")
+    __slots__ = ("_connection", "began", "body", "gone", "head", "headers", "method", "on_gone", "target")
 
-    def __init__(self, connection: "Answering", head: Head, body: Buffer) -> None:
+    def __init__(self, connection: "Answering", head: Head, body: Buffer, began: int = 0) -> None:
         self._connection = connection
         self.head = head
         self.method = head.method
         self.target = head.target
         self.headers = head.headers
         self.body = body
+        self.began = began
         self.gone = False
         self.on_gone: Callable[[], None] = _NO_GONE
 

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import Internal, Invalid
-from halimede.requests import InferRequest, InferResponse, Parameter, Parameters
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
     CLASSIFICATION,
@@ -338,7 +338,8 @@ class InferEncoder:
             text = response.id.encode()
             head += (prefix(_ID_TAG, len(text)), text)
         if response.parameters:
-            head.append(_parameters(response.parameters))
+            known = response.parameters is NO_SEQUENCE
+            head.append(_NO_SEQUENCE if known else _parameters(response.parameters))
         if flags:
             head.append(flags)
         contents: list[Buffer] = []
@@ -405,6 +406,7 @@ def _parameter_kind(value: Parameter) -> str:
     return "string_param" if isinstance(value, str) else "double_param"
 
 
+_NO_SEQUENCE = _parameters(NO_SEQUENCE)
 _FINAL_RESPONSE = {final: _parameters({"triton_final_response": final}) for final in (False, True)}
 
 

@@ -252,6 +252,10 @@ def _trace_settings(facts: TraceFacts) -> bytes:
         message.settings[setting].value.append(str(getattr(facts, field)))
     message.settings["trace_file"].value.append(facts.file)
     message.settings["trace_mode"].value.append(facts.mode)
+    if facts.mode != "triton":  # which alone has files
+        del message.settings["trace_file"], message.settings["log_frequency"]
+    for setting, values in facts.more:
+        message.settings[setting].value.extend(values)
     return bytes(message.SerializeToString())
 
 

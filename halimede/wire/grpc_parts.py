@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from halimede.errors import Invalid
-from halimede.requests import InferRequest, Parameters
+from halimede.requests import InferRequest, Parameters, check_correlation_id
 from halimede.tensors import (
     BOOL,
     BYTES,
@@ -95,7 +95,7 @@ def _expect(key: str, kind: str | None, value: Any, *kinds: str) -> Any:
 def _sequence_id(request: InferRequest, kind: str | None, value: Any) -> None:
     value = _expect("sequence_id", kind, value, "int64_param", "string_param")
     # The core counts sequences and time limits in 64 bits without a sign.
-    request.correlation_id = value if isinstance(value, str) else value & _UINT64_MASK
+    request.correlation_id = check_correlation_id(value) if isinstance(value, str) else value & _UINT64_MASK
 
 
 def _sequence_start(request: InferRequest, kind: str | None, value: Any) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from halimede.errors import Error, Invalid, Unsupported
-from halimede.requests import InferRequest, InferResponse, Parameters
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, Memory, RegionReference, Shape, Tensor, shape_text
 from halimede.wire import json
 from halimede.wire.http_facts import encode_model_metadata, encode_server_metadata, encode_statistics
@@ -195,10 +195,17 @@ def _response_head(model_name: str, model_version: int) -> bytes:
 
 
 def _parameters(parameters: Parameters) -> bytes:
+    return _NO_SEQUENCE if parameters is NO_SEQUENCE else _written(parameters)
+
+
+def _written(parameters: Parameters) -> bytes:
     for value in parameters.values():
         if type(value) not in (bool, int, str, float):
             raise Unsupported("Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported")
     return json.encode(json.write(parameters))
+
+
+_NO_SEQUENCE = _written(NO_SEQUENCE)
 
 
 def encode_error(error: Error) -> bytes:

@@ -166,15 +166,17 @@ def _trace_changes(members: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
 
 def write_trace_settings(facts: TraceFacts) -> bytes:
     """Contract H121: numbers are strings."""
-    members = {
+    members: dict[str, Any] = {
         "trace_level": facts.level or ("OFF",),
         "trace_rate": str(facts.rate),
         "trace_count": str(facts.count),
-        "log_frequency": str(facts.log_frequency),
-        "trace_file": facts.file,
-        "trace_mode": facts.mode,
     }
-    return json.encode(json.write(members))
+    if facts.mode == "triton":
+        members |= {"log_frequency": str(facts.log_frequency), "trace_file": facts.file}
+    text = json.write({**members, "trace_mode": facts.mode})
+    # A setting with several values is there as often, as in the real server.
+    more = "".join(f",{json.write(name)}:{json.write(value)}" for name, values in facts.more for value in values)
+    return json.encode(f"{text[:-1]}{more}}}")
 
 
 # Values and their types.

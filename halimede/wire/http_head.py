@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from halimede.errors import Internal, Invalid
-from halimede.requests import Parameters
+from halimede.requests import Parameters, check_correlation_id
 from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_named
 from halimede.wire import json
 from halimede.wire.json_data import INT64_MAX, UINT64_MAX, pack_data
@@ -252,7 +252,7 @@ def _unsigned(members: dict[str, Any], key: str, verb: str = "parse") -> int:
 
 def _correlation_id(members: dict[str, Any], key: str) -> int | str:
     value = members[key]
-    return value if type(value) is int and value >= 0 else _string(members, key)
+    return value if type(value) is int and value >= 0 else check_correlation_id(_string(members, key))
 
 
 _Reader = Callable[[dict[str, Any], str], Any]

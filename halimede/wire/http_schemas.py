@@ -156,7 +156,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "UnloadRequest": _object(parameters=_object(unload_dependents=_FLAG)),
     "TraceSettings": _object(
-        "trace_level trace_rate trace_count log_frequency trace_file trace_mode",
+        "trace_level trace_rate trace_count trace_mode",
         trace_level=_list(_enum("OFF", "TIMESTAMPS", "TENSORS")),
         trace_rate=_TEXT,
         trace_count=_TEXT,
@@ -177,14 +177,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         log_warning=_FLAG,
         log_error=_FLAG,
         log_verbose_level=_WHOLE,
-        log_format=_enum("default", "ISO8601"),
+        log_format=_enum("default", "ISO8601", "json"),
     ),
     "LogSettingsChange": _object(
         log_info=_FLAG,
         log_warning=_FLAG,
         log_error=_FLAG,
         log_verbose_level=_WHOLE,
-        log_format=_enum("default", "ISO8601"),
+        log_format=_enum("default", "ISO8601", "json"),
     ),
     "SystemRegistration": _object("key byte_size", key=_TEXT, offset=_WHOLE, byte_size=_WHOLE),
     "SystemRegions": _list(

@@ -1,15 +1,59 @@
-"""Metrics as Prometheus text (the exposition format 0.0.4). Pure.
+"""Metrics as text: Prometheus' own (the exposition format 0.0.4), and OpenMetrics 1.0 for who asks for it. Pure.
 
-prometheus-client is not used here: it adds `_total` to the names of counters, which the contract (M1) does not have.
+prometheus-client is not used here: it adds `_total` to the names of counters, which the contract (M1) does not have. In
+OpenMetrics the values of a counter must be called so: a counter of the contract has the type `unknown` there, so that
+its name is the same in both.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf, isnan
 
-from halimede.service.port import Histogram, MetricFamily
+from halimede.service.port import Histogram, MetricFamily, Summary
+
+TEXT = b"text/plain; charset=utf-8"
+OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
+_TOTAL = "_total"
+
+Labels = Mapping[str, str]
+
+
+def wants_openmetrics(accept: bytes | None) -> bool:
+    """Whether an Accept header asks for OpenMetrics, and for nothing else more."""
+    if accept is None:
+        return False
+    best, chosen = 0.0, False
+    for part in accept.decode("latin-1").lower().split(","):
+        kind, *parameters = (word.strip() for word in part.split(";"))
+        weight = _weight(parameters)
+        is_openmetrics = kind == "application/openmetrics-text"
+        if weight > best or (weight == best > 0 and is_openmetrics):
+            best, chosen = weight, is_openmetrics
+    return chosen
+
+
+def _weight(parameters: Iterable[str]) -> float:
+    given = next((word[2:] for word in parameters if word.startswith("q=")), "1")
+    try:
+        return float(given)
+    except ValueError:
+        return 0.0
+
+
+class _Labels:
+    """Labels as text. Most series of a model share theirs, which are written once; whoever asks holds the labels."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+
+    def __call__(self, labels: Labels) -> str:
+        text = self._texts.get(id(labels))
+        if text is None:
+            text = self._texts[id(labels)] = _labels(labels)
+        return text
 
 
 def encode_metrics(families: Iterable[MetricFamily]) -> bytes:
+    families, text_of = list(families), _Labels()
     lines: list[str] = []
     for family in families:
         if family.help:
@@ -17,21 +61,73 @@ def encode_metrics(families: Iterable[MetricFamily]) -> bytes:
         lines.append(f"# TYPE {family.name} {family.kind}")
         for labels, value in family.series:
             if isinstance(value, Histogram):
-                lines += _histogram(family.name, labels, value)
+                lines += _histogram(family.name, text_of(labels), value)
+            elif isinstance(value, Summary):
+                lines += _summary(family.name, text_of(labels), value)
             else:
-                lines.append(f"{family.name}{_labels(labels)} {_number(value)}")
+                lines.append(f"{family.name}{text_of(labels)} {_number(value)}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _histogram(name: str, labels: Mapping[str, str], value: Histogram) -> Iterator[str]:
+def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
     """In the real server's order: count, sum, then the buckets, whose bound is the last label."""
-    yield f"{name}_count{_labels(labels)} {value.counts[-1]}"
-    yield f"{name}_sum{_labels(labels)} {_number(value.sum)}"
+    yield f"{name}_count{labels} {value.counts[-1]}"
+    yield f"{name}_sum{labels} {_number(value.sum)}"
     for bound, count in zip(value.bounds, value.counts, strict=True):
-        yield f"{name}_bucket{_labels({**labels, 'le': _number(bound)})} {count}"
+        yield f"{name}_bucket{_with(labels, 'le', _number(bound))} {count}"
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+def _summary(name: str, labels: str, value: Summary) -> Iterator[str]:
+    yield f"{name}_count{labels} {value.count}"
+    yield f"{name}_sum{labels} {_number(value.sum)}"
+    for quantile, observed in value.quantiles:
+        yield f"{name}{_with(labels, 'quantile', _number(quantile))} {_number(observed)}"
+
+
+def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
+    families, text_of = list(families), _Labels()
+    names = {family.name for family in families}
+    lines: list[str] = []
+    for family in families:
+        stem = family.name.removesuffix(_TOTAL)
+        counts = family.kind == "counter" and stem != family.name and stem not in names
+        name = stem if counts else family.name
+        if family.help:
+            lines.append(f"# HELP {name} {_escaped(family.help)}")
+        lines.append(f"# TYPE {name} {'unknown' if family.kind == 'counter' and not counts else family.kind}")
+        for labels, value in family.series:
+            if isinstance(value, Histogram):
+                lines += _open_histogram(name, text_of(labels), value)
+            elif isinstance(value, Summary):
+                lines += _open_summary(name, text_of(labels), value)
+            else:
+                lines.append(f"{family.name}{text_of(labels)} {_open_number(value)}")
+    lines.append("# EOF")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _open_histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
+    """A sum that may fall, as some of its numbers may be below zero, has no place there."""
+    for bound, count in zip(value.bounds, value.counts, strict=True):
+        yield f"{name}_bucket{_with(labels, 'le', _open_bound(bound))} {count}"
+    if value.bounds[0] >= 0:
+        yield f"{name}_count{labels} {value.counts[-1]}"
+        yield f"{name}_sum{labels} {_open_number(value.sum)}"
+
+
+def _open_summary(name: str, labels: str, value: Summary) -> Iterator[str]:
+    yield f"{name}_count{labels} {value.count}"
+    yield f"{name}_sum{labels} {_open_number(value.sum)}"
+    for quantile, observed in value.quantiles:
+        yield f"{name}{_with(labels, 'quantile', _open_bound(quantile))} {_open_number(observed)}"
+
+
+def _with(labels: str, name: str, value: str) -> str:
+    """The text of labels with one more."""
+    return f'{labels[:-1]},{name}="{value}"}}' if labels else f'{{{name}="{value}"}}'
+
+
+def _labels(labels: Labels) -> str:
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
@@ -46,9 +142,20 @@ def _escaped_help(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """With 16 digits at most, as the real server writes it."""
+    """Whole, or with 16 digits at most, as the real server writes it."""
+    if isinstance(value, int):
+        return str(value)
     if isnan(value):
         return "Nan"
     if value in (inf, -inf):
         return "+Inf" if value > 0 else "-Inf"
     return f"{value:.16g}"
+
+
+def _open_number(value: float) -> str:
+    return "NaN" if isnan(value) else _number(value)
+
+
+def _open_bound(value: float) -> str:
+    """With a point or an exponent."""
+    return "+Inf" if value == inf else repr(float(value))

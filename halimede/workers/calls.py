@@ -12,7 +12,7 @@ from typing import Protocol
 
 from halimede.custom_metrics import CustomMetrics
 from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailable
-from halimede.requests import Answer, InferRequest, Reply, Resume
+from halimede.requests import Answer, InferRequest, Reply, Resume, Traced
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.deadlocks import Held, is_hopeless
@@ -46,6 +46,10 @@ class Port(Protocol):
     def infer(self, request: InferRequest, reply: Reply) -> int: ...
     def cancel(self, key: int) -> None: ...
     def is_queued(self, key: int) -> bool: ...
+    def overtake(self, key: int) -> bool:
+        """Lets a queued inference go before others that are only to go first; whether that is all it waited for."""
+        ...
+
     def instances_of(self, key: int) -> Sequence[object]:
         """The instances of the model version that an inference is at; none when it is over. Those that run in workers
         say which batches they have by an attribute `flights`."""
@@ -190,6 +194,9 @@ class Nobody:
     def is_queued(self, key: int) -> bool:
         return False
 
+    def overtake(self, key: int) -> bool:
+        return False
+
     def instances_of(self, key: int) -> Sequence[object]:
         return ()
 
@@ -259,7 +266,7 @@ class Calls:
 
     def _begin(self, message: frames.Frame, flights: Mapping[int, Flight]) -> None:
         try:
-            batch, request = read_call(message)
+            batch, trace, request = read_call(message)
         except Error as error:
             self.send(call_answer_frame(message.batch, error, True))
             return
@@ -269,7 +276,8 @@ class Calls:
             call.guessed = True
             flight = next((flight for flight in flights.values() if flight.running), None)
         self._open[call.number] = call
-        call.key = self.port.infer(request, call)
+        outer = _traced(trace, flights) if trace else None
+        call.key = self.port.infer(request, call if outer is None else outer.child(request, call))
         if call.over or flight is None:
             return
         call.flight = flight
@@ -360,7 +368,10 @@ class Calls:
             self._look_later()
 
     def _refuse(self, flight: Flight, guesses: bool) -> None:
-        """The last call that was made, since the others waited before it."""
+        """The last call that was made, since the others waited before it; but none while one of them waits only because
+        others are to go first, which wait for this batch."""
+        if any(self.port.overtake(call.key) for call in (flight.calls or {}).values()):
+            return
         call = next(call for call in reversed((flight.calls or {}).values()) if guesses or not call.guessed)
         model = call.request.model_name
         self._forget(call)
@@ -414,6 +425,12 @@ class Calls:
             return
         text = f"Failed to process the request for model '{self._name}', message: {error}"
         self.send(frames.frame(frames.REPLY, [text.encode("utf-8", "replace")], None, number, 0, frames.REFUSAL))
+
+
+def _traced(number: int, flights: Mapping[int, Flight]) -> Traced | None:
+    """The trace of that number, while a request that it belongs to is here."""
+    traces = (outer.request.trace for flight in flights.values() for outer in flight.requests)
+    return next((trace for trace in traces if trace is not None and trace.id == number), None)
 
 
 class Desk:

@@ -21,11 +21,13 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.requests import Answer as CallAnswer
-from halimede.requests import InferRequest, Parameters
+from halimede.requests import InferRequest, Parameters, check_correlation_id
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
+from halimede.workers.child.berth import NOWHERE
 from halimede.workers.child.calls import CALL
 from halimede.workers.child.exchange import (
+    AGAIN,
     ANSWER,
     ANSWERED_WITH,
     ASKED_WITH,
@@ -35,6 +37,7 @@ from halimede.workers.child.exchange import (
     NOTHING,
     REQUEST,
     TEXT_CORRELATION,
+    TRACED,
 )
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
 
@@ -69,10 +72,13 @@ class Answer(NamedTuple):
     outputs: list[Tensor] | None
     error: Error | None = None
     parameters: Parameters | None = None
+    again: bool = False
+    """The request shall run once more; nothing else is said of it."""
 
 
-def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
-    """The buffers of batch `number`; tensors are views of request memory. Raises Error where the host cannot read a
+def requests_frame(number: int, batch: Sequence[Asked], core: int = NOWHERE) -> list[Buffer]:
+    """The buffers of batch `number`; tensors are views of request memory. `core` is the one that the worker shall
+    keep to. Raises Error where the host cannot read a
     tensor, or a request has what no frame can carry."""
     meta: list[bytes] = []
     tensors: list[Buffer] = []
@@ -81,7 +87,7 @@ def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
             _add_request(asked, meta, tensors)
     except (struct.error, KeyError) as error:
         raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
-    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch))
+    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), 0, (core, 0))
 
 
 def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:
@@ -98,6 +104,9 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
     if request.most_ahead:
         flags |= LIMITED
         texts.append(frames.NUMBER.pack(request.most_ahead))
+    if request.trace is not None:
+        flags |= TRACED
+        texts += (frames.NUMBER.pack(request.trace.id), frames.text_record(request.trace.context))
     form = frames.names_record(tuple(asked.outputs))
     for tensor in request.inputs.values():
         view = tensor.memory.host()
@@ -123,7 +132,7 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
         error = ERRORS[code if code < len(ERRORS) else 0](message.raw(length).decode())
         return Answer(index, final, None, error)
     if flags & NOTHING:
-        return Answer(index, True, None)
+        return Answer(index, True, None, again=flags & AGAIN != 0)
     parameters = message.parameters() if flags & ANSWERED_WITH else None
     tensors = message.tensors(length)
     found = [Tensor(name, BY_NUMBER[number], shape, HostMemory(view)) for name, number, shape, view in tensors]
@@ -136,20 +145,22 @@ _FORM = b"call"
 """Before the forms of requests that come by calls: no front end makes one that begins so."""
 
 
-def read_call(message: frames.Frame) -> tuple[int, InferRequest]:
-    """The number of the batch that the call is made for (0: none) and the request; its tensors are views of the frame.
-    Raises what `frames.MALFORMED` lists; Internal for an input that is there twice."""
+def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
+    """The number of the batch that the call is made for (0: none), that of the trace that it belongs to (0: none) and
+    the request; its tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input that is
+    there twice, Unsupported for a correlation id that is too long."""
     batch, number, timeout, version, flags, inputs, length = message.unpack(CALL)
     request_id = message.raw(length).decode()
     request = InferRequest(message.text(), version)
     request.id = request_id
     request.inner = True
-    request.correlation_id = message.text() if flags & TEXT_CORRELATION else number
+    request.correlation_id = check_correlation_id(message.text()) if flags & TEXT_CORRELATION else number
     request.sequence_start = flags & SEQUENCE_START != 0
     request.sequence_end = flags & SEQUENCE_END != 0
     request.timeout_us = timeout
     request.parameters = message.parameters() if flags & ASKED_WITH else None
     request.decoupled_ok = message.flags & frames.STREAMED != 0
+    trace = message.unpack(frames.NUMBER)[0] if flags & TRACED else 0
     request.form = _FORM + message.ahead()
     request.outputs = message.names()
     for _ in range(inputs):
@@ -157,7 +168,7 @@ def read_call(message: frames.Frame) -> tuple[int, InferRequest]:
         if name in request.inputs:
             raise refused(request.model_name, f"{request.log_prefix}input '{name}' already exists in request")
         request.inputs[name] = Tensor(name, BY_NUMBER[kind], shape, HostMemory(view))
-    return batch, request
+    return batch, trace, request
 
 
 def refused(model: str, text: str) -> Internal:

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 
 from halimede.errors import Error
+from halimede.platform.threads import Thread
 from halimede.workers.pool import Workers
 from halimede.workers.process import OWN, Interpreter
 from halimede.workers.restarts import Restart, Restarts
@@ -64,8 +65,12 @@ class Supervisor:
 
     # ---- on the event loop
 
+    def serves(self) -> None:
+        """The worker that came back can be given batches: nobody waits for that any longer."""
+        self._stop_waiting()
+
     def served(self) -> None:
-        """The worker has answered a batch."""
+        """The worker has answered a batch of a client."""
         self._restarts.served()
 
     def lost(self, worker: Worker) -> None:
@@ -75,9 +80,7 @@ class Supervisor:
         self._begin(worker, restart)
 
     def _begin(self, worker: Worker, restart: Restart) -> None:
-        thread = threading.Thread(
-            target=self._bring_back, args=(worker, restart), name=f"restart {self._name}", daemon=True
-        )
+        thread = Thread(target=self._bring_back, args=(worker, restart), name=f"restart {self._name}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:
@@ -114,7 +117,6 @@ class Supervisor:
             if self._closing.is_set():
                 self._end(worker)
                 return
-            self._stop_waiting()
             self.count += 1
             log.info("worker process %d of '%s' serves: restart %d", worker.pid, self._name, self.count)
             self._returned(worker)

@@ -17,6 +17,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from halimede.platform.urgent import Urgent
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.process import Process
@@ -29,7 +30,9 @@ _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
 """By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
 ROWS = "table"
-"""The attribute of a log record for lines to be written below it as they are (`cli.logging`)."""
+"""The attribute of a log record for lines to be written below it as they are (`cli.log_lines`)."""
+VERBATIM = "verbatim"
+"""That of a record whose words are a model's own."""
 _DESCRIPTOR = struct.Struct("i")
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _RESULTS = frozenset({frames.READY, frames.REFUSED})
@@ -71,7 +74,12 @@ class Worker:
         self._on_frame: Callable[[frames.Frame], None]
         self._on_lost: Callable[[], None] = lambda: None
         self._asking = False
+        self._reading = False
         self.alive = True
+        self.about: Mapping[str, object] = {}
+        """What its messages to the log are about: `model` and `version`."""
+        self.urgent: Urgent | None = None
+        """Who looks whether it has something to say while a turn of the loop is long."""
         self.readiness: Readiness | None = None
         """Where the model has a say in its readiness."""
 
@@ -200,6 +208,8 @@ class Worker:
     def _listen(self) -> None:
         if self._loop is not None and self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket.fileno(), self._readable)
+            if self.urgent is not None:
+                self.urgent.watch(self._socket.fileno(), self._readable)
 
     def send(self, buffers: list[Buffer]) -> None:
         """Sends them, or as much as fits now and the rest when there is room. Does not block and does not raise: a
@@ -238,7 +248,16 @@ class Worker:
             self.end(f"cannot be sent to and is killed: {error}")
 
     def _readable(self) -> None:
-        """One read for each call of the loop: what a socket holds at once is what bounds the time that it takes."""
+        """One read for each call: what a socket holds at once is what bounds the time that it takes. What its frames
+        set off may look at this socket again (`urgent`): frames that came later are not taken up before."""
+        if not self._reading:
+            self._reading = True
+            try:
+                self._read()
+            finally:
+                self._reading = False
+
+    def _read(self) -> None:
         try:
             count = self._socket.recv_into(self._assembler.space())
         except BlockingIOError:
@@ -292,26 +311,28 @@ class Worker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
+        if self.urgent is not None:
+            self.urgent.forget(descriptor)
         self._socket.close()
         self._unsent = []
 
     def _is_log(self, frame: frames.Frame) -> bool:
         if frame.kind != frames.LOG:
             return False
-        write_to_log(frame)
+        write_to_log(frame, self.about)
         return True
 
 
-def write_to_log(frame: frames.Frame) -> None:
-    """A message of a model. Raises what `frames.MALFORMED` lists."""
+def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
+    """A message of a model, which it is `about`. Raises what `frames.MALFORMED` lists."""
     file, line, text = frame.text(), int(frame.text()), frame.text()
     level = _LEVELS[frame.count % len(_LEVELS)]
     if log.isEnabledFor(level):
-        message, rows = text, {}
+        message, more = text, {**about, VERBATIM: True}
         if frame.flags & frames.ROWS:
             message, _, below = text.partition("\n")
-            rows = {ROWS: below}
-        log.handle(log.makeRecord(log.name, level, file, line, message, (), None, extra=rows))
+            more[ROWS] = below
+        log.handle(log.makeRecord(log.name, level, file, line, message, (), None, extra=more))
 
 
 def _result(frame: frames.Frame) -> Any:

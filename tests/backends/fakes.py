@@ -45,14 +45,18 @@ class FakeBatch:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
+    def arrays_of(self, i: int) -> Arrays:
+        return FakeBatch(self.requests[i]).arrays()
+
 
 class FakeResponses:
-    """Keeps what it is sent: `sent` and `failed` by request, `scattered` for the whole batch."""
+    """Keeps what it is sent: `sent`, `scattered_to` and `failed` by request, `scattered` for the whole batch."""
 
     def __init__(self) -> None:
         self.sent: dict[int, list[Tensor]] = {}
         self.failed: dict[int, Error] = {}
         self.scattered: dict[str, Array] = {}
+        self.scattered_to: dict[int, dict[str, Array]] = {}
 
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
@@ -73,6 +77,10 @@ class FakeResponses:
     def scatter(self, outputs: Mapping[str, Array]) -> None:
         assert not self.scattered
         self.scattered = dict(outputs)
+
+    def scatter_to(self, i: int, outputs: Mapping[str, Array]) -> None:
+        assert i not in self.scattered_to
+        self.scattered_to[i] = dict(outputs)
 
     def compute_times(self, input_end: int, output_start: int) -> None:
         raise AssertionError("the marks of arrays() and scatter() are right for backends in this process")

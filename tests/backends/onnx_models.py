@@ -117,3 +117,43 @@ def text_and_brain_float() -> bytes:
     nodes = [helper.make_node("Identity", ["t"], ["u"]), helper.make_node("Identity", ["x"], ["y"])]
     inputs = [value("t", "BYTES", [1]), value("x", "BF16", [1])]
     return model(nodes, inputs, [value("u", "BYTES", [1]), value("y", "BF16", [1])])
+
+
+def facts_of_a_batch(rank: int) -> bytes:
+    """y = as many rows as x has pairs of elements, each: the number of elements of x, and the shape of n, of that
+    rank"""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["size"]),
+        helper.make_node("Shape", ["n"], ["shape"]),
+        helper.make_node("Concat", ["size", "shape"], ["facts"], axis=0),
+        helper.make_node("Unsqueeze", ["facts", "zero"], ["row"]),
+        helper.make_node("Div", ["size", "two"], ["pairs"]),
+        helper.make_node("Concat", ["pairs", "one"], ["repeats"], axis=0),
+        helper.make_node("Tile", ["row", "repeats"], ["y"]),
+    ]
+    inputs = [value("x", "FP32", ["all"]), value("n", "INT32", [f"d{i}" for i in range(rank)])]
+    constants = {name: np.array([i], np.int64) for i, name in enumerate(("zero", "one", "two"))}
+    return model(nodes, inputs, [value("y", "INT64", ["batch", 1 + rank])], constants)
+
+
+def sums_by_bounds() -> bytes:
+    """y[i, 0] = sum of x[n[i]] to x[n[i + 1] - 1]"""
+    nodes = [
+        helper.make_node("CumSum", ["x", "axis"], ["behind"]),
+        helper.make_node("Concat", ["none", "behind"], ["sums"], axis=0),
+        helper.make_node("Gather", ["sums", "n"], ["at"]),
+        helper.make_node("Slice", ["at", "zero", "last"], ["begins"]),
+        helper.make_node("Slice", ["at", "one", "far"], ["ends"]),
+        helper.make_node("Sub", ["ends", "begins"], ["totals"]),
+        helper.make_node("Unsqueeze", ["totals", "one"], ["y"]),
+    ]
+    constants: dict[str, npt.NDArray[Any]] = {
+        "axis": np.array(0, np.int64),
+        "none": np.zeros(1, np.float32),
+        "zero": np.array([0], np.int64),
+        "one": np.array([1], np.int64),
+        "last": np.array([-1], np.int64),
+        "far": np.array([2**60], np.int64),
+    }
+    inputs = [value("x", "FP32", ["all"]), value("n", "INT32", ["bounds"])]
+    return model(nodes, inputs, [value("y", "FP32", ["batch", 1])], constants)

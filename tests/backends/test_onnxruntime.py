@@ -17,7 +17,7 @@ from halimede.backends.onnxruntime import OnnxInstance, OnnxModel, OnnxRuntimeBa
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.platform.hosts import HostPolicy, available_cores
-from halimede.tensors import DATATYPES, array_of
+from halimede.tensors import DATATYPES
 from tests.backends import onnx_models
 from tests.backends.fakes import (
     FakeBatch,
@@ -175,7 +175,7 @@ def test_text_that_is_not_utf8_fails_only_its_own_request(bench: Bench) -> None:
     got = bench.run(onnx_models.identity("BYTES", ["batch", 2]), config, *requests)
     assert {i: type(error) for i, error in got.failed.items()} == {1: Invalid}
     assert got.failed[1].message == "input 'x' of model 'm' has an element that is not valid UTF-8"
-    assert {i: as_bytes(array_of(sent[0])) for i, sent in got.sent.items()} == {
+    assert {i: as_bytes(outputs["y"]) for i, outputs in got.scattered_to.items()} == {
         0: [b"a", b"b"],
         2: ["é".encode(), b""],
     }
@@ -187,7 +187,7 @@ def test_text_that_is_not_utf8_without_batching(bench: Bench) -> None:
     given = np.array([b"fine", b"\xc3"], dtype=object)
     got = bench.run(onnx_models.identity("BYTES", [2]), config, request({"x": ("BYTES", given)}, ["y"]))
     assert list(got.failed) == [0]
-    assert not got.sent
+    assert not got.scattered_to
 
 
 def test_failure_of_the_running_model_has_the_runtimes_words(bench: Bench) -> None:

@@ -1,11 +1,15 @@
 """The checks of a configuration against an ONNX model, word by word (contract R74)."""
 
+from dataclasses import replace
+
 import pytest
 
-from halimede.backends.onnxruntime_checks import check
-from halimede.config.model_config import DescribedTensor, Description, TensorSpec
+from halimede.backends.onnxruntime_checks import check, problems
+from halimede.config.model_config import DescribedTensor, Description, ModelConfig, TensorSpec
+from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
+from halimede.config.states import StateSpec
 from halimede.errors import Invalid
-from halimede.tensors import DATATYPES, Shape
+from halimede.tensors import DATATYPES, FP32, INT32, Shape
 from tests.backends.fakes import model_config, spec
 
 
@@ -115,3 +119,80 @@ def test_check_optional_input_with_batching() -> None:
     assert refusal(described((-1, 4)), [spec("x", "FP32", [4], optional=True)]) == (
         "unable to load model 'm', optional input 'x' is not supported for models that support batching"
     )
+
+
+# ---- what the server adds to the requests of a sequence, and what it keeps
+
+
+def of_a_sequence(*states: StateSpec, control: Control | None = None) -> ModelConfig:
+    batching = SequenceBatching(DirectStrategy(), controls=(control,) if control else (), states=states)
+    return replace(model_config([X], [Y], 8), sequence_batching=batching)
+
+
+STATE = StateSpec("s", "t", FP32, (3,))
+START = Control(ControlKind.START, "START", INT32)
+
+
+def stateful(read: Shape | None = (-1, 3), written: Shape | None = (-1, 3), datatype: str = "FP32") -> Description:
+    inputs = (tensor("x", (-1, 4)), tensor("START", (-1, 1), "INT32"), tensor("s", read, datatype))
+    return Description(inputs, (tensor("y", (-1, 4)), tensor("t", written, datatype)))
+
+
+@pytest.mark.parametrize(("read", "written"), [((-1, 3), (-1, 3)), ((-1, -1), (-1, -1)), (None, None)])
+def test_check_takes_controls_and_states_for_inputs_of_the_model(read: Shape | None, written: Shape | None) -> None:
+    check(of_a_sequence(STATE, control=START), stateful(read, written))
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "expected"),
+    [
+        (
+            of_a_sequence(STATE),
+            stateful(),
+            "unable to load model 'm', configuration expects 2 inputs, model provides 3",
+        ),
+        (
+            of_a_sequence(replace(STATE, input_name="z"), control=START),
+            stateful(),
+            "unexpected inference input 'z', allowed inputs are: START, s, x",
+        ),
+        (
+            of_a_sequence(replace(STATE, output_name="z"), control=START),
+            stateful(),
+            "unexpected inference output 'z', allowed outputs are: t, y",
+        ),
+        (
+            of_a_sequence(STATE, control=START),
+            stateful(datatype="INT32"),
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 's', model provides "
+            "TYPE_INT32",
+        ),
+        (
+            of_a_sequence(STATE, control=replace(START, datatype=FP32)),
+            stateful(),
+            "unable to load model 'm', configuration expects datatype TYPE_FP32 for input 'START', model provides "
+            "TYPE_INT32",
+        ),
+        (
+            of_a_sequence(STATE, control=START),
+            stateful(written=(-1, 5)),
+            "model 'm', tensor 't': the model expects 2 dimensions (shape [-1,5]) but the model configuration "
+            "specifies 2 dimensions (an initial batch dimension because max_batch_size > 0 followed by the explicit "
+            "tensor shape, making complete shape [-1,3])",
+        ),
+    ],
+    ids=["count", "input", "output", "datatype", "control", "shape"],
+)
+def test_check_of_a_sequence(config: ModelConfig, model: Description, expected: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        check(config, model)
+    assert caught.value.message == expected
+
+
+def test_all_problems_are_told_and_a_load_stops_at_the_first() -> None:
+    inputs = [spec("a", "FP32", [4]), spec("x", "INT8", [4])]
+    config = model_config(inputs, [spec("y", "FP32", [5])], 8)
+    told = [problem.message for problem in problems(config, described((-1, 4)))]
+    words = ["expects 2 inputs", "'a'", "TYPE_INT8", "[-1,5]"]
+    assert [word in each for word, each in zip(words, told, strict=True)] == [True] * len(words)
+    assert refusal(described((-1, 4)), inputs, [spec("y", "FP32", [5])]) == told[0]

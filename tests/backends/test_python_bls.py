@@ -85,6 +85,9 @@ class OtherModels:
     def is_queued(self, key: int) -> bool:
         return False
 
+    def overtake(self, key: int) -> bool:
+        return False
+
     def instances_of(self, key: int) -> Sequence[object]:
         return ()
 

@@ -11,7 +11,8 @@ from halimede.config.model_config import InstanceGroup, InstanceKind
 from halimede.errors import Invalid
 from halimede.platform.hosts import HostPolicy, available_cores
 from halimede.workers.process import Interpreter, Process
-from tests.backends.python_rig import config
+from tests.backends.python_rig import SCRIPTED, InProcessRig, config, folder, scripted
+from tests.workers.fakes import turning_loop
 
 PLACE = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
 
@@ -79,3 +80,14 @@ def test_worker_runs_where_its_host_policy_says(process: Process) -> None:
     [allowed] = [line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:")]
     assert allowed == str(min(before))
     assert available_cores() == before
+
+
+def test_in_process_model_keeps_to_the_one_core_of_its_host_policy(tmp_path: Path) -> None:
+    policy = HostPolicy(frozenset({min(available_cores())}))
+    with turning_loop() as loop:
+        rig = InProcessRig(loop)
+        with policy.applied():
+            instance = rig.start(folder(tmp_path, SCRIPTED))
+        answer = rig.run(instance, scripted("returned = [R([T([len(os.sched_getaffinity(0))])])]"))
+        assert answer.arrays()["OUTPUT0"].tolist() == [1]
+        rig.close(instance)

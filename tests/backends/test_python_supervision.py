@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +14,9 @@ from halimede.backends.api import Supervised
 from halimede.backends.python import PythonInstance
 from halimede.backends.python_settings import execution_limit
 from halimede.errors import Error, Internal, Invalid
+from halimede.workers.restarts import DELAYS
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted
-from tests.workers.fakes import PATIENCE, FakeRequest, FakeStream, on_loop, turning_loop
+from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, turning_loop
 
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
 
@@ -369,6 +370,54 @@ def test_requests_wait_no_longer_than_the_operator_wants(tmp_path: Path, wait: s
         assert watch.said[0] == (HOPELESS if wait == "0" else DOWN)
         instance.close()
         rig.backend.close()
+
+
+def test_requests_do_not_wait_for_a_worker_that_hangs_while_it_is_warmed_up(tmp_path: Path) -> None:
+    with turning_loop() as loop:
+        rig = Rig(loop, {"restart-wait-seconds": "1"})
+        instance = rig.start(folder(tmp_path, SCRIPTED))
+        begun = threading.Event()
+        instance.warm_again_by(lambda over: begun.set())
+        watch = Watch(rig, instance)
+        rig.run(instance, scripted("os._exit(3)"))
+        assert begun.wait(PATIENCE)
+        watch.until(DOWN, HOPELESS)
+        instance.close()
+        rig.backend.close()
+
+
+def test_worker_that_dies_while_it_is_warmed_up_is_replaced_and_later_than_the_first_time(
+    rig: Rig, tmp_path: Path
+) -> None:
+    """Each is warmed up well, or dies of it: neither says that it serves its clients."""
+    instance = rig.start(folder(tmp_path, SCRIPTED))
+    sources = iter(["returned = [R([T([1])])]", "os._exit(4)", "returned = [R([T([1])])]"])
+    begun: list[float] = []
+
+    class Warming(FakeResponses):
+        def __init__(self, over: Callable[[], None]) -> None:
+            super().__init__()
+            self._ended = over
+
+        def finished(self, nobody: Collection[int] = ()) -> None:
+            super().finished(nobody)
+            self._ended()
+
+    def warm(over: Callable[[], None]) -> None:
+        begun.append(time.monotonic())
+        instance.execute(FakeBatch(scripted(next(sources))), Warming(over))
+
+    instance.warm_again_by(warm)
+    watch = Watch(rig, instance)
+    rig.run(instance, scripted("os._exit(3)"))
+    watch.until(DOWN, UP)
+    rig.run(instance, scripted("os._exit(3)"))
+    until(lambda: len(begun) == 3 and instance.healthy)
+    assert watch.said[-1] == UP
+    assert watch.said.count(UP) == 2
+    assert begun[2] - begun[1] >= DELAYS[2]
+    assert pid_of(rig, instance) == instance.pid
+    instance.close()
 
 
 def test_close_while_a_worker_is_to_be_started_later_starts_none(rig: Rig, tmp_path: Path) -> None:

@@ -106,6 +106,13 @@ def test_smallest_request_is_shown() -> None:
     assert curl[2].endswith("/v2/models/b/infer")
 
 
+def test_of_equal_requests_that_with_the_shortest_answer_is_shown() -> None:
+    long = config_of(spec("X", "BYTES", [1]), outputs=[spec("Y", "FP32", [384])], name="a")
+    short = config_of(spec("X", "BYTES", [1]), outputs=[spec("Y", "FP32", [-1])], name="b")
+    curl, _ = typed(long, short)
+    assert curl[2].endswith("/v2/models/b/infer")
+
+
 def test_no_models_have_no_lines() -> None:
     assert hints([], ADDRESS, "python") == []
 

@@ -23,7 +23,7 @@ def test_version_is_printed_by_the_command_and_by_serve(capsys: pytest.CaptureFi
 
 def test_help_of_the_command_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert "\n  serve     serve the models of" in capsys.readouterr().out
+    assert "\n  serve       serve the models of" in capsys.readouterr().out
 
 
 def test_command_without_words_prints_help_as_an_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,8 +53,8 @@ def test_wrong_flag_prints_usage_and_the_message_last(capsys: pytest.CaptureFixt
 
 
 def test_flag_of_a_missing_feature_is_named_without_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--model-repository=r", "--model-control-mode=poll"]) == 1
-    assert capsys.readouterr() == ("", "error: --model-control-mode=poll is not supported yet\n")
+    assert main(["serve", "--model-repository=r", "--allow-sagemaker=1"]) == 1
+    assert capsys.readouterr() == ("", "error: --allow-sagemaker=true is not supported yet\n")
 
 
 def test_missing_repository_is_an_error_of_the_start_after_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:

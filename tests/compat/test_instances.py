@@ -54,6 +54,21 @@ class TritonPythonModel:
 """
 
 
+_CALLS_WHEN_TOLD = _CALLS.replace(
+    "import numpy",
+    "import os\nimport time\n\nimport numpy",
+).replace(
+    "    def execute(self, requests):",
+    """    def initialize(self, args):
+        self.folder = args["model_repository"]
+
+    def execute(self, requests):
+        open(f"{self.folder}/begun", "w").close()
+        while not os.path.exists(f"{self.folder}/go"):
+            time.sleep(0.01)""",
+)
+
+
 def _write(repository: Path, name: str, group: str, code: str | None = None, more: str = "") -> None:
     version = repository / name / "1"
     version.mkdir(parents=True)
@@ -83,6 +98,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     _write(models, "inner", _needing(1))
     _write(models, "outer", _needing(1), _CALLS)
     _write(models, "greedy", _needing(2), _CALLS)
+    _write(models, "large", _needing(2))
+    _write(models, "slow_outer", _needing(1), _CALLS_WHEN_TOLD)
     beside = "count: 1 } instance_group { kind: KIND_CPU passive: true"
     _write(models, "itself", beside, _CALLS.replace('"inner"', '"itself"'))
     with pytest.MonkeyPatch.context() as patch:
@@ -137,3 +154,24 @@ def test_call_to_a_model_that_needs_what_the_caller_has_gets_an_error(serving: S
     assert isinstance(answer, str)
     assert "The call would wait for ever" in answer
     assert infer(serving, "outer") == [7]
+
+
+def test_call_goes_before_a_model_whose_turn_it_is_but_that_waits_for_the_caller(serving: Serving) -> None:
+    """`slow_outer` holds one of two, `large` needs both and is to go first, and one is left for what is called."""
+    folder = serving.log.parent / "models" / "slow_outer"
+    with ThreadPoolExecutor(2) as pool:
+        caller = pool.submit(infer, serving, "slow_outer")
+        serving.until((folder / "begun").exists, "did not run the caller")
+        large = pool.submit(infer, serving, "large")
+        serving.until(lambda: _pending(serving, "large") == 1, "did not queue")
+        (folder / "go").touch()
+        assert caller.result(LIMIT) == [7]
+        assert large.result(LIMIT) == [7]
+
+
+def _pending(serving: Serving, model: str) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=LIMIT) as answer:
+        for line in answer.read().decode().splitlines():
+            if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
+                return int(line.rsplit(" ", 1)[1])
+    return -1

@@ -22,16 +22,23 @@ from tests.compat.serving import Serving, write_model
 
 LONG = 1000  # milliseconds that a model is busy
 LIMIT = 0.2  # seconds that requests may wait
+TARGET = 0.2  # seconds that an answer of the model with an adaptive delay may take
 SLACK = 0.6  # seconds by which a machine with other work may be late
 PATIENCE = 20.0  # seconds
 
 _MODEL = """import time
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self.begun = Path(args["model_repository"]) / "begun"
+
     def execute(self, requests):
+        with self.begun.open("a") as file:
+            file.write(".")
         tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0") for request in requests]
         time.sleep(max(float(tensor.as_numpy().max()) for tensor in tensors) / 1000)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each.as_numpy())]) for each in tensors]
@@ -63,6 +70,7 @@ MODELS = {
     "twice": (0, "instance_group [ { kind: KIND_CPU } ]"),
     "growing": (8, "dynamic_batching { }"),
     "waiting": (0, ""),
+    "paced": (8, "dynamic_batching { } " + _parameters({"LATENCY_TARGET_MICROSECONDS": str(int(TARGET * 1e6))})),
     "delayed": (8, "dynamic_batching { max_queue_delay_microseconds: 500000 }"),
 }
 
@@ -104,18 +112,24 @@ class Clients:
 
     def waits(self, model: str, count: int) -> None:
         """Until so many requests are at the model and not running."""
-        self._until(lambda: metric(self.serving, "nv_inference_pending_request_count", model) == count)
+        self.until(lambda: metric(self.serving, "nv_inference_pending_request_count", model) == count)
 
     def runs(self, model: str) -> Future[Ended]:
         """Has the model run a long request."""
+        begun = self.begun(model)
         long = self.ask(model, LONG, "long")
-        time.sleep(0.3)
+        self.until(lambda: self.begun(model) > begun)
         self.waits(model, 0)
         assert not long.done()
         return long
 
+    def begun(self, model: str) -> int:
+        """How many batches the model has begun, as it says itself."""
+        told = self.serving.log.parent / "models" / model / "begun"
+        return told.stat().st_size if told.exists() else 0
+
     @staticmethod
-    def _until(holds: Callable[[], bool]) -> None:
+    def until(holds: Callable[[], bool]) -> None:
         limit = time.monotonic() + PATIENCE
         while not holds():
             assert time.monotonic() < limit
@@ -241,11 +255,12 @@ def test_request_that_is_cancelled_while_it_waits_never_runs(serving: Serving, p
 @pytest.mark.rows("S34")
 def test_answers_keep_the_order_of_their_requests_over_all_instances(clients: Clients) -> None:
     """The quick ones are ready first, on the other instance, and wait."""
+    begun, run = clients.begun("ordered"), metric(clients.serving, "nv_inference_exec_count", "ordered")
     slow = clients.ask("ordered", 1000)
-    time.sleep(0.2)
+    clients.until(lambda: clients.begun("ordered") > begun)
     quick = [clients.ask("ordered", 0) for _ in range(2)]
-    time.sleep(0.3)
-    assert not any(each.done() for each in quick)
+    clients.until(lambda: metric(clients.serving, "nv_inference_exec_count", "ordered") == run + 2)
+    assert not any(each.done() for each in (slow, *quick))
     assert slow.result(PATIENCE).text == "1000"
     assert [each.result(PATIENCE).text for each in quick] == ["0", "0"]
     assert min(each.result().seconds for each in quick) > 0.5
@@ -253,9 +268,9 @@ def test_answers_keep_the_order_of_their_requests_over_all_instances(clients: Cl
 
 @pytest.mark.rows("S2")
 def test_instances_run_side_by_side_and_what_came_first_starts_first(clients: Clients) -> None:
-    began = time.monotonic()
+    begun, began = clients.begun("twice"), time.monotonic()
     first, second = clients.ask("twice", 800), clients.ask("twice", 800)
-    time.sleep(0.2)
+    clients.until(lambda: clients.begun("twice") == begun + 2)
     third = clients.ask("twice", 0)
     clients.waits("twice", 1)
     fourth = clients.ask("twice", 400)
@@ -297,3 +312,19 @@ def test_time_in_the_queue_is_counted_as_such(clients: Clients) -> None:
     queued = stats(clients.serving, "waiting")["queue"]["ns"] - before
     assert 0 < queued / 1e9 < waits.result().seconds
     assert queued / 1e9 > waits.result().seconds - SLACK
+
+
+def test_adaptive_delay_holds_back_whom_company_follows_and_nobody_else(clients: Clients) -> None:
+    """Four clients send again when they have their answers: soon they are served together. One alone does not wait."""
+
+    def one_after_the_other(count: int) -> list[float]:
+        return [clients.ask("paced", 5).result(PATIENCE).seconds for _ in range(count)]
+
+    with ThreadPoolExecutor(4) as others:
+        list(others.map(one_after_the_other, [40] * 4))
+        begun = clients.begun("paced")
+        took = sorted(seconds for part in others.map(one_after_the_other, [20] * 4) for seconds in part)
+    assert clients.begun("paced") - begun < 60, "four of them at a time would be 20 batches, alone 80"
+    assert took[len(took) // 2] < TARGET
+    alone = one_after_the_other(60)
+    assert sorted(alone[30:])[15] < TARGET / 4, "nobody came while it waited"

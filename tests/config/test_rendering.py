@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 
 from halimede import config
-from halimede.errors import Unsupported
 from tests.config.models import folder_of
 
 REAL = Path(__file__).parent / "real"
 COMPLETED = {"completed", "completed_dynamic"}
-UNSERVED = {"operations", "optimization", "ragged_batches"}
-SERVED = sorted({path.stem for path in REAL.glob("*.pbtxt")} - COMPLETED - UNSERVED)
+SERVED = sorted({path.stem for path in REAL.glob("*.pbtxt")} - COMPLETED)
 
 
 def draft_of(parent: Path, name: str) -> config.Draft:
@@ -26,14 +24,6 @@ def printed(name: str) -> str:
 @pytest.mark.parametrize("name", SERVED)
 def test_json_equals_the_real_servers(tmp_path: Path, name: str) -> None:
     assert draft_of(tmp_path, name).finish().json == printed(name)
-
-
-@pytest.mark.parametrize("name", sorted(UNSERVED))
-def test_json_of_unserved_fields_equals_the_real_servers(tmp_path: Path, name: str) -> None:
-    draft = draft_of(tmp_path, name)
-    assert draft.json() == printed(name)
-    with pytest.raises(Unsupported):
-        draft.finish()
 
 
 @pytest.mark.parametrize("name", sorted(COMPLETED))

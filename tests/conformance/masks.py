@@ -3,6 +3,7 @@
 A mask rewrites the text of a transcript, on both sides or on one. A case names its masks; the summary counts them.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,6 +39,12 @@ def _nearest_digits(found: re.Match[str]) -> str:
     zeros = len(whole + fraction) - len((whole + fraction).lstrip("0"))
     digits = re.sub(r"e.*|[.-]", "", repr(float(found[0]))).strip("0")
     return f"<{digits} after {zeros} zeros, point after {len(whole)}{exponent}>"
+
+
+def _by_name(found: re.Match[str]) -> str:
+    """The outputs of a response in the order of their names."""
+    outputs = json.loads(found[0])
+    return json.dumps(sorted(outputs, key=lambda output: str(output["name"])))
 
 
 _TABLE = (
@@ -107,6 +114,41 @@ _TABLE = (
         "announced-close",
         "ours announces the end of the connection, where the contract only says that it ends",
         r"^connection: close\n(?=(.*\n)*connection closed$)",
+        "",
+        Side.OURS,
+    ),
+    Mask(
+        "ensemble-once",
+        "the real server writes the parameters of a sequence once for each output of an ensemble: keys that are there "
+        "several times (S84)",
+        r'("sequence_id":[^,]+,"sequence_start":\w+,"sequence_end":\w+)(?:,\1)+',
+        r"\1",
+        Side.REAL,
+    ),
+    Mask(
+        "ensemble-order",
+        "the order of an ensemble's outputs is that of a hash table in the real server",
+        r'(?<="outputs":)\[\{.*\}\](?=\}$)',
+        _by_name,
+    ),
+    Mask(
+        "ensemble-final",
+        "whether the last response of a decoupled ensemble is final, or an empty one behind it, is a race in the real "
+        "server (S89)",
+        r'(?<=key: "triton_final_response"\n)(.*\n) *bool_param: \w+',
+        r"\1<either>",
+    ),
+    Mask(
+        "why-not-loaded",
+        "the index of the real server does not say why a model without versions is not loaded",
+        r'(?<="name":)("[^"]+"),"state":"UNAVAILABLE","reason":"[^"]*"',
+        r"\1",
+        Side.OURS,
+    ),
+    Mask(
+        "ensemble-inflight",
+        "a field of ensembles that 2.51 does not know (S90)",
+        r',"max_inflight_requests":0',
         "",
         Side.OURS,
     ),

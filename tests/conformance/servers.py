@@ -116,12 +116,12 @@ class Server:
             self.start()
             self.wait()
 
-    def stop(self) -> None:
+    def stop(self, seconds: float = STOP) -> None:
         """Asks it to end, and after a while ends its whole group."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
-        self._ends_within(STOP)
+        self._ends_within(seconds)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.conformance.case import Case
+from tests.conformance.cases import ensembles_5_4
 from tests.conformance.cases.table import ALL
 from tests.conformance.masks import MASKS
 from tests.conformance.runner import Pair, Result, compare
@@ -22,4 +23,4 @@ def test_case_names_are_unique() -> None:
 
 
 def test_masks_are_all_used() -> None:
-    assert {name for case in ALL for name in case.masks} == set(MASKS)
+    assert {name for case in (*ALL, *ensembles_5_4.CASES) for name in case.masks} == set(MASKS)

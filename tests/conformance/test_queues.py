@@ -79,6 +79,7 @@ class Arrangement:
     batches: Sequence[Sequence[int]]
     refused: Mapping[int, str] = field(default_factory=dict)
     max_batch_size: int = 4
+    ragged: bool = False
     contract: tuple[str, ...] = ("C60",)
 
     @property
@@ -87,7 +88,7 @@ class Arrangement:
             backend: "python"
             max_batch_size: {self.max_batch_size}
             input [
-              {{ name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }},
+              {{ name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: {str(self.ragged).lower()} }},
               {{ name: "ALSO" data_type: TYPE_INT32 dims: [ 1 ] optional: true }}
             ]
             output [ {{ name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 2 ] }} ]
@@ -330,6 +331,14 @@ ARRANGEMENTS = (
         [_upto(0, 4), _upto(4, 8), _upto(8, 12)],
         contract=("S27",),
     ),
+    Arrangement(
+        "widths_of_a_ragged_input",
+        "",
+        tuple(Ask(width=1 + i % 3) for i in range(HELD)),
+        [_upto(0, 4), _upto(4, 8), _upto(8, 12)],
+        ragged=True,
+        contract=("S4", "S36"),
+    ),
 )
 
 
@@ -355,6 +364,43 @@ REFUSED = {
 """Configurations that do not load. They are in the same repository, and nothing is asked of them."""
 
 
+def _batch_input(kind: str = "BATCH_ELEMENT_COUNT", source: str = '"INPUT0"', datatype: str = "TYPE_FP32") -> str:
+    return f'batch_input {{ kind: {kind} target_name: "N" data_type: {datatype} source_input: [ {source} ] }}'
+
+
+def _batch_output(source: str = '"INPUT0"', target: str = '"OUTPUT0"') -> str:
+    kind = "kind: BATCH_SCATTER_WITH_INPUT_SHAPE"
+    return f"batch_output {{ {kind} target_name: [ {target} ] source_input: [ {source} ] }}"
+
+
+_TWO = '"INPUT0", "ALSO"'
+UNFIT = {
+    **{
+        f"no_source_{kind.lower()}": _batch_input(kind, "")
+        for kind in (
+            "BATCH_ELEMENT_COUNT",
+            "BATCH_ACCUMULATED_ELEMENT_COUNT",
+            "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
+            "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
+            "BATCH_ITEM_SHAPE",
+            "BATCH_ITEM_SHAPE_FLATTEN",
+        )
+    },
+    "two_sources": _batch_input(source=_TWO),
+    "unknown_source": _batch_input(source='"OUTPUT0"'),
+    "unknown_source_of_a_datatype": _batch_input(source='"X"', datatype="TYPE_INT64"),
+    "batch_input_of_text": _batch_input(datatype="TYPE_STRING"),
+    "second_batch_input": _batch_input() + _batch_input(source="", datatype="TYPE_BOOL"),
+    "batch_output_of_two": _batch_output(_TWO),
+    "batch_output_of_none": _batch_output(""),
+    "batch_output_of_unknown": _batch_output('"X"', '"Y"'),
+    "batch_output_to_unknown": _batch_output(target='"OUTPUT0", "INPUT0"'),
+    "batch_output_twice": _batch_output(target='"OUTPUT0", "OUTPUT0"'),
+    "batch_input_before_output": _batch_output("") + _batch_input(source=""),
+}
+"""Configurations that are seen to be wrong when the model is loaded."""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the logs of the servers are."""
@@ -369,6 +415,8 @@ def held(oracle: None, folder: Path) -> Iterator[Pair]:
         _write(arrangement, repo)
     for name, scheduling in REFUSED.items():
         _write(Arrangement(name, scheduling, (), ()), repo)
+    for name, more in UNFIT.items():
+        _write(Arrangement(name, "", (), ()), repo, more)
     hook = {"TRITONSERVER_DELAY_SCHEDULER": str(HELD)}
     with (
         Server("ours", servers.our_command(), repo, folder / "ours.log", hook) as ours,
@@ -379,10 +427,10 @@ def held(oracle: None, folder: Path) -> Iterator[Pair]:
         yield Pair(ours, real)
 
 
-def _write(arrangement: Arrangement, repo: Path) -> None:
+def _write(arrangement: Arrangement, repo: Path, more: str = "") -> None:
     (repo / arrangement.name / "1").mkdir(parents=True)
     (repo / arrangement.name / "1" / "model.py").write_text(_MODEL)
-    (repo / arrangement.name / "config.pbtxt").write_text(arrangement.config)
+    (repo / arrangement.name / "config.pbtxt").write_text(arrangement.config + more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,10 +504,14 @@ def reasons(held: Pair, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Why models were not loaded, in the words of ours and of the real server, which has them in its log only."""
     pattern = r"Poll failed for model directory '(\w+)': (.*)\"$"
     real = dict(re.findall(pattern, (folder / "real.log").read_text(errors="replace"), re.MULTILINE))
-    index = urllib.request.Request(f"http://127.0.0.1:{held.ours.http}/v2/repository/index", b"{}")
+    return _reasons(held.ours), real
+
+
+def _reasons(server: Server) -> dict[str, str]:
+    """By the index."""
+    index = urllib.request.Request(f"http://127.0.0.1:{server.http}/v2/repository/index", b"{}")
     with urllib.request.urlopen(index, timeout=5) as answer:
-        ours = {each["name"]: each["reason"] for each in json.load(answer) if each["state"] == "UNAVAILABLE"}
-    return ours, real
+        return {each["name"]: each["reason"] for each in json.load(answer) if each.get("state") == "UNAVAILABLE"}
 
 
 @pytest.mark.rows("S33")
@@ -471,3 +523,16 @@ def test_configuration_is_refused_as_by_the_real_server(
     ours, real = (each[name] for each in reasons)
     assert ours.startswith(f"Invalid argument: {real}")
     assert ours == f"Invalid argument: {real}" or real.startswith("failed to read text proto from ")
+
+
+@pytest.fixture(scope="module")
+def unfit(held: Pair) -> tuple[dict[str, str], dict[str, str]]:
+    return _reasons(held.ours), _reasons(held.real)
+
+
+@pytest.mark.rows("S38", "S39", "R50")
+@pytest.mark.parametrize("name", UNFIT)
+def test_model_is_refused_as_by_the_real_server(name: str, unfit: tuple[dict[str, str], dict[str, str]]) -> None:
+    ours, real = (each[name] for each in unfit)
+    assert ours == real
+    assert ours.startswith("Invalid argument: ")

@@ -58,6 +58,7 @@ class FakeExchange:
         for name, value in headers.items():
             self.headers.add(name.replace("_", "-").encode(), value.encode())
         self.body = body
+        self.began = 0
         self.gone = False
         self.on_gone: Callable[[], None] = lambda: None
         self.answers: list[tuple[int, bytes, bytes]] = []

@@ -1,6 +1,6 @@
 """A backend that does what a test says, and loaded versions of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,15 @@ class FakeInstance:
 
     def close(self) -> None:
         self._log.append(f"close {self.place.name}")
+
+
+class Returning(FakeInstance):
+    """An instance that breaks and comes back when a test says so."""
+
+    restarts = 0
+
+    def watch(self, changed: Callable[[bool, bool], None]) -> None:
+        self.changed = changed
 
 
 class FakeModel:

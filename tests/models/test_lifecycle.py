@@ -144,7 +144,7 @@ def test_table_lists_models_by_name() -> None:
     for name in ("b", "c", "a"):
         table.loading(name)
     assert [record.name for record in table] == ["a", "b", "c"]
-    assert sorted(table.names()) == ["a", "b", "c"]
+    assert sorted(table.keys()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(

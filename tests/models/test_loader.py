@@ -285,6 +285,20 @@ def test_survey_opens_nothing_and_says_what_there_is(tmp_path: Path) -> None:
     assert seen.fingerprint == fingerprint(folder)
 
 
+def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) -> None:
+    """A load goes on with what the survey read, which it leaves as it was; a further try takes what is there then."""
+    folder = repository(tmp_path, {"m": CONFIG + "max_batch_size: 2"}) / "m"
+    found, options = FoundModel("m", folder), LoadOptions(retries=1)
+    seen = survey(found, options)
+    assert not isinstance(seen.versions, Error)
+    (folder / "config.pbtxt").write_text(CONFIG + "max_batch_size: 3")
+    backends = OneBackend(FakeBackend())
+    for _ in range(2):
+        assert opened(load(found, seen.versions, backends, options, seen.draft)).config.max_batch_size == 2
+    broken = FakeBackend([Internal("not yet")])
+    assert opened(load(found, seen.versions, OneBackend(broken), options, seen.draft)).config.max_batch_size == 3
+
+
 def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
     """Contract R3, R7: only the latter is what the real server calls a poll failure."""
     repository(tmp_path, {"none": CONFIG, "bad": "nonsense {"}, ["x"])

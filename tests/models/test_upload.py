@@ -1,8 +1,11 @@
+import os
+import tempfile
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
-from halimede.errors import Invalid
+from halimede.errors import Internal, Invalid
 from halimede.models.upload import Upload
 
 
@@ -37,3 +40,20 @@ def test_upload_is_let_go_of_by_the_last() -> None:
     assert upload.used
     assert [upload.let_go(), upload.let_go()] == [False, True]
     upload.remove()
+
+
+@pytest.mark.parametrize("full", ["mkdir", "write"])
+def test_upload_that_finds_no_space_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    def refuse(*arguments: object, **more: object) -> None:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if full == "mkdir":
+        monkeypatch.setattr(os, "mkdir", refuse)
+    else:
+        monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(Internal, match="failed to write the files of model 'm': No space left on device"):
+        Upload("m", [("1/model", b"x")])
+    assert list(tmp_path.iterdir()) == []

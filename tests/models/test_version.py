@@ -1,4 +1,6 @@
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -10,13 +12,14 @@ from halimede.config.model_config import InstanceKind
 from halimede.errors import Cancelled, Invalid
 from halimede.models.loader import LoadedVersion, places
 from halimede.models.version import ModelVersion, policy_for
+from halimede.platform.cores import ALL
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.runner import Reason
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, echo, inference
 from tests.models.configs import asking, config_of, given, spec
-from tests.models.fakes import FakeInstance, loaded
+from tests.models.fakes import FakeInstance, Returning, loaded
 
 MS = 1_000_000
 
@@ -54,6 +57,37 @@ def test_version_counts_the_inferences_that_hold_it() -> None:
     assert (made.version.held, len(made.settled)) == (0, 2)
     assert [one.rows for one in made.observer.successes] == [1, 2]
     assert {one.times[0] for one in made.observer.successes} == {123}
+
+
+class Placed(FakeInstance):
+    """Remembers on which cores it ran."""
+
+    cores: frozenset[int] = frozenset()
+
+    def execute(self, batch: Batched, responses: Responses) -> None:
+        self.cores = frozenset(os.sched_getaffinity(0))
+        super().execute(batch, responses)
+
+
+def test_thread_of_an_instance_may_use_all_cores_whoever_starts_it() -> None:
+    """The event loop starts it, perhaps while it keeps to one core itself (docs/decisions/packing.md)."""
+    config = config_of(spec("x", "INT32", [-1]), outputs=[spec("x", "INT32", [-1])])
+    opened = loaded(config)
+    opened.places = [InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)]
+    placed = Placed(opened.places[0], [])
+    opened.instances[0] = placed
+
+    def run_on_one_core() -> None:
+        os.sched_setaffinity(0, {min(ALL)})  # of this thread
+        loop, reply = ManualLoop(), RecordingReply()
+        version = ModelVersion(opened, loop, RecordingObserver(), lambda inference: None)
+        version.submit(version.infer(1, asking(given("x", "INT32", [1])), reply, 0))
+        loop.run_until(lambda: bool(reply.finals))
+        version.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run_on_one_core).result(10)
+    assert placed.cores == ALL
 
 
 def test_version_is_healthy_while_one_of_its_instances_is() -> None:
@@ -146,15 +180,6 @@ def test_version_of_instances_without_a_say_has_none() -> None:
     version = Made().version
     assert not version.has_a_say
     version.close()
-
-
-class Returning(FakeInstance):
-    """An instance that breaks and comes back when a test says so."""
-
-    restarts = 0
-
-    def watch(self, changed: Callable[[bool, bool], None]) -> None:
-        self.changed = changed
 
 
 def test_version_has_requests_wait_for_an_instance_that_is_expected_back() -> None:

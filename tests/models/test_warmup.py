@@ -340,3 +340,58 @@ def test_file_that_is_too_short(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         warm([a_sample(write(tmp_path, bytes(8)))], [Recording()], tmp_path)
     assert str(caught.value) == f"{ID}warmup setting expects 12 bytes, but the data provided from fonly has 8 bytes"
+
+
+class Returning(Recording):
+    """One that may come back: on the loop, and its batches end by themselves."""
+
+    def __init__(self, execute: Execute = echo) -> None:
+        super().__init__(execute)
+        self.again: Callable[[Callable[[], None]], None] | None = None
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        super().execute(batch, responses)
+        responses.finished()
+
+    def warm_again_by(self, warm: Callable[[Callable[[], None]], None]) -> None:
+        self.again = warm
+
+
+def test_instance_that_came_back_is_warmed_up_again() -> None:
+    instance, left = Returning(), Returning()
+    samples = [a_sample(count=2), a_sample(name="t", batch_size=3)]
+    warm(samples, [instance, left], placement=Placement.LOOP, passive=1)
+    first, instance.batches = instance.batches, []
+    over: list[int] = []
+    assert instance.again is not None
+    instance.again(lambda: over.append(len(instance.batches)))
+    assert instance.batches == first
+    assert over == [3], "told once, after the last"
+    assert left.again is None
+
+
+def test_instance_that_came_back_and_fails_its_sample_is_let_serve(caplog: pytest.LogCaptureFixture) -> None:
+    broken: list[bool] = []
+
+    def execute(batch: Batch, responses: Responses) -> None:
+        for i, one in enumerate(batch.requests):
+            if broken:
+                responses.fail(i, Internal("no more"))
+            else:
+                responses.send(i, list(one.request.inputs.values()))
+
+    instance = Returning(execute)
+    warm([a_sample(count=2)], [instance], placement=Placement.LOOP)
+    broken.append(True)
+    over: list[int] = []
+    assert instance.again is not None
+    instance.again(lambda: over.append(1))
+    assert over == [1]
+    assert len(instance.batches) == 3
+    assert "model 'm' instance m_0_0 failed to run warmup sample 's': no more" in caplog.text
+
+
+def test_instance_of_a_model_without_samples_has_nothing_to_repeat() -> None:
+    instance = Returning()
+    warm([], [instance], placement=Placement.LOOP)
+    assert instance.again is None

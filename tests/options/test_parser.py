@@ -215,7 +215,7 @@ def test_disabled_completion_overrides_strict_model_config() -> None:
         ),
         (
             ["--log-format=iso8601"],
-            'Bad option: "--log-format".\ninvalid argument for --log-format\nUse default or ISO8601.',
+            'Bad option: "--log-format".\ninvalid argument for --log-format\nUse default, ISO8601 or json.',
         ),
         (
             ["--rate-limit=x"],
@@ -333,8 +333,6 @@ def test_whole_numbers_do_not_warn() -> None:
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (["--model-control-mode=POLL"], "--model-control-mode=poll"),
-        (["--trace-config=level=TIMESTAMPS"], "--trace-config"),
         (["--allow-sagemaker=1"], "--allow-sagemaker=true"),
     ],
 )
@@ -495,3 +493,15 @@ def test_restriction_that_cannot_be_is_refused(flag: str, word: str, values: Seq
     said = refusal(*(f"--{flag}={value}" for value in values))
     expected = f'Bad option: "--{flag}".\n' + text.format(flag=flag, word=word)
     assert said.partition("\nUse ")[0] == expected
+
+
+@pytest.mark.rows("C13", "C14", "C19")
+def test_options_of_models_that_come_and_go() -> None:
+    options = read(
+        "--model-control-mode=POLL", "--repository-poll-secs=3", "--settle-secs=0.5", "--model-namespacing=on"
+    )
+    assert (options.model_control_mode, options.repository_poll_secs, options.settle_secs) == ("poll", 3, 0.5)
+    assert options.model_namespacing
+    assert options.warnings == ()
+    options = read("--repository-poll-secs=-1", "--settle-secs=-1")
+    assert (options.repository_poll_secs, options.settle_secs, options.model_namespacing) == (0, 0.0, False)

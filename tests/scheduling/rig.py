@@ -8,12 +8,13 @@ import numpy as np
 from halimede.errors import Error
 from halimede.requests import Answer
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import WINDOW
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy, Wake
 from halimede.scheduling.queue import DefaultPolicy
-from halimede.scheduling.runner import Observer, Runner, RunnerFacts
+from halimede.scheduling.runner import Runner
 from halimede.tensors import FP32, Tensor, tensor_of
 from tests.fakes import PATIENCE, FakeInstance, ManualLoop, RecordingObserver, RecordingReply, echo, inference
 
@@ -79,6 +80,8 @@ class Rig:
 
 class ScriptedPolicy(DefaultPolicy):
     """The default policy, of which a method breaks once, or which says to wait."""
+
+    direct = False
 
     def __init__(self, breaks: str = "", refuse: Error | None = None, wake: Sequence[int] = ()) -> None:
         super().__init__()

@@ -233,3 +233,13 @@ def check_step(
         assert not waiting
     else:
         assert now < step.at <= waiting[0].times[Moment.QUEUE_START] + delay
+
+
+@pytest.mark.parametrize(("delay_ns", "start_at", "direct"), [(0, 0, True), (MS, 0, False), (0, 2, False)])
+def test_request_that_finds_nobody_is_a_batch_at_once_only_where_nothing_is_waited_for(
+    delay_ns: int, start_at: int, direct: bool
+) -> None:
+    policy = DynamicPolicy(8, [4], delay_ns, start_at)
+    assert policy.direct is direct
+    admit(policy, 1, 0)
+    assert isinstance(policy.next(FREE, 0), Batch) is direct

@@ -9,13 +9,14 @@ import pytest
 
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
+from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.limited import LimitedRunner, Turns
 from halimede.scheduling.policy import Policy
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, RateLimiter, Resource, Slot
-from halimede.scheduling.runner import RunnerFacts
 from halimede.tensors import FP32
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 
@@ -292,3 +293,28 @@ def test_random_histories_answer_everybody() -> None:
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is assigned to an instance that is free, and may not run: the queue's rules hold on."""
+    now = [1_000_000]
+    monkeypatch.setattr("halimede.scheduling.runner.monotonic_ns", lambda: now[0])
+    house.model("a", ONE)
+    house.model("b", ONE, policy=LevelPolicy(0, 0, Rules(max_size=1, timeout_us=5), {}))
+    house.submit("a")
+    (late,) = house.submit("b")
+    (refused,) = house.submit("b")
+    assert isinstance(refused.reply, RecordingReply)
+    assert str(refused.reply.error).endswith("Exceeds maximum queue size")
+    assert isinstance(late.reply, RecordingReply)
+    assert not late.reply.finals
+    now[0] += 5_000
+    assert house.loop.ring() == now[0]
+    assert str(late.reply.error) == "Request timeout expired"
+    house.end()
+    assert house.begun == ["a"]
+    house.submit("b")
+    assert house.begun == ["a", "b"], "nobody waits for the resource any more"
+    house.end()

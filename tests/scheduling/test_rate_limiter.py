@@ -234,6 +234,22 @@ def test_in_the_way_of_one_that_must_let_another_go_first_is_what_that_one_waits
     assert floor.limiter.in_the_way(second) == [holder]
 
 
+def test_who_waits_for_its_turn_only_may_be_let_before_the_others() -> None:
+    floor = Floor({("R", EVERYWHERE): 2})
+    holder, first, second = floor.slot({R: 1}), floor.slot({R: 2}), floor.slot({R: 1}, 9)
+    assert floor.run(holder)
+    assert not floor.run(first)
+    assert not floor.run(second)
+    assert not floor.limiter.overtake(first), "there is too little for it"
+    assert floor.limiter.overtake(second)
+    assert not floor.limiter.overtake(second), "it may run already"
+    assert floor.turn() == [second]
+    floor.limiter.give_back(holder)
+    assert floor.turn() == []
+    floor.limiter.give_back(second)
+    assert floor.turn() == [first]
+
+
 # Random histories.
 
 

@@ -11,9 +11,9 @@ from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
 from halimede.requests import InferResponse, Moment
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
+from halimede.scheduling.facts import Reason
 from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
-from halimede.scheduling.runner import Reason
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 
@@ -497,14 +497,16 @@ def test_reply_slot_that_submits_again_from_within_is_served(rigs: Callable[...,
 
 
 def test_reply_slot_that_cancels_a_waiting_request_from_within(rigs: Callable[..., Rig]) -> None:
-    rig = rigs([finishing(echo)], DynamicPolicy(1, [1], 0, start_at=3))
+    """A worker has its next batch before the answers of the one before are written, but not the one after that."""
+    rig = rigs([finishing(echo)], DynamicPolicy(1, [1], 0, start_at=4))
     doomed_reply = RecordingReply()
     first = rig.submit("first", on_send=lambda *_: rig.runner.cancel(doomed))
+    second = rig.submit("second")
     doomed = rig.start("doomed", doomed_reply)
     last = rig.submit("last")
-    rig.finish(first, last)
+    rig.finish(first, second, last)
     assert isinstance(doomed_reply.error, Cancelled)
-    assert rig.settled == ["doomed", "first", "last"]
+    assert rig.settled == ["doomed", "first", "second", "last"]
 
 
 # On the loop or on a thread.

@@ -7,11 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from time import monotonic_ns
 
-from halimede.errors import Internal
+from halimede.errors import Internal, Unavailable
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inline import TURN_NS
 from halimede.scheduling.instances import InstanceThread
+from halimede.scheduling.levels import LevelPolicy, Rules
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, finishing, tensor
 
@@ -125,3 +126,34 @@ def test_promised_answers_come_after_the_batch() -> None:
     assert [reply.response.id for reply in replies[:3]] == ["0", "1", "2"]
     assert str(replies[3].error) == "gone"
     thread.stop()
+
+
+class SlowThread:
+    """Is over with its work when the test says so."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.work.append(work)
+
+    def finish(self) -> None:
+        thread = threading.Thread(target=self.work.pop(0))
+        thread.start()
+        thread.join(PATIENCE)
+
+
+def test_refusals_of_a_long_turn_do_not_keep_an_instance_waiting() -> None:
+    """It is done with its batch while the loop turns requests away: the one that waits begins then."""
+    rig = Rig([echo], LevelPolicy(0, 0, Rules(max_size=1), {}))
+    thread = rig.instances[0].thread = SlowThread()  # type: ignore[attr-defined] # an instance may have one
+    running, waiting = rig.submit("a"), rig.submit("b")
+    assert isinstance(rig.submit("c").error, Unavailable)
+    assert len(thread.work) == 1
+    thread.finish()
+    assert not running.finals
+    assert isinstance(rig.submit("d").error, Unavailable)
+    assert running.finals
+    assert len(thread.work) == 1, "b runs"
+    thread.finish()
+    rig.finish(waiting)

@@ -2,10 +2,12 @@ import pytest
 
 from halimede.errors import Cancelled, Internal
 from halimede.requests import InferResponse
+from halimede.scheduling.facts import Reason
+from halimede.scheduling.flow import Flow
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.runner import Reason
 from halimede.service import statistics as module
-from halimede.service.port import BatchCounts, Duration, ResponseCounts
+from halimede.service.latencies import Buckets, Latencies, Recent
+from halimede.service.port import BatchCounts, Duration, Histogram, ResponseCounts
 from halimede.service.statistics import RESPONSES_KEPT, Statistics
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
@@ -45,6 +47,25 @@ def test_successes_add_their_phases() -> None:
         "success": Duration(2, 200 + 160),
         "fail": Duration(),
         "queue": Duration(2, 90 + 40),
+        "compute_input": Duration(2, 20),
+        "compute_infer": Duration(2, 40),
+        "compute_output": Duration(2, 60),
+    }
+
+
+@pytest.mark.rows("S72")
+def test_each_run_of_a_request_is_an_inference_and_their_time_is_the_requests() -> None:
+    statistics = Statistics()
+    one = done(1, 100, 110, 200, 210, 230, 260)
+    statistics.ran(one)
+    one.times[1:] = [300, 330, 340, 360, 390]
+    statistics.succeeded(one, 400)
+    counts = statistics.read("m", 1)
+    assert counts.inference_count == 2
+    assert {phase: counts.inference[phase] for phase in PHASES[:6]} == {
+        "success": Duration(2, 300),
+        "fail": Duration(),
+        "queue": Duration(2, 90 + 30),
         "compute_input": Duration(2, 20),
         "compute_infer": Duration(2, 40),
         "compute_output": Duration(2, 60),
@@ -139,3 +160,72 @@ def test_miss_counts_its_lookup_and_its_insertion_which_is_part_of_the_request()
     counts = statistics.read("m", 1)
     assert counts.inference["cache_miss"] == Duration(1, 12)
     assert counts.inference["success"] == Duration(1, 205)
+
+
+def counted(rows: int) -> Statistics:
+    """The statistics of a version that ran one batch of so many rows and failed once."""
+    statistics = Statistics()
+    statistics.executed(rows, 1, 2, 3)
+    statistics.succeeded(done(rows, 100, 110, 200, 210, 230, 260), 300)
+    statistics.failed(done(1, 100, 0, 0, 0, 0, 0), 150, Reason.OTHER)
+    return statistics
+
+
+def test_totals_are_the_integers_of_the_statistics() -> None:
+    statistics = counted(3)
+    counts, totals = statistics.read("m", 1), statistics.totals
+    assert (totals.inference_count, totals.execution_count) == (counts.inference_count, counts.execution_count)
+    assert (totals.inference, totals.batches) == (counts.inference, counts.batches)
+    assert totals.failures == statistics.failures
+
+
+@pytest.mark.rows("M26")
+@pytest.mark.parametrize("lives", [1, 2, 20])
+def test_totals_go_on_where_a_version_takes_the_place_of_another(lives: int) -> None:
+    statistics = counted(1)
+    for _ in range(lives):
+        following = counted(2)
+        following.follow(statistics)
+        statistics.succeeded(done(1, 100, 110, 200, 210, 230, 260), 300)  # what had begun there
+        statistics = following
+    assert statistics.read("m", 1).inference["success"] == Duration(1, 200), "the statistics begin anew"
+    totals = statistics.totals
+    assert totals.inference["success"] == Duration(1 + 2 * lives, 200 * (1 + 2 * lives))
+    assert (totals.inference_count, totals.execution_count) == (1 + 3 * lives, 1 + lives)
+    assert totals.failures[Reason.OTHER] == 1 + lives
+    assert [(each.batch_size, each.compute_infer) for each in totals.batches] == [
+        (1, Duration(1, 2)),
+        (2, Duration(lives, 2 * lives)),
+    ]
+
+
+def test_latencies_are_observed_where_they_were_asked_for() -> None:
+    latencies = Latencies(Recent.begin(), Buckets((100.0,)))
+    statistics, now = Statistics(latencies), 10**9
+    times = (now, now + 10_000, now + 30_000, now + 60_000, now + 100_000, now + 150_000)
+    statistics.succeeded(done(1, *times), now + 200_000)
+    statistics.succeeded(done(1, now, now, 0, 0, 0, 0), now + 70_000)
+    recent = latencies.recent
+    assert recent is not None
+    assert [part.read((0.0, 1.0), now + 200_000) for part in (recent.request, recent.queue, recent.cache_hit)] == [
+        (70.0, 200.0),
+        (0.0, 20.0),
+        (70.0, 70.0),
+    ]
+    phases = (recent.compute_input, recent.compute_infer, recent.compute_output)
+    assert [phase.read((0.5,), now + 200_000) for phase in phases] == [(30.0,), (40.0,), (50.0,)]
+    assert latencies.first_response is not None
+    assert latencies.first_response.read().counts == (2, 2)
+
+
+def test_first_response_of_many_is_observed_when_it_comes() -> None:
+    latencies = Latencies(None, Buckets((1.0,)))
+    statistics = Statistics(latencies)
+    statistics.responded(0, InferResponse("", "m", 1, []), 5, 2_000_000)
+    statistics.responded(1, InferResponse("", "m", 1, []), 5, 9_000_000)
+    statistics.responded(0, None, 5, 9_000_000)
+    streamed = done(1, 0, 1, 2, 3, 4, 5)
+    streamed.flow = Flow(streamed.reply, 0)
+    statistics.succeeded(streamed, 10_000_000)
+    assert latencies.first_response is not None
+    assert latencies.first_response.read() == Histogram((1.0, float("inf")), (0, 1), 2.0)

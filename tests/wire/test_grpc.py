@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from halimede.errors import Error, Internal, Invalid
-from halimede.requests import InferRequest, InferResponse
+from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse
 from halimede.tensors import BYTES, DATATYPES, FP32, INT32, HostMemory, Tensor, array_of
 from halimede.wire.grpc import (
     InferDecoder,
@@ -356,6 +356,8 @@ def test_parameters_known_and_custom() -> None:
 def test_parameter_sequence_id_as_text() -> None:
     _, request = parsed(message(tensor(), raws=(PAIR,), parameters={"sequence_id": ("string_param", "s")}))
     assert request.correlation_id == "s"
+    error = refusal(message(tensor(), raws=(PAIR,), parameters={"sequence_id": ("string_param", "s" * 129)}))
+    assert type(error) is Unsupported
 
 
 KINDS: list[tuple[str, str, list[Any], bytes]] = [
@@ -535,6 +537,13 @@ def test_response_hands_large_tensors_on_without_a_copy() -> None:
     memory = HostMemory(bytearray(100_000))
     buffers = InferEncoder().response(response(Tensor("OUT", FP32, (25_000,), memory)))
     assert any(isinstance(b, memoryview) and b.obj is memory.owner for b in buffers)
+
+
+def test_ensemble_without_a_sequence_is_written_as_any_parameters() -> None:
+    answers = [InferResponse("", "e", 1, [], each) for each in (NO_SEQUENCE, dict(NO_SEQUENCE))]
+    known, other = (b"".join(InferEncoder().response(answer)) for answer in answers)
+    assert known == other
+    assert set(pb.ModelInferResponse.FromString(known).parameters) == set(NO_SEQUENCE)
 
 
 def test_response_parameters() -> None:

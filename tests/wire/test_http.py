@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import Error, Invalid, Unsupported
-from halimede.requests import InferRequest, InferResponse, Parameters
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
 from halimede.tensors import (
     BF16,
     BYTES,
@@ -412,6 +412,12 @@ def test_response_bytes(response: InferResponse, form: ResponseForm, body: bytes
     buffers, length = encode_infer(response, form)
     assert joined(buffers) == body
     assert length == header_length
+
+
+def test_ensemble_without_a_sequence_is_written_as_any_parameters() -> None:
+    known, other = (encode_infer(answer([], parameters=each), JSON_FORM) for each in (NO_SEQUENCE, dict(NO_SEQUENCE)))
+    assert known == other
+    assert b'"parameters":{"sequence_id":0,"sequence_start":false,"sequence_end":false}' in known[0][0]
 
 
 def test_binary_output_is_not_copied() -> None:

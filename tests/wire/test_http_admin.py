@@ -193,3 +193,13 @@ def test_trace_settings_are_written(level: tuple[str, ...], shown: list[str]) ->
         "trace_file": "f",
         "trace_mode": "triton",
     }
+
+
+def test_trace_settings_of_opentelemetry_have_no_file_and_a_setting_as_often_as_it_was_given() -> None:
+    """Contract H121."""
+    more = (("url", ("u",)), ("resource", ("a=b", 'c="')))
+    written = write_trace_settings(TraceFacts(("TIMESTAMPS",), 1, -1, 0, "", "opentelemetry", more))
+    assert written == (
+        b'{"trace_level":["TIMESTAMPS"],"trace_rate":"1","trace_count":"-1","trace_mode":"opentelemetry",'
+        b'"url":"u","resource":"a=b","resource":"c=\\""}'
+    )

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from halimede.errors import Error, Internal, Invalid
+from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.wire.http_head import read_head
 
 ITEM: dict[str, Any] = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [1]}
@@ -108,6 +108,15 @@ def test_request_of_wrong_types(document: object, words: str) -> None:
     error = refused(document)
     assert type(error) is Internal
     assert error.message == words
+
+
+@pytest.mark.rows("S50")
+@pytest.mark.parametrize("text", ["x" * 129, "\u00e9" * 65])
+def test_correlation_id_that_is_too_long(text: str) -> None:
+    error = refused(asking(sequence_id=text))
+    assert type(error) is Unsupported
+    assert error.message == "string correlation ID cannot be longer than 128 characters"
+    read_head(orjson.dumps(asking(sequence_id=text[:64])), "int32", 0)
 
 
 SOURCES = (

@@ -1,11 +1,15 @@
 """Metrics as text: each line of the exposition, byte for byte."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from math import isnan
 
 import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 
-from halimede.service.port import Histogram, MetricFamily
-from halimede.wire.prometheus import encode_metrics
+from halimede.service.port import Histogram, MetricFamily, Summary
+from halimede.wire.prometheus import encode_metrics, encode_openmetrics, wants_openmetrics
 
 
 def exposed(value: float = 1.0, **labels: str) -> str:
@@ -114,3 +118,98 @@ def test_histogram_is_a_count_a_sum_and_its_buckets() -> None:
         "x_sum 0\n"
         'x_bucket{le="+Inf"} 0\n'
     )
+
+
+@pytest.mark.rows("M13")
+def test_summary_is_a_count_a_sum_and_its_quantiles() -> None:
+    value = Summary(((0.5, 7.0), (0.999, float("nan"))), 3, 20)
+    assert encode_metrics([MetricFamily("x", "h", "summary", (({"a": "b"}, value),))]).decode() == (
+        "# HELP x h\n"
+        "# TYPE x summary\n"
+        'x_count{a="b"} 3\n'
+        'x_sum{a="b"} 20\n'
+        'x{a="b",quantile="0.5"} 7\n'
+        'x{a="b",quantile="0.999"} Nan\n'
+    )
+
+
+def test_whole_numbers_keep_all_their_digits() -> None:
+    assert exposed(12345678901234567890) == "nv_x 12345678901234567890"
+
+
+EVERY_KIND = (
+    MetricFamily("nv_count", 'Number of "things"\\', "counter", (({"model": 'a"\n\\ä'}, 3), ({"model": "b"}, 0.5))),
+    MetricFamily("own_total", "Counted", "counter", (({}, 4),)),
+    MetricFamily("both_total", "The stem is taken", "counter", (({}, 5),)),
+    MetricFamily("both", "A gauge", "gauge", (({}, float("nan")),)),
+    MetricFamily("empty", "", "gauge", ()),
+    MetricFamily("s", "h", "summary", (({"a": "b"}, Summary(((0.5, 7.0), (1.0, float("nan"))), 3, 20)),)),
+    MetricFamily("h", "h", "histogram", (({"a": "b"}, Histogram((1.0, float("inf")), (1, 4), 105.5)),)),
+    MetricFamily("below", "h", "histogram", (({}, Histogram((-1.0, float("inf")), (1, 4), -5.0)),)),
+)
+
+
+def _read(families: Iterable[Metric]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): float(sample.value)
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_openmetrics_are_what_another_reader_of_them_reads() -> None:
+    text = encode_openmetrics(EVERY_KIND).decode()
+    families = list(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+    assert [(family.name, family.type) for family in families] == [
+        ("nv_count", "unknown"),
+        ("own", "counter"),
+        ("both_total", "unknown"),
+        ("both", "gauge"),
+        ("empty", "gauge"),
+        ("s", "summary"),
+        ("h", "histogram"),
+        ("below", "histogram"),
+    ]
+    read = _read(families)
+    assert read["nv_count", (("model", 'a"\n\\ä'),)] == 3
+    assert read["own_total", ()] == 4
+    assert isnan(read["s", (("a", "b"), ("quantile", "1.0"))])
+    assert text.endswith("\n# EOF\n")
+
+
+def test_both_forms_have_the_same_names_and_values() -> None:
+    """So that dashboards need not know in which form a scraper asked."""
+    plain, openly = (_samples(encode(EVERY_KIND)) for encode in (encode_metrics, encode_openmetrics))
+    assert {name for name in plain if name not in openly} == {"below_sum", "below_count"}, "below zero there is no sum"
+    assert all(plain[name] == openly[name] for name in openly)
+
+
+def _samples(text: bytes) -> dict[str, str]:
+    """Name and labels to the value, with bounds and values in one way of writing."""
+    lines = (line for line in text.decode().splitlines() if not line.startswith("#"))
+    bound = re.compile(r'(le|quantile)="([^"]*)"')
+    return {
+        bound.sub(lambda found: f'{found[1]}="{float(found[2])}"', name): value.lower()
+        for name, _, value in (line.rpartition(" ") for line in lines)
+    }
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (None, False),
+        ("", False),
+        ("*/*", False),
+        ("text/plain", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=1.0.0", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", True),
+        ("application/openmetrics-text;q=0.5,text/plain;version=0.0.4;q=0.6", False),
+        ("text/plain;q=0.5, Application/OpenMetrics-Text;q=0.5", True),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=x", False),
+        (",;,q=1", False),
+    ],
+)
+def test_openmetrics_are_for_who_wants_them_most(accept: str | None, wanted: bool) -> None:
+    assert wants_openmetrics(None if accept is None else accept.encode()) is wanted

@@ -49,6 +49,9 @@ class FakeBatch:
     def arrays(self) -> Arrays:
         raise AssertionError("a worker's batch is not gathered by the server")
 
+    def arrays_of(self, i: int) -> Arrays:
+        raise AssertionError("a worker's batch is not gathered by the server")
+
 
 class FakeResponses:
     """Keeps what a batch is answered with; `given_up` are the requests that were told to have no answer. `wait` for its
@@ -105,6 +108,9 @@ class FakeResponses:
 
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         raise AssertionError("a worker answers request by request")
+
+    def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        raise AssertionError("a worker answers with tensors")
 
     def compute_times(self, input_end: int, output_start: int) -> None:
         self.times = (input_end, output_start)
@@ -174,6 +180,9 @@ class FakeStream:
 
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         raise AssertionError("a worker answers request by request")
+
+    def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+        raise AssertionError("a worker answers with tensors")
 
     def compute_times(self, input_end: int, output_start: int) -> None:
         assert not self._free

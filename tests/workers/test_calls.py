@@ -74,6 +74,9 @@ class FakeServer:
     def is_queued(self, key: int) -> bool:
         return True
 
+    def overtake(self, key: int) -> bool:
+        return False
+
     def instances_of(self, key: int) -> Sequence[object]:
         return self.instances
 

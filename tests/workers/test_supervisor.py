@@ -35,6 +35,7 @@ class Post:
 
     def _returned(self, worker: Worker) -> None:
         self.returned.append(worker)
+        self.supervisor.serves()
         self.back.set()
 
     def _tell(self) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from halimede.platform.urgent import Urgent
 from halimede.workers.child import frames
 from halimede.workers.process import Process
 from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
@@ -425,3 +427,48 @@ def test_many_small_tensors_pass_the_limit_of_the_kernel() -> None:
             got += process.theirs.recv(1 << 20)
         on_loop(loop, worker.kill)
     assert got == b"".join(buffers)
+
+
+def test_frame_is_taken_up_within_a_turn_by_whoever_looks() -> None:
+    process, urgent = FakeProcess(), Urgent()
+    never = urgent.due
+    worker = Worker(process)
+    worker.urgent = urgent
+    found: list[int] = []
+    message = b"".join(frames.frame(frames.ANSWERS, [], None, 7))
+
+    def within_a_turn() -> None:
+        process.theirs.sendall(message)
+        assert not found
+        urgent.look(1)
+
+    with turning_loop() as loop, closing(process.theirs):
+        worker.attach(loop, lambda frame: found.append(frame.batch), lambda: None)
+        on_loop(loop, within_a_turn)
+        assert found == [7]
+        on_loop(loop, worker.kill)
+        on_loop(loop, lambda: None)
+    assert urgent.due == never
+
+
+def test_frames_keep_their_order_though_one_of_them_makes_somebody_look() -> None:
+    process, urgent = FakeProcess(), Urgent()
+    worker = Worker(process)
+    worker.urgent = urgent
+    found: list[int] = []
+    messages = [b"".join(frames.frame(frames.ANSWERS, [], None, number)) for number in range(4)]
+
+    def arrived(frame: frames.Frame) -> None:
+        if not found:
+            process.theirs.sendall(b"".join(messages[2:]))
+            urgent.look(1)
+        found.append(frame.batch)
+
+    with turning_loop() as loop, closing(process.theirs):
+        worker.attach(loop, arrived, lambda: None)
+        on_loop(loop, lambda: process.theirs.sendall(b"".join(messages[:2])))
+        limit = time.monotonic() + PATIENCE
+        while len(found) < 4 and time.monotonic() < limit:
+            on_loop(loop, lambda: None)
+        on_loop(loop, worker.kill)
+    assert found == [0, 1, 2, 3]

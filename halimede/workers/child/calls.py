@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import frames
 from .channel import Line
-from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION
+from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION, TRACED
 from .metric_frames import ServerMetrics
 from .requests import InferenceRequest
 from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
@@ -45,6 +45,10 @@ def write_call(request: InferenceRequest, model: str, batch: int, meta: list[byt
     if request._parameters:
         flags |= ASKED_WITH
         texts.append(frames.parameters_record(request._parameters))
+    trace = request._trace
+    if trace is not None and trace._id:
+        flags |= TRACED
+        texts.append(frames.NUMBER.pack(trace._id))
     version = getattr(request, "model_version", -1)
     meta.append(CALL.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
     meta += texts

@@ -17,19 +17,20 @@ from typing import Any
 from . import frames
 from .channel import Channel
 from .requests import InferenceRequest
-from .values import InferenceResponse, Tensor, TritonModelException
+from .values import InferenceResponse, InferenceTrace, Tensor, TritonModelException
 
 REQUEST = struct.Struct("<QQBII")
 """Correlation id, timeout (us), flags, length of the request id, length of its form: the outputs that it asks for and
 the records of its inputs."""
-SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED = 3, 4, 8, 16
+SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED, TRACED = 3, 4, 8, 16, 32
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
-parameters; it says how many answers may be ahead of its reader."""
+parameters; it says how many answers may be ahead of its reader; it says which trace it belongs to."""
 
 ANSWER = struct.Struct("<IBBHI")
 """Index in the batch, flags, error code, count of outputs, length of their records or of the error text."""
-FINAL, IS_ERROR, ANSWERED_WITH, NOTHING = 1, 2, 4, 8
-"""Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL)."""
+FINAL, IS_ERROR, ANSWERED_WITH, NOTHING, AGAIN = 1, 2, 4, 8, 16
+"""Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL); the request
+shall run once more (with both)."""
 
 _ASKED_AGAIN = 0.005
 """Seconds for which "not cancelled" is believed: a model may ask in a tight loop, and each question costs the server's
@@ -49,6 +50,9 @@ def _read_request(message: frames.Frame, request: InferenceRequest, exchange: Ex
     request._parameters = message.parameters() if flags & ASKED_WITH else None
     if flags & LIMITED:
         (exchange.most_ahead[request._index],) = message.unpack(frames.NUMBER)
+    if flags & TRACED:
+        (number,) = message.unpack(frames.NUMBER)
+        request._trace = InferenceTrace.received(number, message.text())
     request._outputs, inputs = message.form(form)
     request._inputs = [Tensor.received(*tensor) for tensor in inputs]
     return request
@@ -62,10 +66,10 @@ def write_answer(
     meta: list[bytes],
     tensors: list[Any],
 ) -> None:
-    """Adds an answer to the parts of a frame; `final` is FINAL or 0. Outputs that nobody asked for are left out
-    (contract P75)."""
+    """Adds an answer to the parts of a frame; `final` is FINAL or 0, AGAIN only without a response. Outputs that
+    nobody asked for are left out (contract P75)."""
     if response is None:
-        meta.append(ANSWER.pack(index, FINAL | NOTHING, 0, 0, 0))
+        meta.append(ANSWER.pack(index, final | FINAL | NOTHING, 0, 0, 0))
         return
     error = response._error
     if error is not None:
@@ -88,6 +92,14 @@ def write_answer(
     meta.append(records)
 
 
+def answered_too_soon(response: object) -> str:
+    """The words for a request that has an answer and shall run once more (contract P49)."""
+    return (
+        "Expected a None object in the execute function return list for reschduled request, found type "
+        f"'{type(response)}'."
+    )
+
+
 class Exchange:
     """What a batch still owes to the server: the requests without their last answer.
 
@@ -100,6 +112,7 @@ class Exchange:
     _returned = False
     _finished = False
     _begin = 0
+    _again: frozenset[int] = frozenset()
 
     def __init__(self, channel: Channel, batch: int, size: int, decoupled: bool = False) -> None:
         self.decoupled = decoupled
@@ -186,6 +199,10 @@ class Exchange:
         with self._lock:
             self._returned = True
             count = 0
+            for index in sorted(self._again & self._owed) if self._again else ():
+                write_answer(index, None, AGAIN, (), meta, tensors)
+                self._settled(index)
+                count += 1
             for index, response in enumerate(responses):
                 if index in self._owed and (response is not None or index not in promised):
                     write_answer(index, response, FINAL, self._outputs[index], meta, tensors)
@@ -196,10 +213,34 @@ class Exchange:
 
     def handed_over(self, now: int) -> None:
         """`execute` of a decoupled model returned, its senders go on."""
+        meta: list[bytes] = []
         with self._lock:
             self._returned = True
-            self._send([], [], 0, now)
+            again = sorted(self._again & self._owed)
+            for index in again:
+                write_answer(index, None, AGAIN, (), meta, [])
+                self._settled(index)
+            self._send(meta, [], len(again), now)
         self._give_up()
+
+    def run_again(self, index: int, wanted: bool) -> None:
+        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
+        where it has."""
+        self._again = self._again | {index} if wanted else self._again - {index}
+        if not (wanted and self.decoupled and self._returned):
+            return
+        meta: list[bytes] = []
+        with self._lock:
+            if index in self._owed:
+                write_answer(index, None, AGAIN, (), meta, [])
+                self._settled(index)
+                self._channel.send(self._frame(meta, [], 1, self._flags(), time.monotonic_ns()))
+
+    def check_again(self, responses: Sequence[InferenceResponse | None]) -> None:
+        """A request that shall run once more has no answer yet. Raises TritonModelException."""
+        for index in sorted(self._again) if self._again else ():
+            if responses[index] is not None:
+                raise TritonModelException(answered_too_soon(responses[index]))
 
     def failed(self, text: str) -> None:
         """Every request without its last answer fails."""

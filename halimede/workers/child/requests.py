@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None: ...
         def given_up(self, index: int) -> None: ...
         def is_cancelled(self, index: int) -> bool: ...
+        def run_again(self, index: int, wanted: bool) -> None: ...
 
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
@@ -240,10 +241,10 @@ class InferenceRequest:
         return self._exchange.is_cancelled(self._index)
 
     def set_release_flags(self, flags: int) -> None:
-        if flags & RELEASE_RESCHEDULE:
-            raise TritonModelException(
-                "This server does not run a request again (TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)."
-            )
+        """With RELEASE_RESCHEDULE the request shall run once more after this `execute` (contract P49)."""
+        flags = operator.index(flags)
+        if self._exchange is not None:
+            self._exchange.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """The response of another model, which may be an error; `decoupled`: an iterator over all that come (contract

@@ -113,10 +113,18 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace that a request belongs to (contract P55); a request outside of any has no context."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_id")
 
     def __init__(self, context: str | None = None) -> None:
         self._context = context
+        self._id = 0
+
+    @classmethod
+    def received(cls, number: int, context: str) -> InferenceTrace:
+        """That of a request that the server traces."""
+        trace = cls(context or None)
+        trace._id = number
+        return trace
 
     def get_context(self) -> str | None:
         return self._context

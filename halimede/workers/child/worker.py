@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from . import frames, triton_python_backend_utils
+from .berth import NOWHERE, Berth
 from .calls import Caller
 from .channel import Channel
 from .exchange import Exchange, read_requests
@@ -22,6 +23,7 @@ from .progress import Progress
 from .readiness import answer_questions
 from .requests import InferenceRequest
 from .tracebacks import Reporter
+from .values import TritonModelException
 
 
 def run(descriptor: int) -> int:
@@ -100,13 +102,16 @@ def _ready(result: Any) -> list[Any]:
 
 
 def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
+    berth = Berth()
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
             caller.close()
+            berth.keep_to(NOWHERE)
             return _close(model)
+        berth.keep_to(message.first_moment)
         exchange = Exchange(channel, message.batch, message.count, decoupled)
         caller.serves(message.batch)
         requests = read_requests(message, exchange)
@@ -123,10 +128,11 @@ def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceReque
             exchange.handed_over(time.monotonic_ns())
             return
         responses = model.execute(list(requests))
+        exchange.check_again(responses)
         now = time.monotonic_ns()
         promised = {request._index for request in requests if request._sender is not None}
         exchange.returned(responses, promised, now)
-    except ModelFailed as failure:
+    except (ModelFailed, TritonModelException) as failure:
         exchange.failed(str(failure))
     except Exception as error:  # an answer that cannot be written: its elements have no text, its name no end
         reporter.report("an answer", error)

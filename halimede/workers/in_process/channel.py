@@ -5,7 +5,7 @@ way, so that neither side can change what the other one has.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -25,6 +25,8 @@ class LocalChannel(Line):
         self._loop = loop
         self._arrived = arrived
         self._delivered: SimpleQueue[Sequence[Buffer] | None] = SimpleQueue()
+        self.about: Mapping[str, object] = {}
+        """As a worker's."""
         self._watchers: dict[asyncio.AbstractEventLoop, None] = {}
 
     # ---- the model's end
@@ -33,7 +35,7 @@ class LocalChannel(Line):
         """Does not block. Raises BrokenPipeError where the server's loop has ended."""
         frame = whole(buffers)
         if frame.kind == frames.LOG:
-            write_to_log(frame)
+            write_to_log(frame, self.about)
             return
         try:
             self._loop.call_soon_threadsafe(self._arrived, frame)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.errors import Error, NotFound
+from halimede.errors import Error, NotFound, Unsupported
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, array_of, tensor_of
 from halimede.workers.child import frames
@@ -41,7 +41,7 @@ class Server:
 
     def call(self) -> tuple[int, InferRequest]:
         message = self.next(frames.CALL)
-        return message.batch, read_call(message)[1]
+        return message.batch, read_call(message)[2]
 
     def answer(self, number: int, what: list[int] | Error | None, final: bool = True) -> None:
         response: Any = what
@@ -112,13 +112,21 @@ def test_call_brings_everything_that_the_request_says(ends: tuple[Caller, Server
     )
     threads.submit(caller.execute, asked, True)
     message = server.next(frames.CALL)
-    batch, said = read_call(message)
+    batch, _, said = read_call(message)
     assert batch == 0, "another thread works for no batch"
     assert (said.model_name, said.version, said.id, said.correlation_id) == (INNER, 3, "r", "abc")
     assert (said.sequence_start, said.sequence_end, said.timeout_us) == (True, True, 1500)
     assert said.parameters == {"a": 1, "b": True, "c": "x"}
     assert (said.outputs, said.decoupled_ok, said.inner) == (("OUTPUT0",), True, True)
     assert array_of(said.inputs["INPUT0"]).tolist() == [1, 2]
+
+
+@pytest.mark.rows("S50")
+def test_call_for_a_sequence_whose_id_is_too_long(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+    caller, server = ends
+    threads.submit(caller.execute, request(1, correlation_id="x" * 129), True)
+    with pytest.raises(Unsupported, match="cannot be longer than 128 characters"):
+        read_call(server.next(frames.CALL))
 
 
 def test_call_says_the_batch_that_it_is_made_for(ends: tuple[Caller, Server]) -> None:
