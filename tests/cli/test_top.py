@@ -1,10 +1,9 @@
 """`halimede top` as a command, against a server that is a fake."""
 
-import _thread
 import json
 import sys
+import time
 from collections.abc import Iterator
-from threading import Timer
 
 import pytest
 
@@ -66,10 +65,12 @@ def test_view_is_refreshed_until_it_is_interrupted(
 ) -> None:
     """Also while the server is away: the last numbers stay, and why there are no newer ones."""
     monkeypatch.setenv("TTY_COMPATIBLE", terminal)
-    gone = Timer(0.5, fake.close)
-    interrupt = Timer(1.5, _thread.interrupt_main)
-    for timer in (gone, interrupt):
-        timer.start()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    happens = iter([lambda: None, fake.close, interrupt])
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(happens)())
     assert main(["top", fake.url, *PLACE]) == 0
     assert fake.asked.count("/v2/models/stats") > 1
     assert "cannot be reached" in capsys.readouterr().out
