@@ -109,13 +109,6 @@ instance_group [ { kind: KIND_CPU gpus: [ 0 ] } ]
     ]
 
 
-@pytest.mark.parametrize("folder", ["model_repository"])
-def test_examples_pass(folder: Path) -> None:
-    checked = check([str(EXAMPLES / folder)], OPTIONS)
-    assert checked.models
-    assert checked.all_problems == []
-
-
 def test_name_in_two_repositories(tmp_path: Path) -> None:
     for each in "ab":
         write(tmp_path / each, "m")

@@ -17,6 +17,9 @@ from build_repository import BuildError, DownloadError, Package, Recipe
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from halimede.develop.checking import check
+from halimede.options import ServerOptions
+
 ONNX_TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)", "TYPE_UINT8": "tensor(uint8)"}
 
 
@@ -195,3 +198,11 @@ def test_labels_are_as_many_as_the_classes(demo_repository: Path) -> None:
     labels = (demo_repository / "digits" / "labels.txt").read_text().split()
     session = onnxruntime.InferenceSession(demo_repository / "digits" / "2" / "model.onnx")
     assert session.run(None, {"image": np.zeros((1, 8, 8), np.float32)})[0].shape == (1, len(labels))
+
+
+def test_halimede_check_finds_nothing_in_it(demo_repository: Path) -> None:
+    checked = check([str(demo_repository)], ServerOptions())
+    assert {model.name for model in checked.models} == {
+        path.name for path in demo_repository.iterdir() if path.is_dir()
+    }
+    assert checked.all_problems == []
