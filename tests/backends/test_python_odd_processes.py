@@ -141,6 +141,23 @@ def test_multiprocessing_works_in_execute(rig: Rig, instance: PythonInstance, me
         assert answer(rig, instance, source) == [1, 2, 3]
 
 
+def test_forked_children_can_be_ended_from_the_first_moment(rig: Rig, instance: PythonInstance) -> None:
+    """A signal that comes before the child has handlers of its own is not lost with those of the worker."""
+    source = """
+        import signal, time
+        ended = 0
+        for _ in range(200):
+            child = os.fork()
+            if not child:
+                time.sleep(10)
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            ended += os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGTERM
+        returned = [R([T([ended])])]
+    """
+    assert answer(rig, instance, source) == [200]
+
+
 def test_subprocess_without_a_session_ends_with_the_worker(rig: Rig, instance: PythonInstance) -> None:
     source = """
         import subprocess

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -48,17 +49,27 @@ def _ignore_interrupts(channel: Channel) -> None:
     """Who stops all processes at once means the server, which must drain first: the end of its socket ends us.
 
     A handler instead of SIG_IGN, so that programs started by the model have the default again; a forked child gets it
-    too, and gives up the connection.
+    too, and gives up the connection. The signals wait while it is forked: one that came before the child has its own
+    handlers would be lost, and a pool of `multiprocessing` that ends its processes so would wait for ever.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
         signal.signal(number, lambda *_: None)
+    masks: dict[int, Any] = {}  # of the threads that fork, and of the one that the child has
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
 
     def in_fork() -> None:
         channel.abandon()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
 
-    os.register_at_fork(after_in_child=in_fork)
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)
 
 
 def _obey(channel: Channel, order: dict[str, Any]) -> int:
