@@ -243,7 +243,7 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> Path:
     path = folder.version / (filename or "model.onnx")
     if path.is_dir():
         path /= "model.onnx"
-    if not path.is_file():  # a pipe would hold whoever opens it
+    if not path.exists():
         raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
     return path
 
