@@ -11,7 +11,7 @@ AZURITE := .cache/azurite
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-environments test-torch test-azure unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve compiled test test-compiled test-environments test-torch test-azure unit check format conformance rows bench soak profile demo clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -21,6 +21,15 @@ serve: demo ## set up, build the demo models, serve them on ports 8000, 8001 and
 
 test: unit ## all tests
 	$(BIN)/python -m pytest tests/compat tests/conformance tests/examples
+
+compiled: $(VENV)/.dev ## compile the hot modules; the server uses them until a source changes (a minute, needs a C compiler)
+	$(BIN)/python -m tools.compile
+
+test-compiled: compiled ## the tests of the modules that are compiled, with these
+	HALIMEDE_COMPILED=only $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
+	  tests/test_compiled.py tests/transport tests/wire tests/front
+	HALIMEDE_COMPILED=only $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
+	  tests/compat/test_http2_peers.py tests/compat/test_kinds_http.py tests/compat/test_kinds_grpc.py
 
 test-environments: $(VENV)/.dev ## Python models in an environment of each Python that this machine has
 	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py

@@ -253,36 +253,9 @@ class FrontReply(TracedReply):
         return writable
 
 
-class Sampler(Protocol):
-    """What front ends know of tracing. `on`: some requests may be traced; only then `traced` is worth a call."""
-
-    on: bool
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether the context that a client sends matters."""
-        ...
-
-    def traced(
-        self,
-        request: InferRequest,
-        reply: Reply,
-        front: Front,
-        received: tuple[int, int],
-        context: Context | None = None,
-        tells_end: bool = True,
-        gone: Callable[[], bool] = lambda: False,
-    ) -> Reply:
-        """The slot to give to the engine: the same one, unless the request is the next to be traced."""
-        ...
-
-    def undecoded(self, model: str, front: Front, received: tuple[int, int], context: Context | None = None) -> None:
-        """A request over HTTP that could not be read counts as one that came (contract H30)."""
-        ...
-
-
-class Untraced:
-    """A sampler that samples nothing."""
+class Sampler:
+    """What front ends know of tracing; this one traces nothing. `on`: some requests may be traced, only then `traced`
+    is worth a call. `takes_context`: the context that a client sends matters."""
 
     on = False
     takes_context = False
@@ -297,10 +270,11 @@ class Untraced:
         tells_end: bool = True,
         gone: Callable[[], bool] = lambda: False,
     ) -> Reply:
+        """The slot to give to the engine: the same one, unless the request is the next to be traced."""
         return reply
 
     def undecoded(self, model: str, front: Front, received: tuple[int, int], context: Context | None = None) -> None:
-        pass
+        """A request over HTTP that could not be read counts as one that came (contract H30)."""
 
 
-UNTRACED: Final = Untraced()
+UNTRACED: Final = Sampler()

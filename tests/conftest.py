@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("HALIMEDE_COMPILED", "off")
+"""Here and in the servers that tests start: the other form is tested where a run asks for it (`make test-compiled`)."""
+
 IN_CI = os.environ.get("CI") == "true"
 
 settings.register_profile("ci", derandomize=True, deadline=None)

@@ -133,6 +133,11 @@ class RecordingObserver:
         self.successes.append(inference)
         self.times.append(list(inference.times))
 
+    def served(self, inference: Inference, rows: int, now: int) -> None:
+        _, _, began, input_end, output_start, end = inference.times
+        self.executed(rows, input_end - began, output_start - input_end, end - output_start)
+        self.succeeded(inference, now)
+
     def ran(self, inference: Inference) -> None:
         self.runs.append(list(inference.times))
 

@@ -50,7 +50,8 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "requests tensors errors platform version",
             "top": "errors",
             "main": "cli",
-            "version": "",
+            "version": "compiled",
+            "compiled": "",
         }.items()
     }
 )
@@ -63,7 +64,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         for library, modules in {
             "rich": "top.screen cli.top",
             "hpack": "transport.http2.headers",
-            "redis": "cache.redis",
+            "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
             "httptools": "transport.http1",
@@ -205,6 +206,30 @@ def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> N
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func).removeprefix("concurrent.").removeprefix("futures.")
             assert called not in ("threading.Thread", "threading.Timer", "ThreadPoolExecutor"), f"{name}: {called}"
+
+
+BROAD = ("Exception", "BaseException")
+
+
+def logging_calls(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Attribute) and ast.unparse(each.value) == "log" for each in ast.walk(node))
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_who_catches_everything_passes_it_on_logs_it_or_says_why(path: Path) -> None:
+    """A bare `except Exception: pass` hides mistakes. `raise` and the exception's use count as passing on."""
+    tree, lines = tree_of(path), path.read_text().splitlines()
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    loggers = {function.name for function in functions if logging_calls(function)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler) or (node.type and ast.unparse(node.type) not in BROAD):
+            continue
+        inside = [each for statement in node.body for each in ast.walk(statement)]
+        passes_on = any(isinstance(each, ast.Raise) or getattr(each, "id", "") == (node.name or "-") for each in inside)
+        calls = {ast.unparse(each.func).rpartition(".")[2] for each in inside if isinstance(each, ast.Call)}
+        logs = any(map(logging_calls, node.body)) or bool(calls & loggers)
+        says_why = any("#" in line for line in lines[node.lineno - 1 : node.end_lineno])
+        assert passes_on or logs or says_why, f"{dotted(path)}:{node.lineno} swallows what it catches"
 
 
 MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)

@@ -1,10 +1,16 @@
 #!/usr/bin/env python3
 """Many small ONNX models: how long do they load, what do they cost, how long does the index take?
 
-    python -m tools.many_models [--models 1000] [--broken 0] [--json FILE]
+    python -m tools.many_models [--models 1000] [--broken 0] [--rounds 3] [--json FILE]
 
-Serves as many models as asked for from one repository, and beside it opens the same files in a plain script (one
-session after the other, with the runtime's own defaults). Of the models `--broken` are no ONNX files.
+Serves as many models as asked for from one repository, and beside it opens the same sessions in a plain script: one
+after the other, each with as many threads as the server gives it. (With the runtime's own defaults a script takes many
+times as long: each session has a thread of its own for each further core, which spins until it finds no work.) Of the
+models `--broken` are no ONNX files.
+
+Both are whole processes, run in turn: from the start of Python to the last session that is open, for the script, and
+to the first answer to a request, for the server, whose ports open once all models are ready. The best of `--rounds` of
+each counts, since others may use the machine; so does the CPU time, which those change less.
 
 It passes when all of this holds:
 - the server is up in at most twice the time that the script takes, and all models are ready that can be;
@@ -27,6 +33,7 @@ from statistics import median
 
 from onnx import TensorProto, helper, numpy_helper
 
+from halimede.backends.onnxruntime_session import thread_budget
 from tools.versus import free_ports, memory_mib
 
 START_SECONDS, STOP_SECONDS = 600.0, 60.0
@@ -35,7 +42,6 @@ WIDTH = 16
 
 SCRIPT = """
 import sys, time
-began = time.perf_counter()
 from pathlib import Path
 import onnxruntime as ort
 
@@ -45,24 +51,29 @@ def memory():
             return int(line.split()[1]) / 1024
 
 before = memory()
+options = ort.SessionOptions()
+options.intra_op_num_threads, options.inter_op_num_threads = int(sys.argv[2]), 1
 sessions = []
 for file in sorted(Path(sys.argv[1]).glob("*/1/model.onnx")):
     try:
-        sessions.append(ort.InferenceSession(file, providers=["CPUExecutionProvider"]))
+        sessions.append(ort.InferenceSession(file, options, providers=["CPUExecutionProvider"]))
     except Exception:
         pass
-print(len(sessions), time.perf_counter() - began, before, memory())
+print(len(sessions), before, memory(), time.process_time(), flush=True)
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds from the start of the process, MiB for each model, milliseconds of the index."""
+    """Seconds from the start of the process, and of CPU time until then; MiB for each model, milliseconds of the
+    index."""
 
     models: int
     broken: int
     server_seconds: float
     script_seconds: float
+    server_cpu: float
+    script_cpu: float
     server_mib: float
     script_mib: float
     index_ms: float
@@ -73,6 +84,8 @@ class Result:
             f"{self.models} models, {self.broken} of them broken\n"
             f"load     {self.server_seconds:8.2f} s    script {self.script_seconds:8.2f} s    "
             f"ratio {self.server_seconds / self.script_seconds:.2f} (at most {most_time:g})\n"
+            f"CPU      {self.server_cpu:8.2f} s    script {self.script_cpu:8.2f} s    "
+            f"ratio {self.server_cpu / self.script_cpu:.2f}\n"
             f"memory   {self.server_mib:8.2f} MiB  script {self.script_mib:8.2f} MiB  "
             f"more {self.server_mib - self.script_mib:+.2f} for each (at most {MOST_MIB:g})\n"
             f"index    {self.index_ms:8.1f} ms   (under {MOST_INDEX_MS:g})"
@@ -154,24 +167,59 @@ class Served:
             connection.close()
 
 
-def measure(number: int, broken: int) -> Result:
+@dataclass(frozen=True)
+class Script:
+    seconds: float
+    cpu: float
+    opened: int
+    mib: float
+
+
+def run_script(repository: Path) -> Script:
+    """Opens the sessions with as many threads as the server's have."""
+    instances = 2  # as the backend has it for models that do not say
+    threads = thread_budget(len(os.sched_getaffinity(0)), instances)
+    began = time.perf_counter()
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(repository), str(threads)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        process.communicate(timeout=START_SECONDS)
+    if process.returncode:
+        raise SystemExit("the script failed")
+    opened, before, after, cpu = line.split()
+    return Script(seconds, float(cpu), int(opened), (float(after) - float(before)) / max(1, int(opened)))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def serve_once(repository: Path, log: Path) -> tuple[float, float]:
+    """Seconds until it answers, and of CPU time until then."""
+    with Served(repository, log) as served:
+        return served.wait(), cpu_seconds(served.process.pid)
+
+
+def measure(number: int, broken: int, rounds: int) -> Result:
     with tempfile.TemporaryDirectory(prefix="halimede-many-") as folder:
         root = Path(folder)
         write_models(root / "models", number, broken)
-        (root / "none").mkdir()
-        command = [sys.executable, "-c", SCRIPT, str(root / "models")]
-        script = subprocess.run(
-            command, capture_output=True, text=True, timeout=START_SECONDS, check=True
-        ).stdout.split()
+        scripts, servers = [run_script(root / "models")], list[tuple[float, float]]()
+        for _ in range(rounds - 1):
+            servers.append(serve_once(root / "models", root / "rounds.log"))
+            scripts.append(run_script(root / "models"))
         problems: list[str] = []
-        opened, script_seconds = int(script[0]), float(script[1])
-        script_mib = (float(script[3]) - float(script[2])) / max(1, opened)
+        opened, script_mib = scripts[0].opened, scripts[0].mib
         write_models(root / "one", 1)
         with Served(root / "one", root / "one.log") as served:  # the runtime itself is not a model's
             served.wait()
             alone = memory_mib(served.process.pid)
         with Served(root / "models", root / "server.log") as served:
-            seconds = served.wait()
+            servers.append((served.wait(), cpu_seconds(served.process.pid)))
             memory = (memory_mib(served.process.pid) - alone) / max(1, opened - 1)
             times = []
             for _ in range(11):
@@ -185,7 +233,18 @@ def measure(number: int, broken: int) -> Result:
             status, answer = served.ask("POST", f"/v2/models/m{number - 1:04d}/infer", body)
             if status != 200:
                 problems.append(f"the last model answers {status}: {answer.decode()[:200]}")
-    return Result(number, broken, seconds, script_seconds, memory, script_mib, median(times), problems)
+    return Result(
+        number,
+        broken,
+        min(seconds for seconds, _ in servers),
+        min(script.seconds for script in scripts),
+        min(cpu for _, cpu in servers),
+        min(script.cpu for script in scripts),
+        memory,
+        script_mib,
+        median(times),
+        problems,
+    )
 
 
 def judge(result: Result, most_time: float) -> list[str]:
@@ -204,9 +263,10 @@ def main() -> int:
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--broken", type=int, default=0)
     parser.add_argument("--most-time", type=float, default=MOST_TIME, help="how many times that of the script")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    result = measure(options.models, options.broken)
+    result = measure(options.models, options.broken, options.rounds)
     print(result.show(options.most_time))
     problems = judge(result, options.most_time)
     for problem in problems:

@@ -4,7 +4,7 @@
     encrypt.py MODEL TARGET KEY_FILE
 
 KEY_FILE is made where there is none. The configuration and the names of files stay readable: the server must know who
-decrypts. TARGET/config.pbtxt names the key file as it is given here.
+decrypts. TARGET/config.pbtxt names the key file as it is given here. Needs `pip install 'halimede[decrypt]'`.
 """
 
 import base64

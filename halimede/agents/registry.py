@@ -8,9 +8,11 @@ On load threads; blocks.
 """
 
 import importlib.util
+import logging
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -18,6 +20,8 @@ from types import MappingProxyType, ModuleType
 from halimede.agents.api import RepositoryAgent
 from halimede.agents.checksum import ChecksumAgent
 from halimede.errors import Internal, NotFound
+
+log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "halimede.repository_agents"
 FILE = "agent.py"
@@ -31,7 +35,8 @@ def find_agent(name: str, directory: Path) -> type[RepositoryAgent]:
     if name not in ("", ".", "..") and Path(name).name == name and file.is_file():
         return _class_of(_module(name, file), file)
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        found = point.load()
+        with _explained(name, f"entry point '{point.value}'"):
+            found = point.load()
         if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
             raise Internal(f"entry point '{point.value}' of repo agent '{name}' is no RepositoryAgent")
         return found
@@ -57,12 +62,21 @@ def _module(name: str, file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[private] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise Internal(f"repo agent '{name}': {file}: {type(error).__name__}: {error}") from error
+        with _explained(name, str(file)):
+            spec.loader.exec_module(module)
     finally:
         del sys.modules[private]
     return module
+
+
+@contextmanager
+def _explained(name: str, where: str) -> Iterator[None]:
+    """What the code of an agent raises when it is imported is Internal, and in the log with its traceback."""
+    try:
+        yield
+    except BaseException as error:  # the operator's code: SystemExit too, which would end the server
+        log.error("repo agent '%s' cannot be imported", name, exc_info=error)
+        raise Internal(f"repo agent '{name}': {where}: {type(error).__name__}: {error}") from error
 
 
 def _class_of(module: ModuleType, file: Path) -> type[RepositoryAgent]:

@@ -16,6 +16,7 @@ Two choices, measured with onnxruntime 1.31 on two cores:
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,7 +36,7 @@ from halimede.backends.api import (
     Responses,
 )
 from halimede.backends.onnxruntime_checks import check, problems
-from halimede.backends.onnxruntime_extras import extras_of
+from halimede.backends.onnxruntime_extras import NONE, Extras, extras_in, extras_of
 from halimede.backends.onnxruntime_session import (
     SessionPlan,
     Settings,
@@ -51,6 +52,7 @@ from halimede.backends.onnxruntime_session import (
 from halimede.config.model_config import Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.platform.hosts import available_cores
 from halimede.tensors import BF16, BYTES, shape_text
 
 Array = npt.NDArray[Any]
@@ -58,6 +60,7 @@ Run = Callable[[list[str], Arrays, Any], Sequence[Array]]
 
 _BFLOAT16 = 16
 """TensorProto.BFLOAT16, the runtime's number for it."""
+_KEPT_PLANS = 100
 _KEPT_SESSIONS = 4
 """Sessions that may wait between `describe` and `open`: as many as models load at once."""
 
@@ -218,6 +221,15 @@ class OnnxModel:
         self._sessions.clear()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """A session that was opened to see what the model declares."""
+
+    plan: SessionPlan
+    session: Any
+    description: Description
+
+
 class OnnxRuntimeBackend:
     """Opens ONNX models. A session that `describe` had to build serves the `open` that follows, if nothing changed."""
 
@@ -228,7 +240,8 @@ class OnnxRuntimeBackend:
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
         self._settings = Settings("backend config of 'onnxruntime'", settings)
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Path, int, int], tuple[SessionPlan, Any]] = {}
+        self._kept: dict[tuple[Path, int, int], _Kept] = {}
+        self._plans: dict[tuple[int | None, int, frozenset[int]], SessionPlan] = {}
         if self._settings.switch("enable-global-threadpool", False):
             share_threads(self._settings)
 
@@ -244,12 +257,13 @@ class OnnxRuntimeBackend:
         parameters = {key: value.get("string_value", "") for key, value in config.get("parameters", {}).items()}
         level = config.get("optimization", {}).get("graph", {}).get("level")
         instances = self._count_instances(config.get("instance_group", []))
-        extras = extras_of(config_json)
-        plan = plan_session(_of_model(name, parameters), self._settings, level, instances, None, extras)
+        extras = extras_in(config)
+        plan = self._plan(_of_model(name, parameters), level, instances, None, extras)
         path = find_file(folder, filename, name)
+        stamp = _stamp(path)
         session = open_session(path, plan)
         description = describe_session(session, path, name)
-        self._keep(path, plan, session)
+        self._keep(stamp, _Kept(plan, session, description))
         return Description(tuple(t for t in description.inputs if not t.optional), description.outputs)
 
     def runs_code(self, config_json: str) -> bool:
@@ -276,21 +290,22 @@ class OnnxRuntimeBackend:
         extras = extras_of(config.json)
         parameters = _of_model(config.name, config.parameters)
 
-        def file_on(device: int | None) -> Path:
-            return find_file(folder, extras.filename_on(device, config.model_filename), config.name)
+        described: list[Description] = []
 
         def open_on(device: int | None, host_policy: str) -> tuple[Any, SessionPlan]:
-            path = file_on(device)
+            path = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
             level = config.graph_optimization_level
             instances = max(1, config.instances_beside(host_policy))
-            plan = plan_session(parameters, self._settings, level, instances, device, extras)
-            return self._take(path, plan) or open_session(path, plan), plan
+            plan = self._plan(parameters, level, instances, device, extras)
+            kept = self._take(path, plan)
+            session = open_session(path, plan) if kept is None else kept.session
+            if not described:
+                described.append(describe_session(session, path, config.name) if kept is None else kept.description)
+            return session, plan
 
-        first = _first_device(config.instance_groups)
-        path = file_on(first)
         model = OnnxModel(config, open_on)
-        session, _ = model.session(first, config.instance_groups[0].host_policy)
-        check(config, describe_session(session, path, config.name))
+        model.session(_first_device(config.instance_groups), config.instance_groups[0].host_policy)
+        check(config, described[0])
         datatypes = {spec.datatype for spec in (*config.model_inputs, *config.model_outputs)}
         if BF16 in datatypes and any(spec.datatype is BYTES for spec in config.model_inputs):
             raise Unsupported(f"unable to load model '{config.name}', TYPE_STRING inputs beside TYPE_BF16 do not work")
@@ -300,6 +315,20 @@ class OnnxRuntimeBackend:
         with self._lock:
             self._kept.clear()
 
+    def _plan(
+        self, model: Settings, level: int | None, instances: int, device: int | None, extras: Extras
+    ) -> SessionPlan:
+        """As `plan_session`; the plans of models that ask for nothing are kept."""
+        if model.values or device is not None or extras is not NONE:
+            return plan_session(model, self._settings, level, instances, device, extras)
+        key = (level, instances, available_cores())
+        known = self._plans.get(key)
+        if known is None:
+            known = plan_session(model, self._settings, level, instances, device, extras)
+            if len(self._plans) < _KEPT_PLANS:
+                self._plans[key] = known
+        return known
+
     def _count_instances(self, groups: Sequence[Mapping[str, Any]]) -> int:
         if not groups:
             return self.default_instance_count
@@ -308,16 +337,18 @@ class OnnxRuntimeBackend:
             for group in groups
         )
 
-    def _keep(self, path: Path, plan: SessionPlan, session: Any) -> None:
+    def _keep(self, stamp: tuple[Path, int, int], kept: _Kept) -> None:
         with self._lock:
-            self._kept[_stamp(path)] = (plan, session)
+            self._kept[stamp] = kept
             while len(self._kept) > _KEPT_SESSIONS:
                 del self._kept[next(iter(self._kept))]
 
-    def _take(self, path: Path, plan: SessionPlan) -> Any | None:
+    def _take(self, path: Path, plan: SessionPlan) -> _Kept | None:
+        if not self._kept:
+            return None
         with self._lock:
             kept = self._kept.pop(_stamp(path), None)
-        return kept[1] if kept is not None and kept[0] == plan else None
+        return kept if kept is not None and kept.plan == plan else None
 
 
 def _of_model(name: str, parameters: Mapping[str, str]) -> Settings:

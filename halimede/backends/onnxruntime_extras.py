@@ -68,8 +68,14 @@ NONE = Extras()
 
 def extras_of(config_json: str) -> Extras:
     """What the JSON of a configuration asks for."""
-    config = orjson.loads(config_json)
+    return extras_in(orjson.loads(config_json))
+
+
+def extras_in(config: Mapping[str, Any]) -> Extras:
+    """The same, of the values."""
     accelerators = config.get("optimization", {}).get("execution_accelerators", {})
+    if not (accelerators or config.get("model_operations") or config.get("cc_model_filenames")):  # as of most models
+        return NONE
     return Extras(
         gpu=_accelerators(accelerators.get("gpu_execution_accelerator", ())),
         cpu=_accelerators(accelerators.get("cpu_execution_accelerator", ())),

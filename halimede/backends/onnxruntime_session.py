@@ -4,8 +4,10 @@ Knows the runtime and its options (contract R75), and nothing of instances or ba
 """
 
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +17,7 @@ import onnxruntime as ort
 from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime_extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnxruntime_ranks import unknown_ranks
+from halimede.config.files import mode_of
 from halimede.config.model_config import DescribedTensor, Description
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.platform.hosts import available_cores
@@ -80,6 +83,7 @@ def spinning(version: str) -> Mapping[str, str]:
     return _SPINNING if numbers >= _BOUNDS_SPINNING else _NO_SPINNING
 
 
+_KEPT_OPTIONS = 16
 _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ALLOCATOR = "session.use_device_allocator_for_initializers"
 
@@ -176,7 +180,7 @@ def plan_session(
         run_entries=tuple((key, model.values[key]) for key in (_SHRINKAGE,) if key in model.values),
         cuda=() if device is None else _cuda_options(model, device),
         cores=cores,
-        providers=extras.providers(device, ort.get_available_providers()),
+        providers=extras.providers(device, _available_providers()),
         libraries=extras.libraries,
     )
 
@@ -195,6 +199,12 @@ def _cuda_options(model: Settings, device: int) -> tuple[tuple[str, str], ...]:
 
 
 def _session_options(plan: SessionPlan) -> Any:
+    """The same for sessions of the same plan: each takes what it needs of it when it is opened."""
+    # Whoever brings operators gets options of its own, which keep the libraries open.
+    return _made_options(plan) if plan.libraries else _shared_options(plan)
+
+
+def _made_options(plan: SessionPlan) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = 4  # what goes wrong comes back as an exception; a bad request must not fill the log
     options.use_per_session_threads = not plan.global_pool
@@ -212,6 +222,9 @@ def _session_options(plan: SessionPlan) -> Any:
     for library in plan.libraries:
         options.register_custom_ops_library(library)
     return options
+
+
+_shared_options = lru_cache(_KEPT_OPTIONS)(_made_options)
 
 
 def run_options(plan: SessionPlan) -> Any:
@@ -241,16 +254,23 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> Path:
     """The file to open: `filename` of the version directory, or `model.onnx` in it where it is a directory (a model
     with external data). Raises Unavailable where there is none."""
     path = folder.version / (filename or "model.onnx")
-    if path.is_dir():
+    mode = mode_of(str(path))
+    if stat.S_ISDIR(mode):
         path /= "model.onnx"
-    if not path.exists():
+        mode = mode_of(str(path))
+    if not mode:
         raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
     return path
 
 
+@cache
+def _available_providers() -> tuple[str, ...]:
+    return tuple(ort.get_available_providers())
+
+
 def has_cuda() -> bool:
     """Whether the installed runtime can use GPUs at all."""
-    return CUDA in ort.get_available_providers()
+    return CUDA in _available_providers()
 
 
 def open_session(path: Path, plan: SessionPlan) -> Any:

@@ -90,7 +90,7 @@ class Couriers:
         results: Sequence[bytes | Exception | None]
         try:
             results = store.carry(errands)
-        except Exception as error:
+        except Exception as error:  # of the library, or its answer's: the owner of each errand says what it means
             results = [error] * len(errands)
         try:
             self._loop.call_soon_threadsafe(self._back, errands, results)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from halimede.cache.api import CacheCounts, Found, Loop
 from halimede.cache.couriers import Couriers, Errand, Store
@@ -32,6 +32,7 @@ _NO_ADDRESS: Final = (
     "configuration - e.g. tritonserver --cache-config redis,host=redis --cache-config redis,port=6379 "
     "--model-repository=/models ..."
 )
+_TLS: Final = ("cert", "key", "cacert", "cacert_dir", "sni")
 _LIMIT_MS: Final = 1000
 """What 0, "for ever", stands for where a thread waits for the network."""
 
@@ -68,6 +69,14 @@ def redis_options(settings: Mapping[str, str]) -> RedisOptions:
     )
 
 
+def wants_tls(settings: Mapping[str, str]) -> bool:
+    """Whether `tls_enabled` says so or, where it says nothing, another setting of TLS is there. Raises Invalid."""
+    text = settings.get("tls_enabled")
+    if text not in (None, "true", "false"):
+        raise Invalid(f"Failed to initialize RedisCache: 'tls_enabled' must be true or false, got '{text}'")
+    return text == "true" or (text is None and any(name in settings for name in _TLS))
+
+
 def _number(settings: Mapping[str, str], name: str, default: int) -> int:
     text = settings.get(name, str(default))
     if not text.isdecimal():
@@ -87,8 +96,14 @@ def open_redis(settings: Mapping[str, str], loop: Loop) -> "RedisCache":
     from redis.backoff import NoBackoff
     from redis.retry import Retry
 
+    secured: dict[str, Any] = {}
+    if wants_tls(settings):
+        from halimede.cache.redis_tls import SecuredConnection, redis_tls
+
+        secured = {"connection_class": SecuredConnection, "tls": redis_tls(settings)}
+
     def connect() -> Store:
-        client = redis.Redis(
+        pool = redis.ConnectionPool(
             host=options.host,
             port=options.port,
             db=options.db,
@@ -97,8 +112,9 @@ def open_redis(settings: Mapping[str, str], loop: Loop) -> "RedisCache":
             socket_connect_timeout=options.connect_timeout / 1000,
             socket_timeout=options.socket_timeout / 1000,
             retry=Retry(NoBackoff(), 0),
+            **secured,
         )
-        return RedisStore(client)
+        return RedisStore(redis.Redis.from_pool(pool))
 
     where = f"{options.host}:{options.port}"
     return RedisCache(connect, loop, where, options.pool_size, options.wait_timeout * 1_000_000)

@@ -7,6 +7,7 @@ JSON; of the others a message says what its own words do not.
 import logging
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from json import dumps
 
 ROWS = "table"
@@ -22,10 +23,14 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r":
 _ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
 
 
+@lru_cache(4)
+def _stamp(seconds: int) -> str:
+    return time.strftime("%m%d %H:%M:%S", time.gmtime(seconds))
+
+
 def _default_prefix(record: logging.LogRecord, letter: str) -> str:
     seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)
-    stamp = time.strftime("%m%d %H:%M:%S", time.gmtime(seconds))
-    return f"{letter}{stamp}.{microseconds:06} {record.process} {record.filename}:{record.lineno}] "
+    return f"{letter}{_stamp(seconds)}.{microseconds:06} {record.process} {record.filename}:{record.lineno}] "
 
 
 def _iso_prefix(record: logging.LogRecord, letter: str) -> str:

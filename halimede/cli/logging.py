@@ -8,7 +8,10 @@ stuck, lines wait up to a limit; what comes beyond it is lost, and counted. The 
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -20,6 +23,10 @@ from halimede.options import LogOptions
 ROOT = "halimede"
 _FLUSH_SECONDS = 5.0
 
+PAUSE = 0.002
+"""Seconds between two writes, so that of many lines many are written at once: each wakes a thread, which takes turns
+with the loop. A single line is written at once."""
+MOST_AT_ONCE = 500
 MAX_WAITING = 10_000
 """Lines that wait to be written, at most: some megabytes."""
 
@@ -138,12 +145,27 @@ class Log(logging.Handler):
                 continue
             if line is None:
                 return
-            sink, text = line
-            # A console that went away or a full disk must not end the server, and there is nowhere left to say it.
-            with suppress(OSError, ValueError):
-                if text:
-                    sink.write(text)
-                    sink.flush()
+            lines = [line, *self._more()]
+            for sink, texts in groupby([each for each in lines if each is not None], key=itemgetter(0)):
+                # A console that went away or a full disk must not end the server, and there is nowhere left to say it.
+                with suppress(OSError, ValueError):
+                    if text := "".join([text for _, text in texts]):
+                        sink.write(text)
+                        sink.flush()
+            if lines[-1] is None:
+                return
+            time.sleep(PAUSE)
+
+    def _more(self) -> Iterator[tuple[Sink, str] | None]:
+        """What waits beside the line that was taken, up to the end."""
+        for _ in range(MOST_AT_ONCE):
+            try:
+                line = self._lines.get_nowait()
+            except Empty:
+                return
+            yield line
+            if line is None:
+                return
 
 
 def install(options: LogOptions, out: Sink, err: Sink) -> Log:

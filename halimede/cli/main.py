@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from halimede import __version__
+from halimede import FORM, __version__
 from halimede.errors import Error, Unsupported
 from halimede.options import (
     HelpRequested,
@@ -192,7 +192,7 @@ def _help() -> str:
 
 
 def _version() -> int:
-    print(f"halimede {__version__}")
+    print(f"halimede {__version__} ({FORM})")
     return 0
 
 

@@ -12,10 +12,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 
-from halimede import __version__
+from halimede import FORM, __version__
 from halimede.cli.hints import hints
 from halimede.cli.logging import Log, install, log_table
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
@@ -28,6 +28,7 @@ from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
+from halimede.platform.memory import share_memory
 from halimede.platform.offload import Offload
 from halimede.service.answers import EXTENSIONS
 from halimede.service.engine import Engine
@@ -43,6 +44,11 @@ SWITCH_INTERVAL = 0.0005
 """Seconds that a busy Python thread may keep the event loop waiting: a tenth of the default, at little cost."""
 
 
+LOADING_INTERVAL = 0.005
+"""Seconds, Python's own choice."""
+LOADING_THRESHOLD = 20_000
+"""New objects between two looks of the garbage collector while models are loaded: nearly all of them stay."""
+
 LAST_SECONDS = 2.0
 """What is left to libraries for what they do at the end of a process."""
 
@@ -55,6 +61,7 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
 
     In one process the front ends hold the engine itself. The process is to end after this, and does: within
     LAST_SECONDS, whatever still runs in it."""
+    share_memory()  # before the log has its thread
     try:
         logs = install(options.log, sys.stdout, sys.stderr)
     except Error as error:
@@ -127,6 +134,11 @@ class Server:
                 sys.stderr.write(f"error: creating server: {error.word} - {error}\n")  # whole: the log is there too
             return not options.exit_on_error
         gc.freeze()  # a thousand models are many objects: the collector need not look at the program's own with theirs
+        with _for_loads():
+            return await self._loaded(engine, ended)
+
+    async def _loaded(self, engine: Engine, ended: asyncio.Event) -> bool:
+        options = self._options
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
@@ -155,6 +167,7 @@ class Server:
     async def _open(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool:
         """Opens the ports, after the models are loaded (contract C61); whether all of them could be."""
         log_table(log, options_table(self._options, __version__, EXTENSIONS))
+        log.info("The modules that every request passes are %s", FORM)
         gc.collect()
         gc.freeze()  # what was loaded stays; the collector need not look at it again and again
         try:
@@ -253,6 +266,19 @@ class Server:
         return finished
 
 
+@contextmanager
+def _for_loads() -> Iterator[None]:
+    """While nobody is served, threads take longer turns, and the garbage collector looks less often."""
+    threshold, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.set_threshold(LOADING_THRESHOLD, *threshold[1:])
+    sys.setswitchinterval(LOADING_INTERVAL)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*threshold)
+        sys.setswitchinterval(interval)
+
+
 def _say_waiting(left: float, connections: int) -> None:
     """Contract H21."""
     log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
@@ -272,7 +298,8 @@ def _interpreter() -> str:
 
 def _agents(models: ModelTable) -> list[str]:
     """The repository agents of the models in service, by name."""
-    configs = [json.loads(version.config.json) for record in models for version in models.ready_versions(record.key)]
+    texts = [version.config.json for record in models for version in models.ready_versions(record.key)]
+    configs = [json.loads(text) for text in texts if "model_repository_agents" in text]
     asked = [config.get("model_repository_agents", {}).get("agents", []) for config in configs]
     return sorted({agent.get("name", "") for agents in asked for agent in agents})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from halimede.config import message as messages
+from halimede.config.files import read_whole
 from halimede.config.rendering import json_text
 
 _FIELD = b"model_repository_agents"
@@ -40,7 +41,7 @@ def agents_of(folder: Path, *, config_name: str = "", override: str | None = Non
     else:
         file = messages.file_of(folder, config_name)
         try:
-            if _FIELD not in file.read_bytes():  # almost every one: it need not be parsed twice
+            if _FIELD not in read_whole(file):  # almost every one: it need not be parsed twice
                 return _NONE
         except OSError:
             return _NONE  # whoever reads the configuration next says so

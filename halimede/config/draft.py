@@ -13,6 +13,7 @@ from halimede.config.checks import check_config, check_instance_groups, check_te
 from halimede.config.compiling import compile_config, version_policy_of
 from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
 from halimede.config.defaults import fill_defaults, fill_instance_groups
+from halimede.config.files import mode_of
 from halimede.config.identify import ENSEMBLE, complete_backend
 from halimede.config.model_config import Description, ModelConfig, VersionPolicy
 from halimede.config.rendering import json_text
@@ -33,7 +34,7 @@ def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft
     """
     try:
         file = messages.file_of(folder, config_name)
-        is_there = strict or file.exists()
+        is_there = strict or mode_of(str(file)) != 0
         message = messages.parse_file(file, folder.name) if is_there else messages.empty()
         return _draft(message, file, folder, strict)
     except OSError as error:

@@ -2,10 +2,13 @@
 R54, R70, R71). Looks at file names, opens nothing; any thread.
 """
 
-from collections.abc import Iterator
+import os
+import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.config.files import is_directory, mode_of
 from halimede.config.message import Message
 from halimede.errors import Invalid
 
@@ -70,16 +73,24 @@ def _in_folder(message: Message, folder: Path) -> Format | None:
     if message.platform or message.default_model_filename:
         # Something else is named already, so the files decide nothing; the backend still knows its platform.
         return _usual(message.backend)
-    versions = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    if versions:
-        there = {path.name for path in versions[0].iterdir()}
-        for candidate in _candidates(message):
-            if candidate.filename not in there:
-                continue
-            path = versions[0] / candidate.filename
-            if path.exists() and candidate.directory in (None, path.is_dir()):
-                return candidate
+    there = _in_first_version(folder)
+    for candidate in _candidates(message):
+        mode = mode_of(path) if (path := there.get(candidate.filename)) is not None else 0
+        if mode and candidate.directory in (None, stat.S_ISDIR(mode)):
+            return candidate
     return _usual(message.backend)
+
+
+def _in_first_version(folder: Path) -> Mapping[str, str]:
+    """The names in the first of the folders in a model's folder, with their paths."""
+    if not is_directory(str(folder)):
+        return {}
+    with os.scandir(folder) as entries:
+        version = min((entry.name for entry in entries if is_directory(entry.path)), default=None)
+    if version is None:
+        return {}
+    with os.scandir(f"{folder}/{version}") as entries:
+        return {entry.name: entry.path for entry in entries}
 
 
 def _usual(backend: str) -> Format | None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from halimede.config.files import read_whole
 from halimede.config.model_config import TensorSpec
 from halimede.errors import Internal, Unsupported
 
@@ -21,7 +22,7 @@ def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
             f"label file path '{path}' for output '{spec.name}' in model '{model}' is outside model directory"
         )
     try:
-        text = path.read_bytes().decode(errors="surrogateescape")
+        text = read_whole(path).decode(errors="surrogateescape")
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     return tuple(text.removesuffix("\n").split("\n")) if text else ()

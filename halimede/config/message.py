@@ -11,6 +11,7 @@ import orjson
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
+from halimede.config.files import read_whole
 from halimede.errors import Internal, Invalid
 
 Message = Any
@@ -47,7 +48,7 @@ def file_of(folder: Path, config_name: str) -> Path:
 def parse_file(file: Path, model: str) -> Message:
     """The message in a text file. Raises Internal where no file can be read, Invalid where it is no configuration."""
     try:
-        raw = file.read_bytes()
+        raw = read_whole(file)
     except OSError as error:
         raise Internal(f"failed to open text file for read {file}: {error.strerror}") from error
     try:

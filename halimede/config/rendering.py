@@ -7,7 +7,7 @@ Not protobuf's own printer: that one orders by "set" and "default" and writes ev
 import math
 import struct
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import rapidjson
@@ -35,18 +35,58 @@ def json_text(message: Message) -> str:
 
 
 def _object(message: Message) -> dict[str, Any]:
-    return {
-        name: shown(getattr(message, name))
-        for name, shown, has_presence in _fields_of(message.DESCRIPTOR)
-        if not has_presence or message.HasField(name)
-    }
+    form = _form_of(message.DESCRIPTOR)
+    given = message.ListFields()
+    values = dict(form.empty(tuple([field.name for field, _ in given if field.has_presence])))
+    for field, value in given:
+        values[field.name] = form.shown[field.name](value)
+    return values
+
+
+_KEPT_PARTS = 1000
+_LONGEST_PART = 300
+"""Bytes."""
+
+
+def _part(message: Message) -> dict[str, Any]:
+    """The same; of what is in many configurations, once. Nobody changes it."""
+    content = message.SerializePartialToString()
+    return _object(message) if len(content) > _LONGEST_PART else _known_part(message.__class__, content)
+
+
+@lru_cache(_KEPT_PARTS)
+def _known_part(kind: Any, content: bytes) -> dict[str, Any]:
+    return _object(kind.FromString(content))
+
+
+class _Form:
+    """How messages of one kind are printed."""
+
+    def __init__(self, descriptor: Any) -> None:
+        self._fields = sorted(descriptor.fields, key=_comes_last)
+        self.shown = {field.name: _shown(field) for field in self._fields}
+        self._empty: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def empty(self, there: tuple[str, ...]) -> dict[str, Any]:
+        """A message with nothing set but these of the fields that have presence, which have no value yet: its keys are
+        in the order of printing. To be copied."""
+        known = self._empty.get(there)
+        if known is None:
+            known = self._empty[there] = {
+                field.name: None if field.has_presence else self.shown[field.name](_default(field))
+                for field in self._fields
+                if not field.has_presence or field.name in there
+            }
+        return known
+
+
+def _default(field: Any) -> Any:
+    return () if field.is_repeated else field.default_value
 
 
 @cache
-def _fields_of(descriptor: Any) -> tuple[tuple[str, Callable[[Any], Any], bool], ...]:
-    """Name, what makes JSON of the value, and presence, in the order that they are printed in."""
-    ordered = sorted(descriptor.fields, key=_comes_last)
-    return tuple((field.name, _shown(field), field.has_presence) for field in ordered)
+def _form_of(descriptor: Any) -> _Form:
+    return _Form(descriptor)
 
 
 def _comes_last(field: Any) -> bool:
@@ -66,7 +106,7 @@ def _shown(field: Any) -> Callable[[Any], Any]:
 
 def _scalar(field: Any) -> Callable[[Any], Any]:
     if field.message_type:
-        return _object
+        return _part
     if field.enum_type:
         return partial(enum_name, field)
     if field.cpp_type in _WIDE and field.full_name in _AS_TEXT:

@@ -12,6 +12,7 @@ from halimede.config.checks import config_problems, tensor_problems
 from halimede.config.defaults import fill_defaults
 from halimede.config.draft import Draft
 from halimede.config.faults import read_text
+from halimede.config.files import read_whole
 from halimede.config.identify import complete_backend
 from halimede.config.model_config import ModelConfig
 from halimede.config.problems import Problem
@@ -70,7 +71,7 @@ def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Revi
     try:
         reviewed.is_there = file.exists()
         if reviewed.is_there or strict:
-            raw = file.read_bytes()
+            raw = read_whole(file)
             if len(raw) > LARGEST:
                 raise Invalid(f"{len(raw)} bytes are no configuration")
             read = read_text(raw.decode(), file, folder.name)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Any
+from typing import Any, ClassVar
 
 from halimede.errors import (
     AlreadyExists,
@@ -215,11 +215,11 @@ class InferStream:
     requests are under way, the call is told to deliver no more: the client's window closes.
     """
 
-    HELD = 1 << 20
+    HELD: ClassVar[int] = 1 << 20
     """Bytes of held responses from which on the call delivers no more messages. Those delivered before are begun."""
-    UNDER_WAY = 1 << 28
+    UNDER_WAY: ClassVar[int] = 1 << 28
     """The same for the bytes of requests under way."""
-    OVERHEAD = 1 << 12
+    OVERHEAD: ClassVar[int] = 1 << 12
     """Bytes that a request takes besides those of its message."""
 
     __slots__ = (

@@ -6,6 +6,7 @@ JSON is decoded and encoded on another thread (see `Offload`).
 
 import logging
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 
 from halimede.errors import DecoupledModel, Error, Internal, Unsupported
@@ -56,7 +57,7 @@ class Target:
     """What a path means: the handler, the methods it takes, and the names within the path."""
 
     handle: RouteHandler
-    methods: frozenset[bytes]
+    methods: Container[bytes]
     fields: bytes
     model: str = ""
     version: str = ""
@@ -254,7 +255,7 @@ class InferReply:
             answer = _DECOUPLED
         if isinstance(answer, Error):
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
-        elif wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
+        elif not self._form.only_binary and wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
             elsewhere(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
         else:

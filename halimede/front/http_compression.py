@@ -6,7 +6,7 @@ What is compressed and how is `wire.compression`'s. Event-loop thread only, but 
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http_handling import JSON, Answerable, Offload, elsewhere, status_of
+from halimede.front.http_handling import JSON, Answerable, Around, Offload, elsewhere, status_of
 from halimede.tensors import Buffer
 from halimede.wire.compression import (
     IDENTITY,
@@ -51,34 +51,24 @@ def answering(exchange: Answerable, accepts: bytes, offload: Offload) -> Answera
     return exchange if coding is None else _Compressing(exchange, coding, offload)
 
 
-class _Compressing:
+class _Compressing(Around[Answerable]):
     """Compresses the one answer of an exchange, unless it is an error."""
 
-    __slots__ = ("_coding", "_exchange", "_offload")
+    __slots__ = ("_coding", "_offload")
 
     def __init__(self, exchange: Answerable, coding: bytes, offload: Offload) -> None:
-        self._exchange = exchange
+        super().__init__(exchange)
         self._coding = coding
         self._offload = offload
 
-    @property
-    def gone(self) -> bool:
-        return self._exchange.gone
-
-    def fail(self) -> None:
-        self._exchange.fail()
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
-        if status != 200:
-            self._exchange.respond(status, fields, body)
-            return
+    def succeed(self, fields: bytes, body: Sequence[Buffer]) -> None:
         fields += b"Content-Encoding: %b\r\n" % self._coding
 
         def done(compressed: bytes | Error) -> None:
             if isinstance(compressed, Error):
                 self._exchange.respond(status_of(compressed), JSON, (encode_error(compressed),))
             else:
-                self._exchange.respond(status, fields, (compressed,))
+                self._exchange.respond(200, fields, (compressed,))
 
         if sum(map(len, body)) <= DEFLATED_BYTES:
             done(compress(body, self._coding))

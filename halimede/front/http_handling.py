@@ -4,9 +4,10 @@ Knows the engine's port and no path. Event-loop thread only, but for the work th
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from halimede.errors import (
     AlreadyExists,
@@ -97,6 +98,35 @@ class Streamable(Answerable, Protocol):
     def begin(self, status: int, fields: bytes) -> AnswerStream: ...
 
 
+Inner = TypeVar("Inner", bound=Answerable)
+
+
+class Around(ABC, Generic[Inner]):
+    """An exchange around another one: an answer that is no error goes through `succeed`."""
+
+    __slots__ = ("_exchange",)
+
+    def __init__(self, exchange: Inner) -> None:
+        self._exchange = exchange
+
+    @property
+    def gone(self) -> bool:
+        return self._exchange.gone
+
+    def fail(self) -> None:
+        self._exchange.fail()
+
+    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        if status == 200:
+            self.succeed(fields, body)
+        else:
+            self._exchange.respond(status, fields, body)
+
+    @abstractmethod
+    def succeed(self, fields: bytes, body: Sequence[Buffer]) -> None:
+        """Answers with status 200, at once or later."""
+
+
 class Exchange(Streamable, Protocol):
     """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
 
@@ -154,7 +184,7 @@ class Route:
     an answer that has no body of its own, and to errors of the row (contract H5, H15)."""
 
     pattern: str
-    methods: frozenset[bytes]
+    methods: Container[bytes]
     category: Category
     handle: RouteHandler
     fields: bytes = JSON

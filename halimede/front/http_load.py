@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from halimede.errors import Error
-from halimede.front.http_handling import AnswerStream, Streamable
+from halimede.front.http_handling import AnswerStream, Around, Streamable
 from halimede.service.port import EnginePort, MetricFamily, Metrics
 from halimede.tensors import Buffer
 from halimede.wire.load_report import FAMILY, load_report
@@ -15,31 +15,20 @@ from halimede.wire.load_report import FAMILY, load_report
 LOAD_FORMAT: Final = b"endpoint-load-metrics-format"
 
 
-class LoadTelling:
+class LoadTelling(Around[Streamable]):
     """An exchange whose answer, unless it is an error, says so, in the form that the client asked for."""
 
-    __slots__ = ("_exchange", "_form", "_model", "_port")
+    __slots__ = ("_form", "_model", "_port")
 
     def __init__(self, exchange: Streamable, form: bytes, port: EnginePort, model: str) -> None:
-        self._exchange = exchange
+        super().__init__(exchange)
         self._form = form
         self._port = port
         self._model = model
 
-    @property
-    def gone(self) -> bool:
-        return self._exchange.gone
-
-    def fail(self) -> None:
-        self._exchange.fail()
-
-    def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
-        if status != 200:
-            self._exchange.respond(status, fields, body)
-            return
-
+    def succeed(self, fields: bytes, body: Sequence[Buffer]) -> None:
         def told(families: list[MetricFamily] | Error) -> None:
-            self._exchange.respond(status, fields + self._line(families), body)
+            self._exchange.respond(200, fields + self._line(families), body)
 
         self._port.ask(Metrics(FAMILY), told)
 

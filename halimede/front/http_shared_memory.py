@@ -3,7 +3,7 @@
 Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import TypeVar
 
@@ -104,7 +104,7 @@ class HttpSharedMemory:
         return handle
 
 
-def _route(pattern: str, methods: frozenset[bytes], handle: RouteHandler) -> Route:
+def _route(pattern: str, methods: Container[bytes], handle: RouteHandler) -> Route:
     return Route(pattern, methods, Category.SHARED_MEMORY, handle)
 
 

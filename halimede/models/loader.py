@@ -27,6 +27,7 @@ from halimede.config import (
     read_override,
     versions_to_load,
 )
+from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
@@ -378,7 +379,7 @@ def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> li
 def version_folder(folder: Path, number: int) -> Path:
     """A version's directory; names such as `1abc` count as 1 where there is no `1` (contract R2)."""
     plain = folder / str(number)
-    if plain.is_dir():
+    if is_directory(str(plain)):
         return plain
     for name in version_names(folder):
         if name.startswith(str(number)) and not name[len(str(number))].isdigit():

@@ -4,7 +4,7 @@ Any thread; blocks on the file system.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
@@ -118,7 +118,8 @@ def _is_there(what: Callable[[], bool]) -> bool:
 
 def version_names(folder: Path) -> list[str]:
     """The names of the directories in a model's directory, which may be versions (contract R2)."""
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    with os.scandir(folder) as entries:
+        return sorted([entry.name for entry in entries if _is_there(entry.is_dir)])
 
 
 def fingerprint(folder: Path) -> Fingerprint:
@@ -140,28 +141,30 @@ class Look:
 
 def look(folder: Path) -> Look:
     """Raises OSError, also where something vanishes meanwhile."""
-    times = [folder.stat().st_ctime_ns]
-    entries = sorted(_entries(folder, "", frozenset(), times))
-    return Look(tuple(entries), max(times))
+    status = folder.stat()
+    times = [status.st_ctime_ns]
+    found: list[tuple[str, Stamp]] = []
+    _add_entries(found, str(folder), "", frozenset({(status.st_dev, status.st_ino)}), times)
+    found.sort()
+    return Look(tuple(found), max(times))
 
 
-def _entries(
-    folder: Path, prefix: str, above: frozenset[tuple[int, int]], times: list[int]
-) -> Iterator[tuple[str, Stamp]]:
-    """`above` are the directories on the way here: a link to one of them goes round in a circle. `times` takes when
-    each entry changed."""
-    here = folder.stat()
-    if (here.st_dev, here.st_ino) in above:
-        return
-    above |= {(here.st_dev, here.st_ino)}
+def _add_entries(
+    found: list[tuple[str, Stamp]], folder: str, prefix: str, above: frozenset[tuple[int, int]], times: list[int]
+) -> None:
+    """`above` are the directories on the way here, this one included: a link to one of them goes round in a circle.
+    `times` takes when each entry changed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
             if entry.name != _BYTECODE and _is_there(entry.is_dir):
-                yield name, _NO_STAMP
-                times.append(entry.stat().st_ctime_ns)
-                yield from _entries(folder / entry.name, f"{name}/", above, times)
+                status = entry.stat()
+                found.append((name, _NO_STAMP))
+                times.append(status.st_ctime_ns)
+                here = (status.st_dev, status.st_ino)
+                if here not in above:
+                    _add_entries(found, entry.path, f"{name}/", above | {here}, times)
             elif _is_there(entry.is_file):
                 status = entry.stat()
                 times.append(status.st_ctime_ns)
-                yield name, (status.st_mtime_ns, status.st_size)
+                found.append((name, (status.st_mtime_ns, status.st_size)))

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 
 from halimede.config import ModelConfig
+from halimede.config.files import read_whole
 from halimede.config.states import StateSpec
 from halimede.errors import Error, Internal, Invalid
 from halimede.scheduling.sequence_state import ModelStates, State
@@ -47,7 +48,7 @@ def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) ->
         raise Invalid(f"'data_file' must stay within the folder '{FOLDER}' for {model}, got '{file}'")
     path = folder / FOLDER / name
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     if len(data) < size:

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from halimede.backends.api import ModelFolder
 from halimede.config import ModelConfig
+from halimede.config.files import is_file, read_whole
 from halimede.errors import Invalid, NotFound
 from halimede.scheduling.strategy import BatchStrategy
 
@@ -36,8 +37,8 @@ def strategy_file(config: ModelConfig, folder: ModelFolder) -> Path | None:
     """None for a model that has none. Raises NotFound, Invalid for one that is not where the configuration says."""
     named = config.parameters.get(PARAMETER)
     if named is None:
-        places = (folder.version / FILENAME, folder.model / FILENAME)
-        return next((place for place in places if place.is_file()), None)
+        places = (folder.version, folder.model)
+        return next((place / FILENAME for place in places if is_file(f"{place}/{FILENAME}")), None)
     file = (folder.model / named).resolve()
     if not file.is_relative_to(folder.model.resolve()):
         raise Invalid("Batching library path escapes model repository.")
@@ -66,7 +67,7 @@ def _imported(file: Path) -> ModuleType:
     module.__file__ = str(file)
     sys.modules[module.__name__] = module  # where a dataclass looks for its module
     try:
-        exec(compile(file.read_bytes(), file, "exec"), vars(module))
+        exec(compile(read_whole(file), file, "exec"), vars(module))
     finally:
         sys.modules.pop(module.__name__, None)
     return module

@@ -17,6 +17,7 @@ from threading import Event
 
 from halimede.backends.api import Instance, InstancePlace, Placement, Rewarmed
 from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
+from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
 from halimede.models.ragged import ragged_of
@@ -180,7 +181,7 @@ def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warmi
 def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Error]:
     """The errors among what it has said since; who had the last answer is not `missing` any more."""
     if decoupled:
-        outcomes = [execution.outcomes.popleft() for _ in range(len(execution.outcomes))]
+        outcomes = execution.take()
     elif execution.done:
         outcomes = execution.single_answers()
     else:
@@ -291,7 +292,7 @@ def _of_file(each: WarmupInput, size: int, config: ModelConfig, folder: Path, re
         raise Invalid(f"'input_data_file' must stay within the folder '{FOLDER}' for {config.name}, got '{each.file}'")
     path = folder / FOLDER / name
     try:
-        data = path.read_bytes()
+        data = read_whole(path)
     except OSError as error:
         raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
     if each.datatype is BYTES:

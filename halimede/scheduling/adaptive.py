@@ -4,7 +4,9 @@ Pure, told the time; loop thread. What is learned, and why so, stands in docs/de
 """
 
 from collections.abc import Iterable, Sequence
+from math import log, sqrt
 
+from halimede.errors import Error
 from halimede.requests import Moment
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
@@ -19,28 +21,37 @@ WEIGHT = 0.1
 """Of the last try, in what is known of waiting at a number of rows."""
 LEAST_SAVING = 0.1
 """Another request is waited for where it saves so much of what the batch takes."""
-SCARCE = 0.8
-"""Instances are, where they are busy for more of the time than that."""
-CROWDED = 1.25
-"""They would be, where requests that ran each on its own would keep so many times as many of them busy."""
 UNLIKELY = 0.2
-"""Nobody is waited for, though it costs nothing but time, where fewer of the tries brought another request."""
+"""Where requests come at random nobody is waited for who came in fewer of the tries."""
 TRY_EVERY = 128
 """Where waiting does not pay, one in so many finds out whether that is still so."""
-GAPS = 3.0
-"""One that comes is waited for as long as so many usual gaps, but at least for a share of what may be spent on that:"""
-LEAST_OF_SAVING, LEAST_OF_TARGET = 0.1, 0.25
-DEVIATIONS = 4.0
-"""By so many mean deviations a batch may take longer than expected."""
-STEP, LATE, MOST_MARGIN = 0.1, 0.004, 0.9
-"""Of the target: what is kept back after each batch that was late because it was made to wait, and the most of it. It
-fades so slowly that in the end so few batches are late."""
-EPISODE, BLOCK, SETTLES = 16, 3, 2
-"""Batches of which it is told how many were served in what time, how many such figures make one side of a comparison,
-and batches after a change that do not count."""
-RESTS = 32, 512
-"""Episodes until the other way is tried: at first and where not to wait has won, and at most; each trial that is lost
-makes it four times as many."""
+GAPS, LEAST_OF_SAVING = 3.0, 0.1
+"""A client that comes is waited for as long as so many usual gaps, but at least for such a share of what it saves."""
+LATE, STEP, FIRST_MARGIN, MOST_MARGIN = 0.007, 0.02, 0.2, 0.5
+"""So many of the requests may be late; each that is keeps so much of the target back, and as many as may come for one
+late take that away again; what is kept back at first; and the most, as who hardly waits is busy, and late for that."""
+LOOKS, BLOCKS = 64, 8
+"""Arrivals after which it is looked whether they come at random, and looks that the result is averaged over."""
+FEWER, ALIKE = -0.13, -0.06
+"""Deviations from what is here at any time: who finds so many fewer waits for answers; who finds as many does not."""
+LEAST_VARIANCE = 1e-4
+"""Of how many are here, so that it can be divided by."""
+BRISK, SOME, GATHER = WAYS = range(3)
+"""Ways of waiting for clients: not at all; until the oldest request has waited for a share of what a batch less saves;
+until an instance has waited for that."""
+SHARE = 0.5
+"""Of what a batch less saves."""
+EPISODE, ROWS, SETTLES = 16, 64, 4
+"""Batches and rows of which it is told how many are served in what time; batches after a change that do not count."""
+OUTLIER = 6
+"""So many usual times between the ends of two batches are the most that counts: a hiccup is nobody's fault."""
+ROUNDS, SURE, CHANCE = 10, 2.0, 0.01
+"""Episodes of each way that a trial takes at most; standard errors behind the best with which one is out; the variance
+that is thought of before there are figures."""
+RESTS = 16, 256
+"""Episodes until the ways are tried again: at first, and at most, as each trial that changes nothing doubles it."""
+ELSE = 0.3
+"""So much more or less served than before makes another load of it, and they are tried at once."""
 
 
 class Cost:
@@ -50,17 +61,13 @@ class Cost:
     are worth a try.
     """
 
-    __slots__ = ("_covariance", "_ns", "_rows", "_runs", "_variance", "deviation")
+    __slots__ = ("_covariance", "_ns", "_rows", "_runs", "_variance")
 
     def __init__(self) -> None:
         self._runs = 0
         self._rows = self._ns = self._variance = self._covariance = 0.0
-        self.deviation = 0.0
 
     def ran(self, rows: int, ns: int) -> None:
-        if self._runs:
-            miss = abs(ns - self.expected(rows))
-            self.deviation += (miss - self.deviation) / min(self._runs, MEMORY)
         self._runs += 1
         share = 1 / min(self._runs, MEMORY)
         ahead_rows, ahead_ns = rows - self._rows, ns - self._ns
@@ -104,54 +111,122 @@ class _Odds:
         self.likely -= WEIGHT * self.likely
 
 
-class Trials:
-    """Whether to wait at all where instances would be scarce without: what serves more. Clients that wait for their
-    answers send while the batches of others run, and who keeps an instance free until they are all there may serve
-    fewer."""
+class Census:
+    """Whether requests come because others were answered.
+
+    Those that come at random find as many others here as there are at any time; clients that wait for their answers
+    send when there are fewer.
+    """
 
     def __init__(self) -> None:
-        self.brisk = False
-        """Nobody is waited for."""
-        self._on_trial = False
-        self._rates: list[float] = []
-        self._usual: list[float] = []
-        self._left = self._rest = RESTS[0]
-        self._batches = self._rows = self._began = 0
+        self.answering = True
+        self._lean = 0.0
+        """How many fewer they find, in standard deviations of what is here."""
+        self._blocks = self._come = self._found = 0
+        self._time = self._area = self._squares = 0
+        """Nanoseconds, and over them the number that was here and its square."""
+        self._at = 0
+
+    def passed(self, present: int, now: int) -> None:
+        """So many requests were here until now. What is told late is left out."""
+        if now <= self._at:
+            return
+        since, self._at = now - (self._at or now), now
+        self._time += since
+        present_since = present * since
+        self._area += present_since
+        self._squares += present * present_since
+
+    def came(self, present: int, now: int) -> None:
+        """Another one came, and found so many."""
+        self.passed(present, now)
+        self._found += present
+        self._come += 1
+        if self._come >= LOOKS and self._time:
+            self._look()
+
+    def _look(self) -> None:
+        mean = self._area / self._time
+        variance = self._squares / self._time - mean * mean
+        lean = (self._found / self._come - mean) / sqrt(max(variance, LEAST_VARIANCE))
+        self._blocks = min(self._blocks + 1, BLOCKS)
+        self._lean += (min(max(lean, -1.0), 1.0) - self._lean) / self._blocks
+        self.answering = self._lean < (ALIKE if self.answering else FEWER)
+        self._come = self._found = self._time = self._area = self._squares = 0
+
+
+class Trials:
+    """Which way of waiting serves most. Each in turn has an episode, and again, until all but one are surely behind."""
+
+    def __init__(self) -> None:
+        self.way = SOME
+        self._rates: dict[int, list[float]] = {}
+        """Of those that are on trial, logarithms of what was served a nanosecond, an episode each; empty between."""
+        self._settled = -1
+        self._left, self._rest = 1, RESTS[0]
+        self._lately = self._usually = 0.0
+        """Rates between trials."""
+        self._batches = self._rows = 0
+        self._ended_at = 0
+        self._usual = self._time = 0.0
+        """Nanoseconds between the ends of two batches, and of the episode so far."""
 
     def ran(self, rows: int, now: int) -> None:
+        since = min(now - self._ended_at, OUTLIER * self._usual or _FAR) if self._ended_at else 0
+        self._ended_at = now
+        self._usual += (since - self._usual) / (MEMORY if self._usual else 1)
         self._batches += 1
         if self._batches <= SETTLES:
-            self._rows, self._began = 0, now
+            self._rows = 0
+            self._time = 0.0
             return
+        self._time += since
         self._rows += rows
-        if self._batches < SETTLES + EPISODE:
+        if self._batches < SETTLES + EPISODE or self._rows < ROWS:
             return
-        self._rates = [*self._rates, self._rows / max(now - self._began, 1)][-BLOCK:]
-        self._batches, self._rows, self._began = SETTLES, 0, now
-        self._left -= 1
-        if len(self._rates) < BLOCK or self._left > 0:
-            return
-        if self._on_trial:
-            self._decide()
+        rate = self._rows / max(self._time, 1.0)
+        self._batches, self._rows, self._time = SETTLES, 0, 0.0
+        if self._rates:
+            self._rates[self.way].append(log(rate))
+            self._go_on()
         else:
-            self._usual, self._on_trial = self._rates, True
-            self._change()
+            self._rested(rate)
 
-    def _decide(self) -> None:
-        brisk, patient = (self._rates, self._usual) if self.brisk else (self._usual, self._rates)
-        # The worst of these against the best of those: what comes at random, and is served anyhow, is waited for.
-        won = (min(brisk) > max(patient)) is self.brisk
-        self._on_trial = False
-        if not won:
-            self._rest = min(4 * self._rest, RESTS[1])
-            self._change()
-        elif self.brisk:
-            self._rest = RESTS[0]
-        self._left = self._rest
+    def _rested(self, rate: float) -> None:
+        if not self._usually:
+            self._lately = self._usually = rate
+        self._lately += (rate - self._lately) / 4
+        self._usually += (rate - self._usually) / 32
+        self._left -= 1
+        if abs(self._lately - self._usually) > ELSE * self._usually:
+            self._left, self._settled = 0, -1
+        if self._left <= 0:
+            self._rates = {way: [] for way in WAYS}
+            self._go_on()
 
-    def _change(self) -> None:
-        self.brisk = not self.brisk
-        self._rates, self._batches = [], 0
+    def _go_on(self) -> None:
+        """To the way whose turn it is, or from a trial that is over to the best."""
+        rates = self._rates
+        way = min(rates, key=lambda each: len(rates[each]))
+        number = len(rates[way])
+        if number and number == max(map(len, rates.values())):
+            best = max(rates, key=lambda each: sum(rates[each]))
+            self._rates = rates = {each: found for each, found in rates.items() if not _behind(found, rates[best])}
+            way = next(iter(rates))
+            if len(rates) == 1 or number == ROUNDS:
+                way = best
+                self._rest = min(2 * self._rest, RESTS[1]) if best == self._settled else RESTS[0]
+                self._settled, self._left, self._usually, self._rates = best, self._rest, 0.0, {}
+        if way != self.way:
+            self.way, self._batches = way, 0
+
+
+def _behind(found: Sequence[float], best: Sequence[float]) -> bool:
+    """Whether these are surely less."""
+    number = len(found)
+    ahead = [other - one for one, other in zip(found, best, strict=True)]
+    mean = sum(ahead) / number
+    return mean > SURE * sqrt(CHANCE + sum((each - mean) ** 2 for each in ahead)) / number
 
 
 class Pace:
@@ -159,26 +234,23 @@ class Pace:
 
     def __init__(self, target_ns: int) -> None:
         self._target = target_ns
+        self._census = Census()
         self._cost = Cost()
         self._odds: dict[int, _Odds] = {}
         self._trials = Trials()
-        self._running: dict[int, tuple[int, int, int, int]] = {}
-        self._margin = STEP
-        self._instances = 1
-        self._busy = 0.0
-        """How busy the instances are: between 0 and 1."""
-        self._served = self._elapsed = 0.0
-        """Rows and nanoseconds of late."""
-        self._ended_at = 0
+        self._running: dict[int, tuple[int, int, Sequence[int], bool]] = {}
+        self._requests = 0
+        """In batches that run."""
+        self._margin = FIRST_MARGIN
         self._rows = 0
         """While somebody is waited for: the rows that are there, else 0."""
         self._since = self._until = 0
         self._held_at = 0
         """Since when a batch that could have been started waits, 0 for none."""
 
-    def resize(self, instances: int) -> None:
-        """So many are there."""
-        self._instances = max(instances, 1)
+    def came(self, waiting: int, now: int) -> None:
+        """A request comes; so many wait."""
+        self._census.came(waiting + self._requests, now)
 
     def start_at(self, rows: int, oldest: int, now: int) -> int:
         """When to start this batch, an instance being free: now or earlier for at once. Asked again whenever a request
@@ -194,34 +266,29 @@ class Pace:
             self._held_at = now
         return self._until
 
-    def started(self, instance: int, rows: int, oldest: int, now: int) -> None:
+    def started(self, instance: int, rows: int, arrivals: Sequence[int], now: int) -> None:
+        """`arrivals` are the times at which its requests came."""
         if self._rows and rows > self._rows:
             self._grew(now)
-        self._rows = 0
-        held_ns = now - self._held_at if self._held_at else 0
-        self._running[instance] = (now, rows, oldest, held_ns)
-        self._held_at = 0
+        self._rows = self._held_at = 0
+        self._requests += len(arrivals)
+        self._running[instance] = (now, rows, arrivals, self._census.answering)
 
-    def ended(self, instance: int, now: int) -> None:
+    def ended(self, instance: int, waiting: int, now: int) -> None:
+        """A batch ended; so many requests wait."""
+        self._census.passed(waiting + self._requests, now)
         batch = self._running.pop(instance, None)
-        since, self._ended_at = now - self._ended_at, now
         if batch is None:
             return
-        began, rows, oldest, held_ns = batch
+        began, rows, arrivals, answering = batch
+        self._requests -= len(arrivals)
         self._cost.ran(rows, now - began)
-        self._served += rows - self._served / MEMORY
-        self._elapsed += since - self._elapsed / MEMORY
-        self._busy += (min((now - began) / max(since * self._instances, 1), 1.0) - self._busy) / MEMORY
-        if self._crowded:
+        if answering:
             self._trials.ran(rows, now)
-        if now - oldest - held_ns <= self._target < now - oldest:
-            self._margin = min(self._margin + STEP, MOST_MARGIN)
-        elif held_ns:
-            self._margin = max(self._margin - STEP * LATE, 0.0)
-
-    @property
-    def _crowded(self) -> bool:
-        return self._served * self._cost.expected(1) > CROWDED * self._elapsed * self._instances
+        else:
+            late = sum(now - arrival > self._target for arrival in arrivals)
+            margin = self._margin + STEP * (late - LATE * len(arrivals))
+            self._margin = min(max(margin, 0.0), MOST_MARGIN)
 
     def _grew(self, now: int) -> None:
         """Somebody came while others were waiting for that."""
@@ -229,30 +296,30 @@ class Pace:
             self._odds_of(self._rows).came(now - self._since)
 
     def _patience(self, rows: int, oldest: int, now: int) -> int:
-        """Until when it pays to wait for the next request. Where instances are scarce a wait costs work, and may cost
-        less than it saves; else it costs nothing but time."""
+        """Until when to wait for the next request."""
         saving = self._cost.fixed
         if saving <= LEAST_SAVING * self._cost.expected(rows):
             return now
         odds = self._odds_of(rows)
-        if self._trials.brisk and self._crowded:
-            return now
-        if self._busy > SCARCE:
+        if self._census.answering:
+            way = self._trials.way
+            if way == BRISK:
+                return now
             wait = min(max(GAPS * odds.gap, LEAST_OF_SAVING * saving), saving)
             pays = odds.likely * (saving - odds.gap) > (1 - odds.likely) * wait
+            latest = (oldest if way == SOME else self._held_at or now) + int(SHARE * saving)
+            until = min(latest, now + int(wait))
         else:
-            wait = max(GAPS * odds.gap, LEAST_OF_TARGET * self._target)
-            pays = odds.likely >= UNLIKELY
+            until, pays = self._latest(rows, oldest), odds.likely >= UNLIKELY
         if not pays:
             odds.passed += 1
             if odds.passed % TRY_EVERY:
                 return now
-        return min(self._deadline(rows, oldest), now + int(wait))
+        return until
 
-    def _deadline(self, rows: int, oldest: int) -> int:
+    def _latest(self, rows: int, oldest: int) -> int:
         """The latest start with which the oldest request is answered in time, as far as one can tell."""
-        takes = self._cost.expected(rows + 1) + DEVIATIONS * self._cost.deviation
-        return oldest + int(self._target * (1 - self._margin) - takes)
+        return oldest + int(self._target * (1 - self._margin) - self._cost.expected(rows + 1))
 
     def _odds_of(self, rows: int) -> _Odds:
         odds = self._odds.get(rows)
@@ -277,15 +344,15 @@ class PacedForming(Forming):
 
 
 class AdaptivePolicy:
-    """A policy whose forming asks `pace`: tells it what was started and how it ended."""
+    """A policy whose forming asks `pace`; tells it what came, what was started and how it ended."""
 
     def __init__(self, policy: Policy, pace: Pace) -> None:
         self._policy = policy
         self._pace = pace
-        self.admit = policy.admit
         self.cancel = policy.cancel
         self.released = policy.released
         self.expire = policy.expire
+        self.resize = policy.resize
 
     @property
     def waiting(self) -> int:
@@ -295,18 +362,17 @@ class AdaptivePolicy:
     def expires_at(self) -> int:
         return self._policy.expires_at
 
+    def admit(self, inference: Inference, now: int) -> Error | None:
+        self._pace.came(self._policy.waiting, now)
+        return self._policy.admit(inference, now)
+
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         step = self._policy.next(free, now)
         if isinstance(step, Batch):
             rows = sum(inference.rows for inference in step.rows)
-            oldest = min(inference.times[_QUEUE_START] for inference in step.rows)
-            self._pace.started(step.instance, rows, oldest, now)
+            self._pace.started(step.instance, rows, [inference.times[_QUEUE_START] for inference in step.rows], now)
         return step
 
-    def resize(self, instances: int, now: int) -> None:
-        self._pace.resize(instances)
-        self._policy.resize(instances, now)
-
     def freed(self, instance: int, now: int) -> None:
-        self._pace.ended(instance, now)
+        self._pace.ended(instance, self._policy.waiting, now)
         self._policy.freed(instance, now)

@@ -78,7 +78,7 @@ class DynamicPolicy(FifoQueue):
         self.direct = not delay_ns and not start_at
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
-        waiting = len(self._queue) - self._gone
+        waiting = self.waiting
         if not waiting or waiting < self._start_at:
             return None
         self._start_at = 0

@@ -152,13 +152,6 @@ class EnsembleRunner:
             line.extend(kept)
         return forgotten
 
-    def executed(self, inference: Inference, began: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """The durations of an ensemble are the sums of its steps' (contract S91)."""
-        input_end = began + input_ns
-        output_start = input_end + infer_ns
-        inference.times[_COMPUTE_START:] = (began, input_end, output_start, output_start + output_ns)
-        self._observer.executed(inference.batch_size or 1, input_ns, infer_ns, output_ns)
-
     def broke(self, error: Exception) -> Error:
         log.exception("running ensemble '%s' broke", self.facts.name, exc_info=error)
         return Internal(f"{type(error).__name__}: {error}")
@@ -173,7 +166,10 @@ class EnsembleRunner:
         try:
             now = monotonic_ns()
             if not isinstance(answer, Error):
-                self._observer.succeeded(inference, now)
+                if inference.times[_COMPUTE_START]:
+                    self._observer.served(inference, inference.batch_size or 1, now)
+                else:  # a cache had the answer
+                    self._observer.succeeded(inference, now)
             else:
                 for _ in range(2 if reason is Reason.OTHER else 1):
                     self._observer.failed(inference, now, reason)

@@ -5,12 +5,12 @@ step that waits for nothing starts in the same turn of the loop. Which steps can
 """
 
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Protocol
 
 from halimede.errors import Cancelled, Error, Invalid
-from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Parameters, Resume
+from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Parameters, Resume
 from halimede.scheduling.assembly import place
 from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import SETTLED, Inference
@@ -18,6 +18,7 @@ from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleFacts, 
 from halimede.scheduling.step_graph import Course, Frame, Marks
 from halimede.tensors import Destination, MemoryKind, Tensor
 
+_COMPUTE_START = int(Moment.COMPUTE_START)
 MOST_AHEAD = 32
 """Responses of decoupled steps whose steps behind them are not over: a step that is so far ahead is held up."""
 
@@ -44,12 +45,10 @@ class Owner(Protocol):
         """Nothing of it waits any more; how many requests did."""
         ...
 
-    def executed(self, inference: Inference, began: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        """All steps have run, which took so many nanoseconds for inputs, inference and outputs."""
-        ...
-
     def broke(self, error: Exception) -> Error: ...
-    def end(self, inference: Inference, answer: Answer, reason: Reason) -> None: ...
+    def end(self, inference: Inference, answer: Answer, reason: Reason) -> None:
+        """The answer; where it is none that failed, the time stamps of the inference are complete."""
+        ...
 
 
 class StepCall:
@@ -100,6 +99,7 @@ class Run:
         self._binding = binding
         self._course: Course = facts.graph.course(inference.outputs)
         self._limited = facts.most_in_flight > 0
+        self._id = request.id
         self._common = _common(request)
         self._trace = request.trace
         self._began = now
@@ -260,24 +260,25 @@ class Run:
         frame.busy += 1
         bound, course, values = self._binding.steps[step], self._course, frame.values
         request = InferRequest(bound.model, bound.version)
+        request.id = self._id
         request.outputs = course.asked[step]
         if self._common is not None:
-            request.__dict__.update(self._common)
+            for field, value in self._common:
+                setattr(request, field, value)
         inputs = request.inputs
-        form: list[Hashable] = [course, step]
+        form = course.forms[step]
         for name, number, fitting in bound.inputs:
             tensor = values[number]
             if tensor is None:
-                form.append(None)
+                form += (None,)
                 continue
             if fitting is not None:
                 tensor = Tensor(name, tensor.datatype, fitting.shape(tensor.shape), tensor.memory)
             elif tensor.name != name:
                 tensor = Tensor(name, tensor.datatype, tensor.shape, tensor.memory)
             inputs[name] = tensor
-            form.append(tensor.datatype)
-            form.append(tensor.shape)
-        request.form = tuple(form)
+            form += (tensor.datatype, tensor.shape)
+        request.form = form
         marks = None if frame.marks is None else frame.marks_of(bound.inputs)
         if marks is not None:
             request.correlation_id, request.sequence_start, request.sequence_end = marks
@@ -328,7 +329,8 @@ class Run:
     def _complete(self, frame: Frame) -> None:
         """The response of this frame."""
         facts, inference = self._owner.facts, self._inference
-        outputs, marks = [], self._marks()
+        outputs = []
+        marks = _NO_MARKS if self._common is None else self._marks()
         for name, number in self._course.results:
             tensor = frame.values[number]
             if tensor is None:
@@ -405,8 +407,10 @@ class Run:
             answer = self._failure
         elif answer is None and not decoupled:
             answer = Invalid(owner.prefix + inference.request.log_prefix + _DEADLOCK)
-        if not isinstance(answer, Error):
-            owner.executed(inference, self._began, self._input_ns, self._infer_ns, self._output_ns)
+        if not isinstance(answer, Error):  # its durations are the sums of its steps' (contract S91)
+            input_end = self._began + self._input_ns
+            output_start = input_end + self._infer_ns
+            inference.times[_COMPUTE_START:] = (self._began, input_end, output_start, output_start + self._output_ns)
         self._held = None
         if self._resumes:
             self._resume()
@@ -420,22 +424,28 @@ class Run:
 
 
 _DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
+_NO_MARKS: Marks = (0, False, False)
 _MARKS = ("sequence_id", "sequence_start", "sequence_end")
-_FORWARDED = frozenset(
-    {"id", "priority", "timeout_us", "parameters", "correlation_id", "sequence_start", "sequence_end", "inner"}
-)
+_FORWARDED = ("priority", "timeout_us", "parameters", "correlation_id", "sequence_start", "sequence_end", "inner")
 
 
 def _parameters(marks: Marks) -> Parameters:
-    correlation_id, start, end = marks
-    if correlation_id == 0 and not start and not end:
+    if marks == _NO_MARKS:
         return NO_SEQUENCE
+    correlation_id, start, end = marks
     return {"sequence_id": correlation_id, "sequence_start": start, "sequence_end": end}
 
 
-def _common(request: InferRequest) -> dict[str, object] | None:
-    """What of a request goes to every step (contract S84, S74), as far as it is set; None where nothing is."""
-    fields = request.__dict__
-    if _FORWARDED.isdisjoint(fields):
+def _common(request: InferRequest) -> list[tuple[str, object]] | None:
+    """What of a request goes to every step besides its id (contract S84, S74); None where nothing of it is set."""
+    if (
+        request.parameters is None
+        and not request.priority
+        and not request.timeout_us
+        and request.correlation_id == 0
+        and not request.sequence_start
+        and not request.sequence_end
+        and not request.inner
+    ):
         return None
-    return {name: fields[name] for name in _FORWARDED if name in fields}
+    return [(name, getattr(request, name)) for name in _FORWARDED]

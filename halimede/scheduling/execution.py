@@ -4,7 +4,6 @@ Written to by the thread that runs the batch, and by any thread of the backend l
 event loop. The two meet in a queue of outcomes, whose two ends may be used from different threads.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import monotonic_ns
@@ -71,7 +70,7 @@ class Execution:
         self.requests = requests
         self.instance = instance
         self.rows = rows
-        self.outcomes: deque[Outcome] = deque()
+        self.outcomes: list[Outcome] = []
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify
@@ -103,7 +102,9 @@ class Execution:
             outputs = answer
         if not final:
             self._wait_for_room(i, outputs)
-        self._add(Outcome(i, outputs, final, parameters))
+        self.outcomes.append(Outcome(i, outputs, final, parameters))
+        if self._decoupled or self.later:
+            self._tell(i)
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
         if not final:
@@ -178,7 +179,12 @@ class Execution:
 
     def _add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
-        if (self._decoupled or (self.later and outcome.i in self.later)) and self._notify is not None:
+        if self._decoupled or self.later:
+            self._tell(outcome.i)
+
+    def _tell(self, i: int) -> None:
+        """There is an outcome of this request that shall not wait until the batch is over."""
+        if (self._decoupled or i in self.later) and self._notify is not None:
             self._notify(self)
 
     # What the runner does with it.
@@ -209,10 +215,17 @@ class Execution:
         self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
 
+    def take(self) -> list[Outcome]:
+        """What was said since, taken out; others may go on meanwhile."""
+        outcomes = self.outcomes
+        said = outcomes[:]
+        del outcomes[: len(said)]
+        return said
+
     def single_answers(self) -> list[Outcome]:
         """One answer for each request, when the batch is over; for those that answer later, the first that they gave
         since. Takes all outcomes."""
-        said = [self.outcomes.popleft() for _ in range(len(self.outcomes))]
+        said = self.take()
         answers: list[Outcome] = []
         if not self._told and not self.later and _is_plain(said, len(self.requests)):
             self._told = True

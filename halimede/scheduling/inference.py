@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from halimede.requests import MOMENTS, InferRequest, Reply
+from halimede.requests import InferRequest, Reply
 from halimede.scheduling.flow import Flow
 from halimede.tensors import Destination, Tensor
 
@@ -68,7 +68,7 @@ class Inference:
         self.batch_size = batch_size
         self.outputs = outputs
         self.batch_key = batch_key
-        self.times = [0] * MOMENTS
+        self.times = [0, 0, 0, 0, 0, 0]  # by `Moment`; twice as quick as a product
 
     def cancel(self) -> None:
         """The client has gone; who wants to know is told."""

@@ -37,27 +37,29 @@ class _Place:
         self.slow_share = 0.0
 
     def ran(self, slow: bool) -> None:
-        self.runs += 1
+        self.runs = runs = self.runs + 1
         if slow or self.slow_share:
-            self.slow_share += (slow - self.slow_share) / min(self.runs, WINDOW)
+            self.slow_share += (slow - self.slow_share) / (runs if runs < WINDOW else WINDOW)  # `min` takes longer
 
 
 class _Size:
-    """What is known of batches of one size. `rests`: the runs on threads since the last one on the loop."""
+    """What is known of batches of one size. `rests`: the runs on threads since the last one on the loop. `allowed`:
+    whether the next one may be there, as `decide` has found."""
 
-    __slots__ = ("loop", "rests", "threads")
+    __slots__ = ("allowed", "loop", "rests", "threads")
 
     def __init__(self) -> None:
         self.loop = _Place()
         self.threads = _Place()
         self.rests = 0
+        self.allowed = False
 
-    @property
-    def quick(self) -> bool:
-        return self.loop.runs >= ENOUGH and self.loop.slow_share < SLOW_SHARE
+    def decide(self) -> None:
+        loop = self.loop
+        quick = loop.runs >= ENOUGH and loop.slow_share < SLOW_SHARE
+        self.allowed = quick or self._on_trial()
 
-    @property
-    def on_trial(self) -> bool:
+    def _on_trial(self) -> bool:
         """Whether to find out what it takes on the loop. So many runs in a row, since the first have cold caches."""
         if self.threads.runs < ENOUGH or self.threads.slow_share >= SLOW_SHARE:
             return False
@@ -83,10 +85,8 @@ class Quickness:
         self.inline_runs = 0
 
     def allows(self, rows: int) -> bool:
-        if not self._safe or self._penance:
-            return False
         size = self._sizes.get(rows.bit_length())
-        return size is not None and (size.quick or size.on_trial)
+        return size is not None and size.allowed and not self._penance and self._safe
 
     def ran(self, rows: int, ns: int, on_loop: bool) -> None:
         """A batch of so many rows took `ns`."""
@@ -100,6 +100,7 @@ class Quickness:
         else:
             size.rests += 1
             size.threads.ran(ns >= PROMISING_NS)
+        size.decide()
         if ns >= LONG_NS and (on_loop or self._penance):
             self._penance = max(self._penance, price_of(ns))
         elif self._penance and ns < PROMISING_NS:
@@ -107,29 +108,29 @@ class Quickness:
 
 
 class TurnBudget:
-    """The inline work of one engine in the present turn of its loop.
+    """The inline work of one engine in the present turn of its loop; `left` says whether there may be more.
 
     `call_soon` runs a callback in the next turn. What little was done counts on in the next turn, so that a callback is
     not wanted for each: a turn has 100 us at least and 200 us at most.
     """
 
-    __slots__ = ("_armed", "_call_soon", "_spent")
+    __slots__ = ("_armed", "_call_soon", "_spent", "left")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
         self._spent = 0
         self._armed = False
-
-    @property
-    def left(self) -> bool:
-        return self._spent < TURN_NS
+        self.left = True
 
     def spend(self, ns: int) -> None:
-        self._spent += ns
-        if self._spent >= TURN_NS // 2 and not self._armed:
-            self._armed = True
-            self._call_soon(self._turned)
+        self._spent = spent = self._spent + ns
+        if spent >= TURN_NS // 2:
+            self.left = spent < TURN_NS
+            if not self._armed:
+                self._armed = True
+                self._call_soon(self._turned)
 
     def _turned(self) -> None:
         self._armed = False
         self._spent = 0
+        self.left = True

@@ -74,7 +74,7 @@ class Instances:
         self.pinned = False
         """Whether what waits can run on one instance only: then each that will not be back refuses what is its own."""
         self._name = name
-        self._instances = instances
+        self.instances = instances
         self._passive = set(passive)
         """Also those that leave, and the places in the list of those that have left."""
         self._prepare = dict(prepare)
@@ -89,20 +89,27 @@ class Instances:
 
     def __len__(self) -> int:
         """How many can be given batches."""
-        return len(self._instances) - len(self._passive)
+        return len(self.instances) - len(self._passive)
 
     @property
     def busy(self) -> int:
         """How many of them run a batch."""
         idle = {*self._passive, *self.free, *self._withheld}
-        return sum(index not in idle for index in range(len(self._instances)))
+        return sum(index not in idle for index in range(len(self.instances)))
 
     def take(self, index: int) -> Runnable:
         if self.free[0] == index:
             self.free.popleft()
         else:
             self.free.remove(index)
-        return self._instances[index]
+        return self.instances[index]
+
+    def turn(self) -> int:
+        """The one that is free the longest, which there must be, for a run on the loop: it is over before anybody can
+        ask who is free, so the instance only goes to the end of the line."""
+        index = self.free[0]
+        self.free.rotate(-1)
+        return index
 
     def give_back(self, index: int) -> None:
         self.free.append(index)
@@ -168,7 +175,7 @@ class Instances:
     def thread(self, index: int) -> WorkThread:
         thread = self._threads.get(index)
         if thread is None:
-            own: WorkThread | None = getattr(self._instances[index], "thread", None)
+            own: WorkThread | None = getattr(self.instances[index], "thread", None)
             thread = self._threads[index] = own or self._new_thread(index)
         return thread
 

@@ -20,29 +20,27 @@ class FifoQueue:
 
     expires_at = 0
     direct = False
-    """Whether a request that finds nobody waiting is a batch by itself, at once."""
+    """Whether a request that finds nobody waiting is a batch by itself, at once, which the policy need not be told of:
+    neither `freed` nor `released` mean anything to it."""
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
-        self._gone = 0
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue) - self._gone
+        self.waiting = 0
 
     def admit(self, inference: Inference, now: int) -> Error | None:
         inference.waits = True
         self._queue.append(inference)
+        self.waiting += 1
         return None
 
     def cancel(self, inference: Inference, now: int) -> bool:
         if not inference.waits:
             return False
         inference.waits = False
-        self._gone += 1
-        if self._gone > _FEW and 2 * self._gone > len(self._queue):
+        self.waiting -= 1
+        gone = len(self._queue) - self.waiting
+        if gone > _FEW and gone > self.waiting:
             self._queue = deque(self._in_order())
-            self._gone = 0
         return True
 
     def freed(self, instance: int, now: int) -> None:
@@ -52,6 +50,7 @@ class FifoQueue:
         if again:
             inference.waits = True
             self._queue.appendleft(inference)
+            self.waiting += 1
 
     def expire(self, now: int) -> Refusals:
         return []
@@ -60,7 +59,8 @@ class FifoQueue:
         """Any number of instances is served alike."""
 
     def _in_order(self) -> Iterable[Inference]:
-        return self._queue if not self._gone else (one for one in self._queue if one.waits)
+        queue = self._queue
+        return queue if self.waiting == len(queue) else (one for one in queue if one.waits)
 
     def _pop(self) -> Inference:
         """The first, taken out; there must be one."""
@@ -68,8 +68,8 @@ class FifoQueue:
             inference = self._queue.popleft()
             if inference.waits:
                 inference.waits = False
+                self.waiting -= 1
                 return inference
-            self._gone -= 1
 
 
 class RefusingPolicy(FifoQueue):
@@ -92,11 +92,4 @@ class DefaultPolicy(FifoQueue):
     direct = True
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
-        queue = self._queue
-        while queue:
-            inference = queue.popleft()
-            if inference.waits:
-                inference.waits = False
-                return Batch(free[0], (inference,))
-            self._gone -= 1
-        return None
+        return Batch(free[0], (self._pop(),)) if self.waiting else None

@@ -12,16 +12,16 @@ from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
+from halimede.scheduling.alone import Alone, response_of
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.facts import Bell, Loop, Observer, Reason, RunnerFacts
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
 from halimede.scheduling.inline import PLACED_BYTES, Quickness
 from halimede.scheduling.instances import Instances, Runnable
-from halimede.scheduling.policy import Batch, Lasting, Policy
+from halimede.scheduling.policy import Batch, Policy, is_lasting
 from halimede.scheduling.queue import FifoQueue
 from halimede.scheduling.sequence_state import commit
-from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +58,18 @@ class Runner:
         self._looks = False
         self._stopping = False
         self._resuming = False
-        self._lasting = policy if isinstance(policy, Lasting) else None
+        self._lasting = policy if is_lasting(policy) else None
         """The policy, where something is due at a time though nothing waits."""
         self._starts_first = facts.on_loop and self._lasting is None
         """Whether a worker is given its next batch before the answers of the one before are written: it would wait for
         that. Not where who is over decides who is next."""
-        self._direct = isinstance(policy, FifoQueue) and policy.direct and type(self) is Runner
+        self._direct = isinstance(policy, FifoQueue) and policy.direct and not facts.gathers and type(self) is Runner
         """Whether a request that finds nobody waiting may be run without the queue being asked."""
+        self._alone = (
+            Alone(facts, instances, loop.budget, self._quickness, observer, settled, self._drain, self._broke)
+            if self._direct and Alone.serves(facts)
+            else None
+        )
         policy.resize(len(instances), monotonic_ns())
 
     @property
@@ -103,13 +108,15 @@ class Runner:
 
     def _run_direct(self, inference: Inference, now: int) -> bool:
         """Runs a request that finds nothing to be done, without the queue; whether that could be."""
-        busy = self._advancing or self._stopping or self._finished or self._elsewhere or self._policy.waiting
-        facts = self._facts
-        if busy or facts.gathers or not self._instances.free or not (facts.on_loop or self._loop.budget.left):
+        free = self._instances.free
+        if self._advancing or self._stopping or self._finished or self._elsewhere or self._policy.waiting or not free:
+            return False
+        if not (self._facts.on_loop or self._loop.budget.left):
             return False
         self._advancing = True
         try:
-            self._start(Batch(self._instances.free[0], (inference,)), now)
+            if self._alone is None or not self._alone.run(inference, now):
+                self._start(Batch(free[0], (inference,)), now)
         finally:
             self._advancing = False
         if self._finished or self._elsewhere or self._policy.waiting:
@@ -182,7 +189,7 @@ class Runner:
     def close(self) -> None:
         """Ends the instance threads; called when nothing is left to run."""
         self._instances.stop()
-        self._bell.woken = None
+        self._bell.woken = self._alone = None  # which have the runner
 
     @staticmethod
     def _stopped(inference: Inference) -> Error:
@@ -390,19 +397,13 @@ class Runner:
     def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
         """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
         or after it where the backend said so."""
-        outcomes, number = execution.outcomes, len(execution.requests)
         if self._facts.decoupled:
-            taken = [outcomes.popleft() for _ in range(len(outcomes))]
-            return [outcome for outcome in taken if 0 <= outcome.i < number]
+            number = len(execution.requests)
+            return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
         if not done:
             return ()
-        if number == 1 and len(outcomes) == 1:
-            outcome = outcomes[0]
-            if outcome.final and outcome.answer is not None:
-                outcomes.clear()
-                return (outcome,)
         answers = execution.single_answers()
-        if self._lasting is not None:  # its policy has places for those that shall run again
+        if len(answers) == 1 or self._lasting is not None:  # whose policy has places for those that shall run again
             return answers
         # Those that shall run again are put back at the front, the first of them last.
         return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
@@ -432,7 +433,11 @@ class Runner:
             inference.state = QUEUED
             self._policy.released(inference, now, True)
             return
-        response = answer if answer is None or isinstance(answer, Error) else self._response(inference, answer, outcome)
+        response: Answer = None
+        if isinstance(answer, Error):
+            response = answer
+        elif answer is not None:
+            response = response_of(answer, outcome.parameters, inference, self._facts)
         if not outcome.final:
             writable = inference.reply.send(response, False)
             if inference.flow is not None:
@@ -455,15 +460,6 @@ class Runner:
         self._observer.responded(inference.responses, answer, now - inference.responded_at, age)
         inference.responses += 1
         inference.responded_at = now
-
-    def _response(self, inference: Inference, outputs: Sequence[Tensor], outcome: Outcome) -> InferResponse:
-        """The response with the outputs that were asked for."""
-        wanted, facts = inference.outputs, self._facts
-        kept = []
-        for tensor in outputs:
-            if tensor.name in wanted:
-                kept.append(tensor if facts.restore is None else facts.restore(tensor))
-        return InferResponse(inference.request.id, facts.model_name, facts.model_version, kept, outcome.parameters)
 
     def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
         """The end of an inference: counted, told to the policy, answered, forgotten; each whatever the others do.

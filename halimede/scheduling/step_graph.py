@@ -5,7 +5,7 @@ with one, and each response of a decoupled step begins another, since a step nev
 is checked at load, contract S89). What is told here is only which tensors are there; who runs the steps is told which.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from halimede.tensors import Tensor
@@ -56,8 +56,9 @@ class Course:
     """What is to be done for one set of outputs: only the steps that these need (contract S85).
 
     `steps` are their numbers; `first` are those that can run at once. `asked` are the outputs that each step is asked
-    for, by number of step; `direct` those that go to the client only, each with its name there; `results` the outputs
-    of the ensemble with the numbers of their tensors.
+    for, by number of step, and `forms` what the forms of its requests begin with, which no other request's does;
+    `direct` those that go to the client only, each with its name there; `results` the outputs of the ensemble with the
+    numbers of their tensors.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Course:
         "asked",
         "direct",
         "first",
+        "forms",
         "results",
         "steps",
     )
@@ -96,6 +98,7 @@ class Course:
             len({number for _, number in reads if number in written}) if step in needed else -1
             for step, reads in enumerate(graph.reads)
         ]
+        self.forms: tuple[tuple[Hashable, ...], ...] = tuple((object(),) for _ in graph.reads)
         self.first = tuple(step for step in self.steps if not self._left[step])
         readers = {
             number: tuple(step for step in self.steps if any(number == read for _, read in graph.reads[step]))

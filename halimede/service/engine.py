@@ -31,7 +31,7 @@ from halimede.platform.offload import Offload
 from halimede.platform.timers import Timers
 from halimede.platform.urgent import Urgent
 from halimede.requests import InferRequest, Moment, Reply
-from halimede.scheduling.inference import Inference, State
+from halimede.scheduling.inference import SETTLED, Inference, State
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.answers import Answers
@@ -277,7 +277,7 @@ class Engine:
             reply.send(Internal(f"{type(error).__name__}: {error}"), True)
             return 0
         version.submit(inference)
-        if inference.state is not State.SETTLED or _under_way(inference):  # a quick model has answered already
+        if inference.state is not SETTLED or _under_way(inference):  # a quick model has answered already
             self._inferences[key] = (inference, version)
         return key
 
@@ -363,6 +363,8 @@ class Engine:
 
 def _under_way(inference: Inference) -> ClassifyingReply | None:
     """The slot of a settled inference where its answers are still being classified."""
+    if inference.request.classes is None:
+        return None
     reply = inference.reply
     if isinstance(reply, CachedCall):
         reply = reply.slot

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.ensembles import Ensembles
 from halimede.service.load_slots import LoadSlots
 from halimede.service.load_threads import LoadThreads
+from halimede.service.load_train import LoadTrain
 from halimede.service.memory_return import MemoryReturn
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,7 @@ class ModelLoads:
         self.ensembles = Ensembles(models)
         self.threads = threads or LoadThreads(loop)
         self.slots = LoadSlots(options.model_load_thread_count)
+        self._train = LoadTrain(loop, self.slots, self.threads.open)
         self._load_options = LoadOptions(
             auto_complete=options.auto_complete_config,
             config_name=options.model_config_name,
@@ -128,16 +131,31 @@ class ModelLoads:
             found.remote.fetch()
         return survey(found, self._load_options)
 
+    def _look_and_open(self, found: FoundModel) -> tuple[Survey, Reloaded | None]:
+        """On a thread; an ensemble is only looked at, its members come first."""
+        seen = self._look_at(found)
+        if isinstance(seen.versions, Error) or seen.ensemble is not None:
+            return seen, None
+        return seen, reload(found, seen.versions, {}, self._backends, self._load_options, None, seen.draft)
+
     def changes_nothing(self, found: FoundModel, seen: Survey) -> bool:
         """Whether the model serves as it is, and none of its versions has lost what it runs on (contract R10)."""
         versions = self._models.ready_versions(found.key)
         healthy = bool(versions) and all(version.healthy for version in versions)
         return found.config is None and healthy and self._origins.get(found.key) == _origin(found, seen)
 
-    async def load_found(self, found: FoundModel, accepts: Accepts | None = None) -> bool:
+    async def load_at_start(self, found: FoundModel) -> bool:
+        """As `load_found`, of one of many models none of which serves yet."""
+        return await self.load_found(found, by_train=found.remote is None)
+
+    async def load_found(self, found: FoundModel, accepts: Accepts | None = None, by_train: bool = False) -> bool:
         """A load that nobody waits for; False where it failed, which the log and the index tell."""
+        reloaded: Reloaded | None = None
         try:
-            seen = await self.survey(found)
+            if by_train:
+                seen, reloaded = await self._train.run(partial(self._look_and_open, found))
+            else:
+                seen = await self.survey(found)
             if isinstance(seen.versions, Error):
                 raise seen.versions
         except Error as error:
@@ -149,7 +167,7 @@ class ModelLoads:
             self._models.refuse(found.key, None, "Internal: the model could not be loaded")
             return False
         try:
-            await self.load(found, seen, accepts=accepts)
+            await self.load(found, seen, accepts=accepts, reloaded=reloaded)
         except Error:
             return False  # told and kept for each version
         except Exception:
@@ -164,12 +182,13 @@ class ModelLoads:
         upload: Upload | None = None,
         waits: bool = True,
         accepts: Accepts | None = None,
+        reloaded: Reloaded | None = None,
     ) -> None:
         """All versions come into service together, or none does; those that are as they were stay. Raises Error with
         the reasons.
 
         A load that a model asks for does not wait (`waits`) for others to be over: one of those may wait for that
-        model."""
+        model. What was `reloaded` already, as if nothing served, only comes into service."""
         if isinstance(seen.versions, Error):
             raise seen.versions
         key, origin = found.key, _origin(found, seen)
@@ -177,12 +196,13 @@ class ModelLoads:
             return
         kept = {} if seen.ensemble is not None else self._kept(key, origin, seen.versions)
         self._models.loading(key, [number for number in seen.versions if number not in kept], found.name)
-        stay = {number: version.loaded for number, version in kept.items()}
-        before = None if accepts is None else seen.fingerprint
-        async with self.slots.taken() if waits else nullcontext():
-            reloaded = await self.threads.open(
-                reload, found, seen.versions, stay, self._backends, self._load_options, before, seen.draft
-            )
+        if reloaded is None:
+            stay = {number: version.loaded for number, version in kept.items()}
+            before = None if accepts is None else seen.fingerprint
+            async with self.slots.taken() if waits else nullcontext():
+                reloaded = await self.threads.open(
+                    reload, found, seen.versions, stay, self._backends, self._load_options, before, seen.draft
+                )
         result = reloaded.opened
         opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
         if upload is not None:

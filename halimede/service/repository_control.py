@@ -121,7 +121,7 @@ class RepositoryControl:
 
     async def _load_at_start(self, found: FoundModel) -> bool:
         async with self._turns.turn(found.name):
-            return await self._loads.load_found(found)
+            return await self._loads.load_at_start(found)
 
     def _wanted(self, catalog: Catalog) -> set[str]:
         """The names to load at the start (contract R8, R10, C15)."""

@@ -122,6 +122,28 @@ class Statistics:
         self._output_ns += end - output_start
         self._inferences += inference.batch_size or 1
 
+    def served(self, inference: Inference, rows: int, now: int) -> None:
+        """As `executed` and `succeeded`, of a batch of this one request."""
+        start, queued, began, input_end, output_start, end = inference.times
+        input_ns, infer_ns, output_ns = input_end - began, output_start - input_end, end - output_start
+        batches = self._batches.get(rows)
+        if batches is None:
+            batches = self._batches[rows] = _Batches()
+        batches.count += 1
+        batches.input += input_ns
+        batches.infer += infer_ns
+        batches.output += output_ns
+        self._successes += 1
+        self._success_ns += now - start
+        self._last_ns = time_ns()
+        self._queue_ns += began - queued
+        self._input_ns += input_ns
+        self._infer_ns += infer_ns
+        self._output_ns += output_ns
+        self._inferences += rows
+        if self.latencies is not None:
+            self._observe(self.latencies, inference, now)
+
     def ran(self, inference: Inference) -> None:
         """As in the real server each run is an inference that succeeded; the time that they all took is that of the
         request, and comes with its end."""

@@ -16,7 +16,7 @@ from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
 from halimede.requests import InferRequest, Reply
 from halimede.service.port import Query, TraceFacts, TraceSettings
-from halimede.traces import TENSORS, TIMESTAMPS, Context, Front, FrontReply, Group, Trace
+from halimede.traces import TENSORS, TIMESTAMPS, Context, Front, FrontReply, Group, Sampler, Trace
 from halimede.tracing.files import FileStream, TraceFile
 from halimede.tracing.writer import Writer
 
@@ -105,11 +105,11 @@ class Setting:
             self._file.close()
 
 
-class Tracing:
+class Tracing(Sampler):
     """The settings in three layers: the server's own, those set for all models, those set for one. Each layer holds the
     fields that were set there; what is not set is that of the layer below.
 
-    A `halimede.traces.Sampler`. `spans` is where traces go in the mode `opentelemetry`."""
+    `spans` is where traces go in the mode `opentelemetry`."""
 
     def __init__(self, models: ModelTable, options: TraceOptions, writer: Writer, spans: Spans | None = None) -> None:
         self._models = models

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.platform.scratch import remove_tree
 from halimede.platform.threads import pool
-from halimede.storage.stores import Object
+from halimede.storage.objects import Object
 
 log = logging.getLogger(__name__)
 

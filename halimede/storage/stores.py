@@ -6,7 +6,6 @@ The only module that knows the library (`obstore`). Its calls block, with the in
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from halimede.errors import Error, Internal, NotFound, Unavailable
 from halimede.storage.locations import AZURE, S3, Location
+from halimede.storage.objects import Object
 
 REQUEST_SECONDS = 60
 """For one request with its answer: a piece of a file."""
@@ -26,18 +26,6 @@ RETRY_SECONDS = 15
 _TEXT = 300
 _KEYS = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
 """Settings of S3 that say who one is, and what a provider of credentials calls them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Object:
-    """An object of a storage. `path` is relative to the folder that was listed; `etag` changes with its content;
-    `modified_ns` of the wall clock of the storage."""
-
-    path: str
-    key: str
-    size: int
-    etag: str
-    modified_ns: int
 
 
 class Store:

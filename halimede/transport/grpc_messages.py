@@ -158,7 +158,8 @@ def deflate(message: Sequence[Buffer], encoding: str) -> tuple[int, Sequence[Buf
     """What to send in place of the message, and its compressed flag: the message itself where that is no longer (as
     gRPC does)."""
     engine = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
-    packed = b"".join([*map(engine.compress, message), engine.flush()])
+    parts = [engine.compress(part) for part in message]
+    packed = b"".join([*parts, engine.flush()])
     return (1, (packed,)) if len(packed) < sum(map(len, message)) else (0, message)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import select
 import socket
 import ssl
 import stat
@@ -13,6 +14,8 @@ from pathlib import Path
 from halimede.errors import Unavailable
 
 BACKLOG = 1024
+ACCEPTED_PER_TURN = 32
+"""New connections, besides the one that the loop accepts by itself."""
 UNIX = "unix:"
 """Before the path of a Unix socket that stands in place of an address."""
 
@@ -43,11 +46,54 @@ async def serve_at(
     `listening_socket` does."""
     loop = asyncio.get_running_loop()
     sock = listening_socket(address, port, reuse_port)
+    if not isinstance(loop, asyncio.BaseEventLoop):  # the standard library's accepts until nobody is left
+        connect = _Arrivals(loop, sock, connect, tls).connect
     if address.startswith(UNIX):
         server = await loop.create_unix_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
         return Listening(server, 0, unix_path(address))
     server = await loop.create_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
     return Listening(server, sock.getsockname()[1], None)
+
+
+class _Arrivals:
+    """Takes all who wait when one has come. uvloop accepts one connection in a turn, and a turn under load is several
+    milliseconds: hundreds that come at once, and a health check behind them, would wait for as many turns."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        connect: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._loop, self._sock, self._connect, self._tls = loop, sock, connect, tls
+        self._opening: set[asyncio.Task[object]] = set()
+        self._poll = select.poll()  # a vain look costs 0.7 us, a vain accept 10
+        self._poll.register(sock, select.POLLIN)
+
+    def connect(self) -> asyncio.BaseProtocol:
+        """For the one that the loop has accepted."""
+        left = ACCEPTED_PER_TURN
+        while left and self._poll.poll(0):
+            left -= 1
+            try:
+                other, _ = self._sock.accept()
+            except OSError:  # there is no descriptor, with which the loop deals
+                break
+            self._open(other)
+        return self._connect()
+
+    def _open(self, other: socket.socket) -> None:
+        other.setblocking(False)
+        opening = self._loop.create_task(self._loop.connect_accepted_socket(self._connect, other, ssl=self._tls))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opened)
+
+    def _opened(self, opening: "asyncio.Task[object]") -> None:
+        """Or lost meanwhile, or it spoke no TLS: that is its own affair."""
+        self._opening.discard(opening)
+        if not opening.cancelled():
+            opening.exception()
 
 
 def place(address: str, port: int) -> str:

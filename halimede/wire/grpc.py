@@ -8,7 +8,7 @@ clients repeat it, is remembered compiled. Used by one thread at a time; raises 
 import re
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
@@ -158,8 +158,8 @@ class InferMessage:
 class InferDecoder:
     """ModelInferRequest to InferRequest, in two steps because the real server looks at the model between them."""
 
-    HEAD_LIMIT = 1024
-    HEADS_LIMIT = 256
+    HEAD_LIMIT: ClassVar[int] = 1024
+    HEADS_LIMIT: ClassVar[int] = 256
 
     def __init__(self) -> None:
         self._layouts: dict[int, Layout[tuple[_Head, Settings | None]]] = {}
@@ -310,8 +310,8 @@ _ID_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x32
 class InferEncoder:
     """InferResponse to ModelInferResponse, alone or inside a ModelStreamInferResponse."""
 
-    PIECES_LIMIT = 1024
-    JOIN_LIMIT = 4096
+    PIECES_LIMIT: ClassVar[int] = 1024
+    JOIN_LIMIT: ClassVar[int] = 4096
     """Up to this size one copied buffer is cheaper than a list of them."""
 
     def __init__(self) -> None:

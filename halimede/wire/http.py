@@ -5,6 +5,7 @@ head with every request of a kind, so the last few hundred short ones are rememb
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -108,8 +109,7 @@ def decode_infer(
             head = _remembered(text)
     if head is None or head.binary_size != end - at:
         head = read_head(body[:at], model, end - at, max_input_size)
-    elif not head.id:  # with an id it hardly comes again
-        request.form = text
+    request.form = head.tensors
     request.id = head.id
     request.outputs = head.outputs
     if head.fields:
@@ -149,6 +149,38 @@ def _remembered(text: bytes) -> Head | None:
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
     """The body as buffers (the JSON, then the binary outputs where they are), and the value of the header
     Inference-Header-Content-Length, None without binary bytes (contract H43-H45). Raises Error (H39)."""
+    if response.parameters:
+        return _encode_mixed(response, form)
+    listed, binary = form.listed, form.binary
+    buffers: list[Buffer] = [b""]
+    said: tuple[tuple[str, DataType, Shape, int], ...] = ()
+    for tensor in response.outputs:
+        if not listed.get(tensor.name, binary):
+            return _encode_mixed(response, form)
+        memory = tensor.memory
+        size = memory.byte_size
+        said += ((tensor.name, tensor.datatype, tensor.shape, size),)
+        if size:
+            buffers.append(memory.host())
+    head = _binary_head(response.model_name, response.model_version, said)
+    if response.id:
+        head = b"{%b%b" % (_identity(response.id), head[1:])
+    buffers[0] = head
+    return buffers, len(head) if len(buffers) > 1 else None
+
+
+@lru_cache(maxsize=1024)
+def _binary_head(model_name: str, model_version: int, outputs: Sequence[tuple[str, DataType, Shape, int]]) -> bytes:
+    """The JSON of a response without id and parameters whose outputs all go binary: it comes again and again."""
+    written = [
+        b'%b"parameters":{"binary_data_size":%d}}' % (_output_head(name, datatype, shape), size)
+        for name, datatype, shape, size in outputs
+    ]
+    return b'{%b"outputs":[%b]}' % (_response_head(model_name, model_version), b",".join(written))
+
+
+def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
+    """The same of any response."""
     listed, binary = form.listed, form.binary
     outputs: list[bytes] = []
     buffers: list[Buffer] = [b""]
@@ -168,10 +200,13 @@ def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buff
     head = _response_head(response.model_name, response.model_version)
     if response.parameters:
         head = b'%b"parameters":%b,' % (head, _parameters(response.parameters))
-    identity = b'"id":%b,' % json.encode(json.quote(response.id)) if response.id else b""
-    head = b'{%b%b"outputs":[%b]}' % (identity, head, b",".join(outputs))
+    head = b'{%b%b"outputs":[%b]}' % (_identity(response.id), head, b",".join(outputs))
     buffers[0] = head
     return buffers, len(head) if len(buffers) > 1 else None
+
+
+def _identity(request_id: str) -> bytes:
+    return b'"id":%b,' % json.encode(json.quote(request_id)) if request_id else b""
 
 
 def json_bytes(response: InferResponse, form: ResponseForm) -> int:
@@ -198,7 +233,7 @@ def _parameters(parameters: Parameters) -> bytes:
     return _NO_SEQUENCE if parameters is NO_SEQUENCE else _written(parameters)
 
 
-def _written(parameters: Parameters) -> bytes:
+def _written(parameters: Mapping[str, object]) -> bytes:
     for value in parameters.values():
         if type(value) not in (bool, int, str, float):
             raise Unsupported("Response parameter of type 'TRITONSERVER_PARAMETER_BYTES' is not currently supported")

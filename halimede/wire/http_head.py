@@ -3,7 +3,7 @@
 Knows nothing of the bytes that follow the head but how many there are. Pure; any thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from halimede.errors import Internal, Invalid
@@ -19,18 +19,20 @@ Input = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
 class ResponseForm:
     """How the client wants its outputs (contract H42): `listed` says of each output that the request names whether it
     goes binary, or with None that it is in shared memory and does not go; `binary` says it of all others. Not changed
-    once made."""
+    once made. `only_binary`: of what is asked for, nothing is written as JSON, or left out."""
 
-    __slots__ = ("binary", "listed")
+    __slots__ = ("binary", "listed", "only_binary")
 
     def __init__(self, binary: bool, listed: dict[str, bool | None]) -> None:
         self.binary = binary
         self.listed = listed
+        self.only_binary = all(listed.values()) if listed else binary
 
 
 class Head:
     """What a head says. `fields` are attributes of the request other than its defaults, `binary_size` the sum of the
-    inputs that follow. Shared between requests that begin alike: not changed once made."""
+    inputs that follow. `tensors` is equal for heads that name the same outputs and the same inputs, with the same
+    datatypes and shapes. Shared between requests that begin alike: not changed once made."""
 
     __slots__ = (
         "binary_size",
@@ -42,6 +44,7 @@ class Head:
         "inputs",
         "outputs",
         "parameters",
+        "tensors",
     )
 
     def __init__(
@@ -61,6 +64,7 @@ class Head:
         self.binary_size = binary_size
         self.form = form
         self.outputs = tuple(form.listed)
+        self.tensors: Hashable = (self.outputs, *((name, datatype, shape) for name, datatype, shape, _, _ in inputs))
         self.destinations = destinations or None
         self.in_regions = bool(destinations) or any(isinstance(data, RegionReference) for *_, data in inputs)
 

@@ -73,7 +73,7 @@ class Environments:
                 _kill(child)
         until = monotonic() + _CLOSE_LIMIT
         for future in list(self._unpacked.values()):
-            with suppress(Exception):
+            with suppress(Exception):  # told by the load that waits for it
                 future.result(max(until - monotonic(), 0.0))
         with self._line:
             if self._scratch is not None:

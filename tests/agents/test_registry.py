@@ -61,6 +61,7 @@ def test_agent_that_is_nowhere(tmp_path: Path, name: str) -> None:
         ("class Mine: pass", "must have one class that derives from RepositoryAgent, it has 0"),
         (f"{CODE}\nclass Other(Mine): pass", "it has 2"),
         ("raise ValueError('no')", "repo agent 'mine': .*agent.py: ValueError: no"),
+        ("raise SystemExit(3)", "repo agent 'mine': .*agent.py: SystemExit: 3"),
     ],
 )
 def test_file_that_is_no_agent(tmp_path: Path, code: str, text: str) -> None:
@@ -71,10 +72,12 @@ def test_file_that_is_no_agent(tmp_path: Path, code: str, text: str) -> None:
 
 def test_agent_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def points(group: str, name: str) -> EntryPoints:
-        values = {"mine": f"{__name__}:Installed", "wrong": f"{__name__}:CODE"}
+        values = {"mine": f"{__name__}:Installed", "wrong": f"{__name__}:CODE", "gone": f"{__name__}:Nothing"}
         return EntryPoints([EntryPoint(name, values[name], group)])
 
     monkeypatch.setattr(registry, "entry_points", points)
     assert registry.find_agent("mine", tmp_path) is Installed
     with pytest.raises(Internal, match="is no RepositoryAgent"):
         registry.find_agent("wrong", tmp_path)
+    with pytest.raises(Internal, match=r"repo agent 'gone': entry point '.*:Nothing': AttributeError: .*'Nothing'"):
+        registry.find_agent("gone", tmp_path)

@@ -269,7 +269,7 @@ def config_json(config: ModelConfig, count: int) -> str:
 def test_describe_leaves_its_session_to_open(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
     where, config = folder(tmp_path, NUMBERS), numbers({"enable_mem_pattern": "0"}, count=2)
     backend.describe(config_json(config, 2), where, "model.onnx")
-    kept = [session for _, session in backend._kept.values()]
+    kept = [kept.session for kept in backend._kept.values()]
     assert [backend.open(config, where).session(None)[0]] == kept
     assert not backend._kept
 

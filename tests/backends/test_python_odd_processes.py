@@ -14,7 +14,8 @@ import pytest
 
 from halimede.backends.python import PythonInstance
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
-from tests.backends.test_python_supervision import DOWN, UP, Watch, ended, pid_of, until
+from tests.backends.test_python_supervision import DOWN, UP, Watch, pid_of, until
+from tests.processes import ended
 from tests.workers.fakes import PATIENCE, turning_loop
 
 

@@ -10,7 +10,7 @@ import pytest
 from halimede.cache import redis as redis_module
 from halimede.cache.couriers import MOST_TOGETHER, Couriers, Errand
 from halimede.cache.outage import PAUSE_NS
-from halimede.cache.redis import MOST_ON_THE_WAY, RedisCache, RedisOptions, redis_options
+from halimede.cache.redis import MOST_ON_THE_WAY, RedisCache, RedisOptions, redis_options, wants_tls
 from tests.cache.fakes import FakeStore
 from tests.fakes import PATIENCE, ManualLoop
 
@@ -191,3 +191,16 @@ def test_settings() -> None:
     assert redis_options(given) == RedisOptions("h", 1, "u", "p", 2, 3, 4, 5, 6)
     for_ever = dict.fromkeys(("connect_timeout", "socket_timeout", "wait_timeout"), "0")
     assert redis_options({"host": "h", "port": "1", **for_ever}) == RedisOptions("h", 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, False),
+        ({"tls_enabled": "true"}, True),
+        ({"tls_enabled": "false", "cacert": "file"}, False),
+        *(({name: "x"}, True) for name in ("cert", "key", "cacert", "cacert_dir", "sni")),
+    ],
+)
+def test_settings_of_tls_are_never_passed_over(settings: dict[str, str], wanted: bool) -> None:
+    assert wants_tls(settings) is wanted

@@ -7,6 +7,7 @@ from tests.fakes import ManualLoop
 
 DIRECTORY = "/opt/tritonserver/caches"
 LOCAL = {"size": "4096"}
+REDIS = {"host": "h", "port": "1"}
 
 
 def test_no_name_is_no_cache() -> None:
@@ -43,6 +44,23 @@ def test_local_cache_and_whether_requests_wait_for_each_other(setting: dict[str,
         (
             {"redis": {"host": "h", "port": "x"}},
             "Failed to initialize RedisCache: 'port' must be a number, got 'x'",
+        ),
+        (
+            {"redis": {**REDIS, "tls_enabled": "on"}},
+            "Failed to initialize RedisCache: 'tls_enabled' must be true or false, got 'on'",
+        ),
+        (
+            {"redis": {**REDIS, "cert": "/nowhere/cert.pem"}},
+            "Failed to initialize RedisCache: 'cert' and 'key' must be specified together",
+        ),
+        (
+            {"redis": {**REDIS, "cacert": "/nowhere/ca.pem"}},
+            "Failed to initialize RedisCache: cannot use 'cacert' /nowhere/ca.pem: [Errno 2] No such file or directory",
+        ),
+        (
+            {"redis": {**REDIS, "cert": "/nowhere/cert.pem", "key": "/nowhere/key.pem"}},
+            "Failed to initialize RedisCache: cannot use 'cert' /nowhere/cert.pem, 'key' /nowhere/key.pem: "
+            "[Errno 2] No such file or directory",
         ),
     ],
 )

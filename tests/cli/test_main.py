@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from halimede import __version__
+from halimede import FORM, __version__
 from halimede.cli.main import main
 from halimede.options import usage
 
@@ -18,7 +18,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_version_is_printed_by_the_command_and_by_serve(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == main(["serve", "--version"]) == 0
-    assert capsys.readouterr().out == f"halimede {__version__}\n" * 2
+    assert capsys.readouterr().out == f"halimede {__version__} ({FORM})\n" * 2
 
 
 def test_help_of_the_command_lists_the_subcommands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,4 +89,4 @@ def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
     closed = subprocess.run(
         ["sh", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, code], stdout=subprocess.PIPE, timeout=60, check=True
     )
-    assert closed.stdout.decode() == f"halimede {__version__}\n[True, True]\n3\n"
+    assert closed.stdout.decode() == f"halimede {__version__} ({FORM})\n[True, True]\n3\n"

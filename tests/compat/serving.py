@@ -4,9 +4,10 @@ One thread; every wait is bounded. A process that a test leaves is stopped with 
 """
 
 import contextlib
+import http.client
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,9 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from tests.ports import free_ports
 
 DATATYPES = (
     "BOOL",
@@ -34,6 +37,7 @@ DATATYPES = (
     "BF16",
 )
 MAX_BATCH_SIZE = 64
+ANSWER_SECONDS = 60.0
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
@@ -230,8 +234,30 @@ class Serving:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             return error.code
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
+
+    def ask(self, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        """Status and JSON (None where there is no text) of a GET, or of a POST where there is a body."""
+        try:
+            request = urllib.request.Request(f"http://{self.http_url}{path}", body)
+            with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+                status, text = int(answer.status), answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        return status, json.loads(text) if text else None
+
+    def metrics(self) -> str:
+        url = f"http://127.0.0.1:{self.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+            return str(answer.read().decode())
+
+    def pending(self, model: str) -> int:
+        """How many requests for a model wait, by the metrics."""
+        for line in self.metrics().splitlines():
+            if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
+                return int(line.rsplit(" ", 1)[1])
+        return -1
 
 
 def processes_with(mark: str) -> Iterator[int]:
@@ -240,11 +266,3 @@ def processes_with(mark: str) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if mark.encode() in environment.read_bytes():
                 yield int(environment.parent.name)
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compat.serving import Serving, free_ports, write_model
+from tests.compat.serving import Serving, write_model
 from tests.compat.test_cloud_repository import LIMIT, index, infer, write
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.azure
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,28 +26,18 @@ class TritonPythonModel:
 Serve = Callable[..., Serving]
 
 
-def ask(server: Serving, path: str, body: bytes | None = None) -> tuple[int, Any]:
-    try:
-        request = urllib.request.Request(f"http://{server.http_url}{path}", body)
-        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-            status, text = answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        status, text = error.code, error.read()
-    return status, json.loads(text) if text else None
-
-
 def infer(server: Serving, model: str) -> Any:
     tensor = {"name": "INPUT0", "shape": [1], "datatype": "INT32", "data": [7]}
-    status, answer = ask(server, f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
+    status, answer = server.ask(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
     return answer["outputs"][0]["data"] if status == 200 else answer
 
 
 def control(server: Serving, model: str, what: str) -> tuple[int, Any]:
-    return ask(server, f"/v2/repository/models/{model}/{what}", b"")
+    return server.ask(f"/v2/repository/models/{model}/{what}", b"")
 
 
 def index(server: Serving) -> dict[str, tuple[str, str]]:
-    _, lines = ask(server, "/v2/repository/index", b"")
+    _, lines = server.ask("/v2/repository/index", b"")
     return {line["name"]: (line.get("state", ""), line.get("reason", "")) for line in lines}
 
 

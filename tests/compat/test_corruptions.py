@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.compat.serving import free_ports
+from tests.ports import free_ports
 from tools.corrupt import Told, verdict
 from tools.corrupt_corpus import Corpus, as_chunks
 from tools.corrupt_mutations import fields, join_fields, varint

@@ -56,18 +56,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Labels]]
             body = json.dumps({"inputs": [tensor]}).encode()
             with urllib.request.urlopen(f"http://{serving.http_url}/v2/models/{model}/infer", body, LIMIT) as answer:
                 answer.read()
-        serving.until(lambda: "nv_cpu_utilization" in _text(serving), "measured no processors")
-        text = _text(serving)
+        serving.until(lambda: "nv_cpu_utilization" in serving.metrics(), "measured no processors")
+        text = serving.metrics()
     gpus = machine_families(Seen(gpus=(GpuReading("GPU-1", 0.5, 2, 1, 1.0, 2.0, 1.0),)), MetricsOptions())
     found: dict[str, list[Labels]] = {}
     for sample in read_metrics(text + encode_metrics(gpus).decode()):
         found.setdefault(sample.name, []).append(sample.labels)
     return found
-
-
-def _text(serving: Serving) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=LIMIT) as answer:
-        return str(answer.read().decode())
 
 
 def _alerts() -> list[str]:

@@ -3,7 +3,6 @@ that nothing is left running."""
 
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
@@ -172,10 +171,8 @@ def test_client_that_leaves_a_stream_stops_the_members(client: grpcclient.Infere
 
 def _failures(serving: Serving) -> dict[tuple[str, str], int]:
     """How many requests failed by model and reason, those left out that are 0."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=LIMIT) as answer:
-        lines = answer.read().decode().splitlines()
     found = {}
-    for line in lines:
+    for line in serving.metrics().splitlines():
         if line.startswith("nv_inference_request_failure{") and not line.endswith(" 0"):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
             found[labels["model"], labels["reason"]] = int(line.split()[-1])

@@ -8,7 +8,6 @@ import socket
 import struct
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -71,11 +70,7 @@ class Watched:
 
     def until_pending(self, count: int) -> None:
         line = f'nv_inference_pending_request_count{{model="watch",version="1"}} {count}'
-        self.serving.until(lambda: line in self._metrics(), f"did not come to {count} waiting requests", LIMIT)
-
-    def _metrics(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.serving.metrics_port}/metrics", timeout=LIMIT) as answer:
-            return str(answer.read().decode())
+        self.serving.until(lambda: line in self.serving.metrics(), f"did not come to {count} waiting requests", LIMIT)
 
     def ask(self, name: str) -> socket.socket:
         client = socket.create_connection(("127.0.0.1", self.serving.http_port), LIMIT)

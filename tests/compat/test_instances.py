@@ -163,15 +163,7 @@ def test_call_goes_before_a_model_whose_turn_it_is_but_that_waits_for_the_caller
         caller = pool.submit(infer, serving, "slow_outer")
         serving.until((folder / "begun").exists, "did not run the caller")
         large = pool.submit(infer, serving, "large")
-        serving.until(lambda: _pending(serving, "large") == 1, "did not queue")
+        serving.until(lambda: serving.pending("large") == 1, "did not queue")
         (folder / "go").touch()
         assert caller.result(LIMIT) == [7]
         assert large.result(LIMIT) == [7]
-
-
-def _pending(serving: Serving, model: str) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=LIMIT) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
-                return int(line.rsplit(" ", 1)[1])
-    return -1

@@ -16,22 +16,12 @@ import pytest
 import tritonclient.grpc as grpcclient
 from prometheus_client import parser
 
-from tests.compat.serving import Serving, free_ports, write_held_model, write_model
+from tests.compat.serving import Serving, write_held_model, write_model
+from tests.model_sources import COUNTS_UP
+from tests.ports import free_ports
 
 LIMIT = 20.0
 
-_MANY = """import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for i in range(int(pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()[0])):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([i], np.int32))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
 _LOADED = """import triton_python_backend_utils as pb_utils
 
 
@@ -64,7 +54,7 @@ _FEW = "dynamic_batching { default_queue_policy { max_queue_size: 2 } }\n"
 def _models(folder: Path) -> Path:
     write_model(folder, "batched", "INT32", max_batch_size=8, more="dynamic_batching { }\n")
     write_model(folder, "plain", "INT32")
-    (write_model(folder, "many", "INT32", backend="python", more=_BUCKETS) / "model.py").write_text(_MANY)
+    (write_model(folder, "many", "INT32", backend="python", more=_BUCKETS) / "model.py").write_text(COUNTS_UP)
     (write_model(folder, "loaded", "INT32", backend="python") / "model.py").write_text(_LOADED)
     held = write_held_model(folder)
     config = held / "config.pbtxt"

@@ -3,6 +3,7 @@
 import pytest
 
 from tools.overload import CAPACITY, run
+from tools.overload_health import Asked, health_of
 
 LEAST_SHARE = 0.75
 """Of what a few clients are served just before; alone it is 0.9 and more."""
@@ -16,9 +17,28 @@ def test_overloaded_model_serves_what_it_can_and_refuses_the_rest_at_once() -> N
         report = run(connections=200, queue=64, seconds=5.0)
         assert not report.odd
         assert report.most_waiting <= report.queue
-        problems = report.problems(LEAST_SHARE * min(report.calm_per_second / CAPACITY, 1.0))
+        problems = report.problems(LEAST_SHARE * min(report.calm_per_second / CAPACITY, 1.0), alone=False)
         assert not problems or left, problems
         if not problems:
             break
     assert report.refused_ms["p50"] < report.served_ms["p50"] / 2, "the refused did not wait in the queue"
     assert report.requests_per_second > 4 * report.served_per_second, "there was no overload"
+
+
+@pytest.mark.parametrize(
+    ("ran", "server_waited", "asker_waited", "own"),
+    [
+        (0.01, 0.0, 0.0, 0.1),  # it waited for something else: that is its own
+        (0.02, 0.07, 0.0, 0.03),
+        (0.02, 0.05, 0.03, 0.02),
+        (0.02, 0.5, 0.0, 0.02),  # the waiting began before the question
+        (0.5, 0.0, 0.0, 0.1),  # so did the work
+    ],
+)
+def test_server_answers_for_what_was_not_waiting_for_a_core(
+    ran: float, server_waited: float, asker_waited: float, own: float
+) -> None:
+    asked = Asked(0.0, False, 0.1, ran, server_waited, asker_waited)
+    assert asked.own == pytest.approx(own)
+    health = health_of([asked])
+    assert health.server_ms["max"] + health.machine_ms["max"] == pytest.approx(health.all_ms["max"])

@@ -21,6 +21,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from tests.compat.serving import Serving, processes_with, write_model
+from tests.processes import ended, is_gone
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 20.0
@@ -121,8 +122,7 @@ class Mortal:
         return [self.serving.status(path) for path in (*paths, "/v2/health/ready", "/v2/health/live")]
 
     def restarts(self) -> int:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.serving.metrics_port}/metrics", timeout=LIMIT) as answer:
-            page = answer.read().decode()
+        page = self.serving.metrics()
         found = re.search(r'^halimede_worker_restarts_total\{model="mortal",version="1"\} (\d+)', page, re.MULTILINE)
         assert found is not None
         return int(found[1])
@@ -134,23 +134,6 @@ def mortal(tmp_path: Path) -> Iterator[Mortal]:
     with made.serving as serving:
         serving.wait_until_live()
         yield made
-
-
-def is_gone(pid: int) -> bool:
-    """Whether nothing is left of the process, no zombie either."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
-def ended(pid: int) -> bool:
-    """Whether the process runs no more; of one whose parent has gone too a zombie may be left, for the system."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
 
 
 def body_of(serving: Serving, path: str) -> bytes:

@@ -208,9 +208,7 @@ def test_reload_and_unload(serving: Serving, client: Any) -> None:
 
 def test_metrics_of_a_model_are_on_the_page(serving: Serving, client: Any) -> None:
     word(client, "one")
-    url = f"http://127.0.0.1:{serving.metrics_port}/metrics"
-    with urllib.request.urlopen(url, timeout=LIMIT) as page:
-        text = page.read().decode()
+    text = serving.metrics()
     assert "# TYPE word_one counter\nword_one " in text
 
 

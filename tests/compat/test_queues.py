@@ -175,8 +175,7 @@ UNAVAILABLE = {"503", "StatusCode.UNAVAILABLE"}
 
 
 def metric(serving: Serving, name: str, model: str, reason: str = "") -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
+    text = serving.metrics()
     wanted = {f'model="{model}"', *([f'reason="{reason}"'] if reason else [])}
     for labels, value in re.findall(rf"^{name}{{(.*)}} (\d+)", text, re.MULTILINE):
         if wanted <= set(labels.split(",")):

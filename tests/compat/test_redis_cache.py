@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,13 +20,17 @@ from redis import Redis as Client
 from halimede.cache.entries import encoded
 from halimede.requests import Parameters
 from halimede.tensors import INT32, HostMemory, Tensor
-from tests.compat.serving import STOP_SECONDS, Serving, free_ports, write_model
+from tests.compat.serving import STOP_SECONDS, Serving, write_model
+from tests.ports import free_ports
+from tests.transport.certificates import Certificates, Identity, certificates
 
 PATIENCE = 10.0
 QUICK = 2.0
 """Seconds within which an answer comes, whatever Redis does: it is waited for at most a tenth of a second."""
 PAUSE = 1.0
 """Seconds until a Redis that was gone is asked again."""
+PATIENT = "--cache-config=redis,wait_timeout=1500"
+"""Where it is to be seen what Redis says, not whether it is slow: the first lookup waits for the connection too."""
 _ADDS = """import triton_python_backend_utils as pb_utils
 
 
@@ -70,6 +75,15 @@ class Redis:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(STOP_SECONDS)
+
+    def secure(self, certificates: Certificates) -> None:
+        """From now on it speaks TLS only, and asks who comes."""
+        self.kill()
+        server = certificates.server
+        files = ("--tls-cert-file", server.certificate, "--tls-key-file", server.key)
+        self._command += ["--port", "0", "--tls-port", str(self.port), *map(str, files)]
+        self._command += ["--tls-ca-cert-file", str(certificates.authority.certificate)]
+        self.start()
 
     def flags(self, **more: str) -> list[str]:
         settings = {"host": "127.0.0.1", "port": str(self.port), **more}
@@ -226,3 +240,36 @@ def test_redis_with_a_password_and_another_database(start: Callable[..., Serving
         assert "is left out until it answers: AuthenticationError" in stranger.log_text()
     finally:
         guarded.kill()
+
+
+def tls_flags(made: Certificates, identity: Identity, **more: str) -> list[str]:
+    """With a client's identity, and the authority that it trusts."""
+    files = {"cert": identity.certificate, "key": identity.key, "cacert": made.authority.certificate}
+    settings = {"tls_enabled": "true", **files, **more}
+    return [f"--cache-config=redis,{name}={value}" for name, value in settings.items()]
+
+
+@pytest.mark.rows("K8")
+def test_redis_over_tls_knows_its_client_and_is_known(
+    start: Callable[..., Serving], redis: Redis, tmp_path: Path
+) -> None:
+    """Whoever is a stranger to the other keeps nothing, and serves on."""
+    made = certificates(tmp_path)
+    redis.secure(made)
+    serving = start(*tls_flags(made, made.client, sni="localhost"), PATIENT)
+    assert ask(serving, 1) == ask(serving, 1) == [1]
+    assert numbers(serving) == (1, 1)
+    assert serving.stop() == 0
+    for reason, flags in {
+        "alert unknown ca|EOF|reset|pipe": tls_flags(made, made.stranger),  # refused after its first words
+        "CERTIFICATE_VERIFY_FAILED": ["--cache-config=redis,tls_enabled=true"],
+        "Hostname mismatch": tls_flags(made, made.client, sni="another.example"),
+        "ConnectionError": [],
+    }.items():
+        stranger = start(*flags, PATIENT)
+        assert ask(stranger, 1) == ask(stranger, 1) == [1]
+        assert numbers(stranger) == (0, 2), reason
+        assert stranger.stop() == 0
+        (told,) = re.findall("is left out until it answers: (.*)", stranger.log_text()) or [stranger.log_text()]
+        assert re.search(reason, told)
+        assert "Traceback" not in stranger.log_text()

@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,19 +20,9 @@ CONFIG = 'backend: "onnxruntime"\n'
 CONTENT = onnx_models.identity("FP32", [2])
 
 
-def ask(server: Serving, path: str, body: bytes | None = None) -> tuple[int, Any]:
-    try:
-        request = urllib.request.Request(f"http://{server.http_url}{path}", body)
-        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-            status, text = answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        status, text = error.code, error.read()
-    return status, json.loads(text) if text else None
-
-
 def infer(server: Serving, model: str) -> Any:
     tensor = {"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2]}
-    status, answer = ask(server, f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
+    status, answer = server.ask(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
     return answer["outputs"][0]["data"] if status == 200 else answer
 
 
@@ -78,7 +66,7 @@ def folders(root: Path) -> list[str]:
 
 @pytest.mark.rows("R22", "R23")
 def test_checksum_and_decryption(server: Serving, tmp_path: Path) -> None:
-    index = {line["name"]: line.get("reason", "") for line in ask(server, "/v2/repository/index", b"")[1]}
+    index = {line["name"]: line.get("reason", "") for line in server.ask("/v2/repository/index", b"")[1]}
     assert index["bad"].startswith("Invalid argument: Mismatched MD5 hash for file 1/model.onnx, expect: 000")
     assert "unable to find 'libtritonrepoagent_nope.so' for repo agent 'nope'" in index["missing"]
     assert infer(server, "good") == [1, 2]
@@ -86,19 +74,19 @@ def test_checksum_and_decryption(server: Serving, tmp_path: Path) -> None:
 
     # What the client reads of a load that an agent stops is what it reads of any model that cannot be polled.
     answer = (500, {"error": "failed to load 'bad', failed to poll from model repository"})
-    assert ask(server, "/v2/repository/models/bad/load", b"") == answer
+    assert server.ask("/v2/repository/models/bad/load", b"") == answer
 
     encrypted = tmp_path / "models" / "secret" / "1" / "model.onnx.encrypted"
     assert CONTENT not in encrypted.read_bytes()
     [folder] = folders(tmp_path)
     assert (tmp_path / "tmp" / folder / "secret" / "1" / "model.onnx").read_bytes() == CONTENT
-    assert ask(server, "/v2/repository/models/secret/unload", b"")[0] == 200
+    assert server.ask("/v2/repository/models/secret/unload", b"")[0] == 200
     server.until(lambda: not folders(tmp_path), "left the decrypted model")
 
     changed = bytearray(encrypted.read_bytes())
     changed[-1] ^= 1
     encrypted.write_bytes(changed)
-    assert ask(server, "/v2/repository/models/secret/load", b"")[0] == 500
+    assert server.ask("/v2/repository/models/secret/load", b"")[0] == 500
     server.until(lambda: "'1/model.onnx' cannot be decrypted" in server.log_text(), "did not tell why in its log")
     assert not folders(tmp_path)
     assert infer(server, "good") == [1, 2]

@@ -4,8 +4,6 @@ import json
 import shutil
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -56,29 +54,19 @@ class TritonPythonModel:
 """
 
 
-def post(serving: Serving, path: str, body: str = "") -> tuple[int, Any]:
-    request = urllib.request.Request(f"http://{serving.http_url}{path}", body.encode(), method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text, status = answer.read(), int(answer.status)
-    except urllib.error.HTTPError as error:
-        text, status = error.read(), error.code
-    return status, json.loads(text) if text else None
-
-
 def load(serving: Serving, model: str, verb: str = "load") -> tuple[int, Any]:
-    return post(serving, f"/v2/repository/models/{model}/{verb}")
+    return serving.ask(f"/v2/repository/models/{model}/{verb}", b"")
 
 
 def states(serving: Serving) -> dict[str, str]:
     """Of each model, of its last version."""
-    _, index = post(serving, "/v2/repository/index")
+    _, index = serving.ask("/v2/repository/index", b"")
     return {entry["name"]: entry.get("reason") or entry.get("state", "") for entry in index}
 
 
 def infer(serving: Serving, model: str) -> int:
     tensor = {"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [7]}
-    status, answer = post(serving, f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}))
+    status, answer = serving.ask(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}).encode())
     assert status != 200 or answer["outputs"][0]["data"] == [7]
     return status
 

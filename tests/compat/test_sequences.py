@@ -142,7 +142,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     (repository / "onnx" / "1" / "model.onnx").write_bytes(_onnx())
     (repository / "ensemble" / "1").mkdir(parents=True)
     (repository / "ensemble" / "config.pbtxt").write_text(_ENSEMBLE)
-    with Serving(repository, folder / "server.log") as serving:
+    patience = "--backend-config=python,restart-wait-seconds=30"  # on a busy machine a start takes longer than usual
+    with Serving(repository, folder / "server.log", patience) as serving:
         yield serving.wait_until_live()
         assert serving.stop() == 0, serving.log_text()[-3000:]
 

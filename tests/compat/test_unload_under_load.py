@@ -58,7 +58,7 @@ def _accepted_before_an_unload(serving: Serving, folder: Path) -> None:
         first = pool.submit(_ask, serving, "held", 0)
         serving.until((folder / "begun").exists, "did not run the model")
         others = [pool.submit(_ask, serving, "held", number) for number in range(1, 4)]
-        serving.until(lambda: _pending(serving, "held") == 3, "did not queue")
+        serving.until(lambda: serving.pending("held") == 3, "did not queue")
         _control(serving, "held", "unload")
         code, text = _ask(serving, "held", 9)
         assert (code, text) == (404, "Request for unknown model: 'held' has no available versions")
@@ -68,14 +68,6 @@ def _accepted_before_an_unload(serving: Serving, folder: Path) -> None:
             code, text = each.result(PATIENCE)
             assert code == 200
             assert json.loads(text)["outputs"][0]["data"] == [number]
-
-
-def _pending(serving: Serving, model: str) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{serving.metrics_port}/metrics", timeout=PATIENCE) as answer:
-        for line in answer.read().decode().splitlines():
-            if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
-                return int(line.rsplit(" ", 1)[1])
-    return -1
 
 
 def _comes_and_goes(serving: Serving) -> None:

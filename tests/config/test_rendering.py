@@ -1,11 +1,12 @@
 """Configurations as JSON, byte by byte as the real server 2.51 printed them (`real/NAME.pbtxt` in, `NAME.json` out)."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from halimede import config
-from tests.config.models import folder_of
+from tests.config.models import TENSORS, folder_of
 
 REAL = Path(__file__).parent / "real"
 COMPLETED = {"completed", "completed_dynamic"}
@@ -46,3 +47,14 @@ def test_json_after_the_models_own_completion_equals_the_real_servers(tmp_path: 
 def test_map_entries_are_sorted(tmp_path: Path) -> None:
     text = 'backend: "identity" metric_tags { key: "b" value: "1" } metric_tags { key: "a" value: "2" }'
     assert '"metric_tags":{"a":"2","b":"1"}' in config.read(folder_of(tmp_path, "m", text)).finish().json
+
+
+def test_parts_that_are_alike_are_printed_alike_and_others_are_not(tmp_path: Path) -> None:
+    """Short parts are kept between configurations; a long one is printed each time."""
+    long = "x" * 400
+    for name, value in (("a", "1"), ("b", "1"), ("c", "2"), ("d", long), ("e", long + "y")):
+        text = f'backend: "identity"\n{TENSORS}parameters {{ key: "p" value {{ string_value: "{value}" }} }}\n'
+        shown = json.loads(config.read(folder_of(tmp_path, name, text, ("1/",))).finish().json)
+        assert shown["name"] == name
+        assert shown["instance_group"][0]["name"] == name
+        assert shown["parameters"] == {"p": {"string_value": value}}

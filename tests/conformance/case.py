@@ -17,6 +17,11 @@ Json = Any  # a JSON value
 Headers = Iterable[tuple[str, str | int]]
 
 
+SETTLED = r'\A(?![\s\S]*"(?:UN)?LOADING")[\s\S]*'
+"""For `until` of an index, alone or before what shall stand in it: the real server answers an unload before it is over,
+and has the model as UNLOADING for some milliseconds more."""
+
+
 class Because(Enum):
     """Why the real server's answer is not the measure."""
 

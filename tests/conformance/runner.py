@@ -12,6 +12,13 @@ from tests.conformance.servers import Server
 from tests.conformance.transcript import Transcript
 
 PATIENCE = 5.0  # seconds for a case with `until`
+TRIES = 3
+"""For the real server, which now and then ends where it should refuse: 4 times in 115 a request of a wrong shape in a
+stream of a decoupled model, on a busy machine. Where it always ends the case says so (`Instead.asked`)."""
+
+
+class EndedError(AssertionError):
+    """A server ended while it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,9 @@ class Result:
 
 
 def compare(case: Case, pair: Pair) -> Result:
-    """Asks both servers, the real one only where it survives that; raises AssertionError where one has ended."""
+    """Asks both servers, the real one only where it survives that; raises EndedError where one has ended."""
     asked = case.instead is None or case.instead.asked
-    real = _ask(case, pair.real) if asked else None
+    real = _ask_again(case, pair.real) if asked else None
     ours = _ask(case, pair.ours)
     text = masked(ours.text, case.masks, ours=True)
     if real is None or case.instead is not None:
@@ -61,12 +68,21 @@ def _changes(mask: str, ours: str, real: str) -> bool:
     return masked(ours, (mask,), ours=True) != ours or masked(real, (mask,), ours=False) != real
 
 
+def _ask_again(case: Case, server: Server) -> Transcript:
+    for _ in range(TRIES - 1):
+        try:
+            return _ask(case, server)
+        except EndedError:
+            continue
+    return _ask(case, server)
+
+
 def _ask(case: Case, server: Server) -> Transcript:
     server.revive()
     question = _http(case, server.http) if isinstance(case, HttpCase) else _grpc(case, server.grpc)
     found = _repeated(question, case.until)
     if not server.alive:
-        raise AssertionError(f"{server.name} ended during {case.name}")
+        raise EndedError(f"{server.name} ended during {case.name}")
     return found
 
 

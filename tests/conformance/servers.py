@@ -20,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / "tools" / "oracle" / "oracle"
 MODELS = Path(__file__).resolve().parent / "models"
@@ -79,7 +81,7 @@ class Server:
     ) -> None:
         self.name, self._command, self._repo, self.log = name, command, repo, log
         self._environment = {**os.environ, **(environment or {})}
-        self.http, self.grpc, self.metrics = _free_ports(3)
+        self.http, self.grpc, self.metrics = free_ports(3)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -103,9 +105,10 @@ class Server:
             )
 
     def wait(self) -> None:
-        """Until the server answers that it lives; raises StartError."""
+        """Until the server answers that it lives, also where its metrics are, which the real one offers some
+        milliseconds after the rest; raises StartError."""
         limit = time.monotonic() + STARTUP
-        while not self._lives():
+        while not (self._lives() and self._offers_metrics()):
             if self._ends_within(0.05) or time.monotonic() > limit:
                 tail = self.log.read_text(errors="replace")[-1500:]
                 raise StartError(f"{self.name} did not come up: ...{tail}")
@@ -143,10 +146,9 @@ class Server:
         except OSError:
             return False
 
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [int(s.getsockname()[1]) for s in sockets]
+    def _offers_metrics(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.metrics), 2).close()
+        except OSError:
+            return False
+        return True

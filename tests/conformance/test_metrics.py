@@ -25,6 +25,7 @@ import tritonclient.grpc as grpcclient
 
 from tests.conformance import servers
 from tests.conformance.servers import Server
+from tests.model_sources import COUNTS_UP
 
 LIMIT = 30.0
 SLOW_SECONDS = 0.5
@@ -49,18 +50,6 @@ _CALLS = (
     'pb_utils.InferenceRequest(model_name="plain", requested_output_names=["OUTPUT0"], '
     'inputs=[pb_utils.Tensor("INPUT0", data.as_numpy())]).exec()'
 )
-_DECOUPLED = """import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for i in range(int(pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()[0])):
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([i], np.int32))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
 _QUEUE = """max_batch_size: 8
 dynamic_batching { preferred_batch_size: [ 1 ]
   default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 150000 } }
@@ -81,7 +70,7 @@ MODELS: Mapping[str, tuple[str, str]] = {
     "left": (_QUEUE.replace("150000", "60000000"), _CODE.format(body=_SLEEPS)),
     "slow": (_QUEUE, _CODE.format(body=_SLEEPS)),
     "calls": ("", _CODE.format(body=_CALLS)),
-    "many": ("model_transaction_policy { decoupled: true }", _DECOUPLED),
+    "many": ("model_transaction_policy { decoupled: true }", COUNTS_UP),
     "warm": (_WARMUP, _CODE.format(body="pass")),
 }
 FLAGS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import servers
-from tests.conformance.case import Because, Case, Instead, encoded, get, grpc, http, infer, one, post, refuses
+from tests.conformance.case import SETTLED, Because, Case, Instead, encoded, get, grpc, http, infer, one, post, refuses
 from tests.conformance.runner import Pair, Result, compare
 
 _FLAGS = ("--model-control-mode=explicit", "--load-model=int32")
@@ -96,8 +96,8 @@ def _then(name: str, path: str, rows: str = "H110", until: str | None = None, bo
     return StepOf(http(f"{name}, then {path}", rows, request, until=until))
 
 
-def _index(name: str, until: str | None = None) -> StepOf:
-    return _then(name, "/v2/repository/index", until=until, body=b"")
+def _index(name: str, until: str = "") -> StepOf:
+    return _then(name, "/v2/repository/index", until=SETTLED + until, body=b"")
 
 
 def _rpc(rpc: str, message: str, text: str = "") -> StepOf:

@@ -32,6 +32,7 @@ class Rig:
         decoupled: bool = False,
         inline_safe: bool = False,
         on_loop: bool = False,
+        gathers: bool = False,
         observer: Observer | None = None,
         settled: Callable[[Inference], None] | None = None,
     ) -> None:
@@ -40,7 +41,7 @@ class Rig:
         self.settled: list[str] = []
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
-        facts = RunnerFacts("m", 3, {"x": FP32}, decoupled, inline_safe, on_loop)
+        facts = RunnerFacts("m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers)
         self.runner = Runner(
             facts,
             policy or DefaultPolicy(),

@@ -44,6 +44,16 @@ def test_execution_of_a_decoupled_model_tells_at_every_outcome() -> None:
     assert [outcome.final for outcome in execution.outcomes] == [False, False, True]
 
 
+def test_outcomes_are_taken_once_and_in_order() -> None:
+    execution, _ = execution_of(3)
+    execution.send(2, [tensor(1)])
+    execution.again(0)
+    assert [outcome.i for outcome in execution.take()] == [2, 0]
+    execution.send(1, [tensor(1)])
+    assert [outcome.i for outcome in execution.take()] == [1]
+    assert execution.take() == []
+
+
 def test_execution_placed_on_the_loop_is_not_over_when_the_call_returns() -> None:
     execution, notices = execution_of(1)
     execution.run(lambda batch, responses: None, False)

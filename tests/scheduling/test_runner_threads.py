@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from time import monotonic_ns
 
@@ -93,8 +92,7 @@ def test_thread_that_takes_nothing_does_not_hold_the_others_up() -> None:
 
 
 def test_model_that_gathers_begins_with_all_that_arrived_in_a_turn() -> None:
-    rig = Rig([finishing(echo)], DynamicPolicy(8, [8], 0))
-    rig.runner._facts = replace(rig.runner._facts, gathers=True)
+    rig = Rig([finishing(echo)], DynamicPolicy(8, [8], 0), gathers=True)
     replies = [rig.submit(str(i), 1) for i in range(3)]
     gone = rig.start("gone", RecordingReply(), 1)
     assert rig.runner.waiting == 4

@@ -45,20 +45,17 @@ class Together(DefaultPolicy):
 
     def admit(self, inference: Inference, now: int) -> None:
         self.batch.append(inference)
+        self.waiting = len(self.batch)
 
     def next(self, free: Sequence[int], now: int) -> Batch | None:
         if not self.batch:
             return None
-        batch, self.batch = self.batch, []
+        batch, self.batch, self.waiting = self.batch, [], 0
         return Batch(free[0], batch)
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         if again:
             self.again.append(inference)
-
-    @property
-    def waiting(self) -> int:
-        return len(self.batch)
 
 
 class Rig:

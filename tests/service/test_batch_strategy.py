@@ -9,7 +9,7 @@ from tests.service.engines import IDENTITY, Awaited, ask, options_for, request_o
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "batching" / "batch_strategy.py"
 BATCHING = """
-dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100000 }
+dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 1000000 }
 parameters { key: "MAX_BATCH_BYTES" value { string_value: "8" } }
 """
 

@@ -4,6 +4,7 @@ the control alone, with a backend that is held up.
 
 import asyncio
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -122,6 +123,20 @@ def test_start_in_explicit_mode_loads_everything_for_a_star(tmp_path: Path) -> N
     async def scenario() -> None:
         async with running(explicit(tmp_path, "*")) as engine:
             assert await states(engine) == {("m", 1): "READY", ("n", 1): "READY"}
+
+    run(scenario)
+
+
+def test_configuration_that_is_a_pipe_is_refused_and_holds_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = options_for(tmp_path, {"m": IDENTITY, "n": IDENTITY})
+        (tmp_path / "n" / "config.pbtxt").unlink()
+        os.mkfifo(tmp_path / "n" / "config.pbtxt")
+        engine = Engine(options, asyncio.get_running_loop())
+        assert await engine.start() is False
+        reason = f"Internal: failed to open text file for read {tmp_path}/n/config.pbtxt: it is not a regular file"
+        assert await states(engine) == {("m", 1): "READY", ("n", None): reason}
+        assert await engine.stop(1)
 
     run(scenario)
 

@@ -53,6 +53,28 @@ def test_successes_add_their_phases() -> None:
     }
 
 
+@pytest.mark.parametrize("rows", [0, 4])
+def test_batch_of_one_request_counts_as_its_execution_and_its_success(rows: int) -> None:
+    now, told = 10**9, []
+    for together in (True, False):
+        recent, first = Recent.begin(), Buckets((100.0,))
+        statistics = Statistics(Latencies(recent, first))
+        for start in (now, now + 5_000):
+            one = done(rows, *(start + ns for ns in (0, 1_000, 3_000, 6_000, 10_000, 15_000)))
+            if together:
+                statistics.served(one, rows or 1, start + 20_000)
+            else:
+                statistics.executed(rows or 1, 3_000, 4_000, 5_000)
+                statistics.succeeded(one, start + 20_000)
+        phases = (recent.request, recent.queue, recent.compute_input, recent.compute_infer, recent.compute_output)
+        quantiles = [phase.read((0.5,), now + 30_000) for phase in phases]
+        told.append((statistics.read("m", 1), quantiles, statistics.totals))
+    assert told[0] == told[1]
+    counts, quantiles, _ = told[0]
+    assert (counts.inference_count, counts.execution_count) == (2 * (rows or 1), 2)
+    assert quantiles == [(20.0,), (2.0,), (3.0,), (4.0,), (5.0,)]
+
+
 @pytest.mark.rows("S72")
 def test_each_run_of_a_request_is_an_inference_and_their_time_is_the_requests() -> None:
     statistics = Statistics()

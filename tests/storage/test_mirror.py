@@ -11,7 +11,7 @@ import pytest
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.storage import mirror as mirrors
 from halimede.storage.mirror import Mirror
-from halimede.storage.stores import Object
+from halimede.storage.objects import Object
 from tests.storage.emulators import md5_etag
 
 MODEL = {"config.pbtxt": b"name", "1/a": b"0123456789", "1/deep/b": b"bee"}

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ import uvloop
 
 from halimede.errors import Unavailable
 from halimede.transport.grpc_server import GrpcServer
-from halimede.transport.sockets import Listening, listening_socket, place, serve_at, unix_path
+from halimede.transport.sockets import ACCEPTED_PER_TURN, Listening, listening_socket, place, serve_at, unix_path
 from tests.transport.grpc_fakes import Echo, run, unary
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -193,3 +194,47 @@ def test_place_is_written_as_clients_write_it() -> None:
     assert place("127.0.0.1", 80) == "127.0.0.1:80"
     assert place("::1", 80) == "[::1]:80"
     assert place("unix:/a", 80) == "unix:/a"
+
+
+# Many connections at once
+
+
+class _Counts(asyncio.Protocol):
+    """Notes at which turn of the loop each connection was made."""
+
+    def __init__(self, made: list[int], turn: list[int]) -> None:
+        self._made, self._turn = made, turn
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._made.append(self._turn[0])
+        transport.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "unix:"])
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_connections_that_come_at_once_need_not_wait_for_a_turn_each(
+    folder: Path, address: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    many = 4 * ACCEPTED_PER_TURN
+    path = folder / "s"
+
+    async def test() -> None:
+        made: list[int] = []
+        turn = [0]
+        listening = await serve_at(f"unix:{path}" if address == "unix:" else address, 0, lambda: _Counts(made, turn))
+        to: str | tuple[str, int] = str(path) if address == "unix:" else (address, listening.port)
+        family = socket.AF_UNIX if address == "unix:" else socket.AF_INET
+        with ExitStack() as stack:
+            for _ in range(many):
+                stack.enter_context(socket.socket(family)).connect(to)
+            while len(made) < many:
+                turn[0] += 1
+                assert turn[0] <= many, "they are not taken"
+                await asyncio.sleep(0)
+        assert made[-1] - made[0] < 8, "a turn takes no more than a few of them"
+        listening.close()
+        await asyncio.sleep(0.01)
+        with socket.socket(family) as late, pytest.raises(OSError, match=r"refused|No such file"):
+            late.connect(to)
+
+    run(test, loop_factory)

@@ -1,6 +1,7 @@
 """TLS of the gRPC port: grpcio's secure channels, mutual authentication, and the agreement on HTTP/2 (contract G37)."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -203,3 +204,32 @@ def test_files_that_are_not_named() -> None:
 def test_root_that_is_not_needed(made: Certificates) -> None:
     context = server_context(str(made.server.certificate), str(made.server.key), "", mutual=False)
     assert context.verify_mode is ssl.CERT_NONE
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_clients_that_come_at_once(made: Certificates, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """All of them are served, also beside some who speak no TLS or go at once."""
+    trusting = ssl.create_default_context(cafile=str(made.authority.certificate))
+    trusting.set_alpn_protocols(["h2"])
+
+    async def greeted(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting, family=socket.AF_INET)
+        writer.write(PREFACE + settings())
+        answer = await asyncio.wait_for(reader.readexactly(9), WAIT)
+        writer.close()
+        return answer
+
+    async def test() -> None:
+        async with secured(made) as port:
+            for _ in range(2):
+                strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+                for each in strangers[::2]:
+                    each.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                for each in strangers[1::2]:
+                    each.close()
+                answers = await asyncio.gather(*(greeted(port) for _ in range(30)))
+                assert {answer[3] for answer in answers} == {Type.SETTINGS}
+                for each in strangers:
+                    each.close()
+
+    run(test, loop_factory)

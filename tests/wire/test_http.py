@@ -2,6 +2,7 @@
 
 import random
 import struct
+from math import prod
 from time import process_time
 from typing import Any
 
@@ -182,6 +183,34 @@ def test_request_with_binary_input_views_the_body() -> None:
         assert view.obj is body
         assert bytes(view) == THREE
         assert (request.id, request.outputs, form.listed) == ("a", ("O",), {"O": True})
+
+
+def json_request(request_id: str, name: str, shape: list[int], *outputs: str) -> object:
+    """The form of a request whose data stands in its JSON."""
+    data = list(range(prod(shape)))
+    document: dict[str, object] = {"inputs": [{"name": name, "datatype": "INT32", "shape": shape, "data": data}]}
+    if request_id:
+        document["id"] = request_id
+    if outputs:
+        document["outputs"] = [{"name": output} for output in outputs]
+    return decode(document)[0].form
+
+
+def test_requests_have_equal_forms_where_tensors_and_outputs_are_alike() -> None:
+    form = json_request("", "A", [2, 1], "X")
+    assert form == json_request("7", "A", [2, 1], "X")
+    others = [
+        json_request("", "B", [2, 1], "X"),
+        json_request("", "A", [1, 2], "X"),
+        json_request("", "A", [2, 1], "Y"),
+        json_request("", "A", [2, 1], "X", "Y"),
+        json_request("", "A", [2, 1]),
+    ]
+    assert form not in others
+    assert len(set(others)) == len(others)
+    for request_id in ("", "1"):  # it makes no difference where the data is
+        request, _ = decode({"id": request_id, "inputs": [BINARY_ITEM]}, THREE)
+        assert request.form == json_request("", "INPUT0", BINARY_ITEM["shape"])
 
 
 def test_requests_that_begin_alike_share_nothing_that_changes() -> None:
@@ -412,6 +441,21 @@ def test_response_bytes(response: InferResponse, form: ResponseForm, body: bytes
     buffers, length = encode_infer(response, form)
     assert joined(buffers) == body
     assert length == header_length
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_response_that_was_written_before_is_written_alike(count: int) -> None:
+    """Binary outputs: their JSON is remembered, and their bytes are not."""
+    form = ResponseForm(True, {})
+    for data in (b"\1\0\0\0", b"\2\0\0\0"):
+        outputs = [output(INT32, (1,), data, f"O{i}") for i in range(count)]
+        first, length = encode_infer(answer(outputs), form)
+        named, named_length = encode_infer(answer(outputs, 'a"b'), form)
+        whole = orjson.loads(first[0])
+        assert [item["name"] for item in whole["outputs"]] == [f"O{i}" for i in range(count)]
+        assert orjson.loads(named[0]) == {"id": 'a"b', **whole}
+        assert [bytes(view) for view in first[1:]] == [bytes(view) for view in named[1:]] == [data] * count
+        assert (length, named_length) == ((len(first[0]), len(named[0])) if count else (None, None))
 
 
 def test_ensemble_without_a_sequence_is_written_as_any_parameters() -> None:

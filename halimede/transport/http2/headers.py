@@ -8,7 +8,7 @@ connection, in the order of its frames.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import hpack
 from hpack.exceptions import HPACKDecodingError, HPACKError, OversizedHeaderListError
@@ -249,8 +249,8 @@ class HeaderEncoder:
     Blocks must be sent in the order in which they were made.
     """
 
-    ENTRIES = 24
-    TABLE_BYTES = 4096
+    ENTRIES: ClassVar[int] = 24
+    TABLE_BYTES: ClassVar[int] = 4096
     """The size that every peer begins with; the entries stay far below it, so none is ever evicted."""
 
     __slots__ = ("_announce", "_blocks", "_entries", "_room")

@@ -88,7 +88,8 @@ Report = Callable[[str, BaseException], None]
 
 class UserModel:
     """The class `TritonPythonModel` of a file, and its one instance. `code` is that file where it belongs to a backend
-    (contract R83), and not to the model. `report` is told what of the model raised which exception."""
+    (contract R83), and not to the model. `report` is told what of the model raised which exception. All are caught:
+    user code may raise anything, and SystemExit would end whoever called it."""
 
     def __init__(
         self, directory: str, version: str, filename: str, code: str = "", report: Report = lambda where, error: None

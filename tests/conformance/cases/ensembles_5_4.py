@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tests.conformance import ensembles
 from tests.conformance.case import (
+    SETTLED,
     Because,
     Case,
     GrpcCase,
@@ -173,7 +174,7 @@ def _step(name: str, verb: str, model: str, rows: str, body: Json = "") -> tuple
     path = f"/v2/repository/models/{model}/{verb}"
     return (
         http(f"ensemble story, {name}", rows, post(path, encoded(body))),
-        http(f"ensemble story, {name}, index", f"{rows} H110", post("/v2/repository/index", b""), until=""),
+        http(f"ensemble story, {name}, index", f"{rows} H110", post("/v2/repository/index", b""), until=SETTLED),
     )
 
 

@@ -1,0 +1,99 @@
+"""Files that are read whole, and what is no file."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from halimede import config
+from halimede.config import TensorSpec, agents_of, read_labels
+from halimede.config.files import read_whole
+from halimede.config.review import review
+from halimede.errors import Internal
+from halimede.tensors import FP32
+
+SECONDS = 5.0
+REFUSED = "it is not a regular file"
+
+
+def within(work: object) -> Exception | None:
+    """What it raised; it must not hold its thread."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()  # type: ignore[operator]
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    assert not thread.is_alive(), "a pipe that nobody writes to holds the thread"
+    return raised[0] if raised else None
+
+
+def test_a_file_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"\0text\n" * 100_000)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert read_whole(tmp_path / "file") == b"\0text\n" * 100_000
+    assert read_whole(tmp_path / "link") == read_whole(tmp_path / "file")
+
+
+def test_a_pipe_holds_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    error = within(lambda: read_whole(tmp_path / "pipe"))
+    assert isinstance(error, OSError)
+    assert (error.strerror, error.filename) == (REFUSED, str(tmp_path / "pipe"))
+
+
+def test_a_pipe_somebody_writes_to_is_no_file_either(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        os.write(writer, b'backend: "identity"')
+        assert isinstance(within(lambda: read_whole(tmp_path / "pipe")), OSError)
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("other", ["/dev/zero", "/dev/null", "/dev/tty"])
+def test_a_device_is_not_read(tmp_path: Path, other: str) -> None:
+    (tmp_path / "link").symlink_to(other)
+    assert isinstance(within(lambda: read_whole(tmp_path / "link")), OSError)
+
+
+def test_a_directory_says_so(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        read_whole(tmp_path)
+
+
+def test_no_descriptor_is_left(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_bytes(b"x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for name in ("pipe", "file", "."):
+        for _ in range(50):
+            within(lambda name=name: read_whole(tmp_path / name))
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5
+
+
+def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    os.mkfifo(folder / "config.pbtxt")
+    error = within(lambda: config.read(folder))
+    assert isinstance(error, Internal)
+    assert str(error) == f"failed to open text file for read {folder}/config.pbtxt: {REFUSED}"
+    assert within(lambda: agents_of(folder)) is None
+    found: list[str] = []
+    assert within(lambda: found.extend(each.text for each in review(folder).problems)) is None
+    assert found == [f"cannot be read: {REFUSED}"]
+
+
+def test_labels_that_are_a_pipe_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "labels.txt")
+    error = within(lambda: read_labels(tmp_path, TensorSpec("O", FP32, (2,), label_filename="labels.txt"), "m"))
+    assert isinstance(error, Internal)
+    assert REFUSED in str(error)

@@ -1,0 +1,66 @@
+"""Which form of the hot modules is imported, and that the tests have the one that they were told to have."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from halimede import compiled
+from tools.compile import MODULES
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_has_the_form_that_this_run_is_to_test(name: str) -> None:
+    file = Path(str(import_module(name).__file__))
+    assert file.is_relative_to(compiled.FOLDER) == (os.environ[compiled.VARIABLE] == "only")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the compiled form lies."""
+    monkeypatch.setattr(compiled, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_compiled_form_of_these_sources_is_used(folder: Path) -> None:
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    assert compiled.missing() == ""
+
+
+def test_compiled_form_of_sources_that_were_edited_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = folder / "package"
+    sources.mkdir()
+    (sources / "a.py").write_text("A = 1\n")
+    monkeypatch.setattr(compiled, "PACKAGE", sources)
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    assert compiled.missing() == ""
+    (sources / "a.py").write_text("A = 2\n")
+    assert compiled.missing() == "compiled from other sources"
+    monkeypatch.delenv(compiled.VARIABLE)
+    assert compiled.install() == "pure Python: compiled from other sources"
+
+
+def test_source_that_moved_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "PACKAGE", folder)
+    (folder / "a.py").write_text("A = 1\n")
+    before = compiled.digest()
+    (folder / "a.py").rename(folder / "b.py")
+    assert compiled.digest() != before
+
+
+def test_without_a_compiled_form_it_is_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(compiled.VARIABLE)
+    assert compiled.install() == "pure Python: not compiled"
+
+
+def test_compiled_form_that_must_be_there_and_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiled.VARIABLE, "only")
+    with pytest.raises(ImportError, match=r"^HALIMEDE_COMPILED=only: not compiled$"):
+        compiled.install()
+
+
+def test_compiled_form_can_be_left_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    monkeypatch.setenv(compiled.VARIABLE, "off")
+    assert compiled.install() == "pure Python: HALIMEDE_COMPILED is off"

@@ -1,0 +1,55 @@
+"""What `pip install halimede` without an extra can import: everything but the modules that are for an extra."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import halimede
+
+PACKAGE = Path(halimede.__file__).parent
+
+EXTRAS = (
+    "cryptography",
+    "obstore",
+    "onnx",
+    "onnxruntime",
+    "opentelemetry",
+    "PIL",
+    "pynvml",
+    "redis",
+    "rich",
+    "sklearn",
+)
+"""What the extras of pyproject.toml install, as it is imported."""
+
+FOR_AN_EXTRA = {
+    "halimede.backends.onnxruntime": "onnx",
+    "halimede.backends.onnxruntime_session": "onnx",
+    "halimede.cache.redis_tls": "redis",
+    "halimede.storage.stores": "cloud",
+    "halimede.top.screen": "top",
+}
+"""Modules that are imported where their extra is asked for, and only there."""
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None  # as if it were not installed
+for name in sys.argv[2].split(","):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        print(name)
+"""
+
+
+def test_core_install_lacks_only_the_modules_of_extras() -> None:
+    names = [_dotted(path) for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__main__.py"]
+    command = [sys.executable, "-c", IMPORT_ALL, ",".join(EXTRAS), ",".join(names)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == set(FOR_AN_EXTRA)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(["halimede", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")

@@ -1,0 +1,117 @@
+"""What the documents say that a machine can check: links, anchors, flags, and paths of files of this repository."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from halimede.options.check import CHECK_FLAGS
+from halimede.options.flags import FLAGS
+from halimede.options.graph import GRAPH_FLAGS
+from halimede.options.init import INIT_FLAGS
+from halimede.options.model_run import MODEL_RUN_FLAGS
+from halimede.options.top import TOP_FLAGS
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("bench", "deploy", "docs", "examples", "halimede", "tests", "tools")
+"""A path in backticks that begins so is one of this repository."""
+
+OURS = frozenset({"help", "version"}).union(FLAGS, CHECK_FLAGS, GRAPH_FLAGS, INIT_FLAGS, MODEL_RUN_FLAGS, TOP_FLAGS)
+OTHERS: Mapping[str, str] = MappingProxyType(
+    {
+        "data-binary": "curl",
+        "flag": "stands for any",
+        "modl-repository": "is misspelt on purpose",
+        "protocol": "examples/embed.py",
+    }
+)
+"""Flags in the documents that are none of a command of ours, and what they are. `bench/` has those of its programs."""
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
+PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
+
+
+def documents() -> list[Path]:
+    hidden = (path for path in ROOT.rglob("*.md") if not any(part[0] in "._" for part in path.relative_to(ROOT).parts))
+    return sorted(path for path in hidden if "node_modules" not in path.parts)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
+    texts = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return frozenset(re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in texts)
+
+
+def prose(path: Path) -> str:
+    """Without blocks of code."""
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(path: Path) -> Iterator[tuple[str, Path, str]]:
+    """To files: as it is written, the file, the anchor in it."""
+    for link in LINK.findall(prose(path)):
+        if not re.match(r"[a-z]+:", link):
+            file, _, anchor = link.partition("#")
+            yield link, (path.parent / file).resolve() if file else path, anchor
+
+
+@pytest.mark.parametrize("path", documents(), ids=named)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link, target, anchor in links(path):
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_can_be_found() -> None:
+    found = {ROOT / "README.md", *(path for path in documents() if path.parent.parent == ROOT / "bench")}
+    todo = [ROOT / "README.md"]
+    while todo:
+        for _, target, _ in links(todo.pop()):
+            pages = target.glob("*.md") if target.is_dir() else [target]
+            fresh = {page for page in pages if page.suffix == ".md"} - found
+            found |= fresh
+            todo += fresh
+    assert found >= set(documents()), f"no link leads to {[named(each) for each in set(documents()) - found]}"
+
+
+@pytest.mark.parametrize("path", [path for path in documents() if ROOT / "bench" not in path.parents], ids=named)
+def test_flags_exist(path: Path) -> None:
+    assert set(FLAG.findall(path.read_text())) - OURS <= set(OTHERS)
+
+
+@pytest.mark.parametrize("path", documents(), ids=named)
+def test_paths_exist(path: Path) -> None:
+    """CHANGELOG.md may name what has gone; what a build makes is not there before it."""
+    for name in PATH.findall(path.read_text()):
+        if path.name != "CHANGELOG.md" and name != "examples/model_repository/":
+            assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("path", documents(), ids=named)
+def test_figures_have_their_file(path: Path) -> None:
+    """Whoever quotes results names the file, which lies in `bench/results`; `make bench` writes `all.*`."""
+    for name in re.findall(r"`(?:bench/)?results/([\w-]+\.json)`", path.read_text()):
+        assert name in ("all.json", "NAME.json") or (ROOT / "bench/results" / name).exists(), name
+
+
+def test_figures_of_the_readme_are_those_of_their_file() -> None:
+    text = (ROOT / "README.md").read_text()
+    file = re.search(r"bench/results/[\w-]+\.json", text)
+    assert file
+    rows = json.loads((ROOT / file[0]).read_text())["rows"]
+    found = re.findall(r"\| `([\w-]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text)
+    assert found
+    for name, *figures in found:
+        ratio = rows[name]["ratio"]
+        assert figures == [f"{ratio[each]:.2f}" for each in ("throughput", "p99", "cpu")], name
