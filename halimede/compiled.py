@@ -1,8 +1,8 @@
 """Which form of the hot modules is imported: Python, or what mypyc made of it (docs/decisions/compiled.md).
 
 The compiled form lies beside the package, in a folder of `build/` for each kind of interpreter, with the digest of the
-sources that it was made of. It is used where these are the sources that lie here; otherwise Python's own finders find
-the modules as ever.
+sources that it was made of. It is used in a clone, where these are the sources that lie here; otherwise Python's own
+finders find the modules as ever.
 Standard library only, since no module of the package may be imported before.
 """
 
@@ -21,6 +21,8 @@ PACKAGE = Path(__file__).parent
 SUFFIX = EXTENSION_SUFFIXES[0]
 FOLDER = PACKAGE.parent / "build" / "compiled" / SUFFIX.strip(".").removesuffix(".so")
 DIGEST = "sources.digest"
+CLONE = PACKAGE.parent / "pyproject.toml"
+"""Lies beside the package in a clone only: where it is installed, `build` is another package's."""
 
 
 def digest() -> str:
@@ -51,10 +53,16 @@ class Finder:
 def missing() -> str:
     """Why there is no compiled form that may be used; empty where there is one."""
     try:
-        made_of = (FOLDER / DIGEST).read_text()
+        made_of = (FOLDER / DIGEST).read_bytes()
     except OSError:
         return "not compiled"
-    return "" if made_of == digest() else "compiled from other sources"
+    if not CLONE.is_file():
+        return "not compiled"
+    try:
+        same = made_of == digest().encode()
+    except (OSError, ValueError) as error:  # such as an editor's lock, a link to nowhere
+        return f"the sources cannot be read: {error}"
+    return "" if same else "compiled from other sources"
 
 
 def install() -> str:

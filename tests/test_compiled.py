@@ -49,6 +49,32 @@ def test_source_that_moved_is_another(folder: Path, monkeypatch: pytest.MonkeyPa
     assert compiled.digest() != before
 
 
+def test_source_that_cannot_be_read_leaves_it_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an editor's lock, a link to nowhere: the server starts all the same."""
+    sources = folder / "package"
+    sources.mkdir()
+    monkeypatch.setattr(compiled, "PACKAGE", sources)
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    (sources / ".#a.py").symlink_to("somebody@a.example.1:2")
+    assert compiled.missing().startswith("the sources cannot be read: ")
+    monkeypatch.delenv(compiled.VARIABLE)
+    assert compiled.install().startswith("pure Python: the sources cannot be read: ")
+
+
+def test_digest_that_is_no_text_is_of_other_sources(folder: Path) -> None:
+    (folder / compiled.DIGEST).write_bytes(b"\xff\xfe")
+    assert compiled.missing() == "compiled from other sources"
+
+
+def test_installed_package_does_not_look_into_the_folder_build_beside_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    assert compiled.missing() == ""
+    monkeypatch.setattr(compiled, "CLONE", folder / "pyproject.toml")
+    assert compiled.missing() == "not compiled"
+
+
 def test_without_a_compiled_form_it_is_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(compiled.VARIABLE)
     assert compiled.install() == "pure Python: not compiled"

@@ -8,11 +8,13 @@ stuck, lines wait up to a limit; what comes beyond it is lost, and counted. The 
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from json import dumps
 from operator import itemgetter
 from queue import Empty, SimpleQueue
+from select import PIPE_BUF
 from typing import Protocol
 
 from halimede.cli.log_file import LogFile
@@ -25,7 +27,8 @@ _FLUSH_SECONDS = 5.0
 
 PAUSE = 0.002
 """Seconds between two writes, so that of many lines many are written at once: each wakes a thread, which takes turns
-with the loop. A single line is written at once."""
+with the loop. A single line is written at once. Who is killed outright has not written what was logged since the last
+write."""
 MOST_AT_ONCE = 500
 MAX_WAITING = 10_000
 """Lines that wait to be written, at most: some megabytes."""
@@ -147,11 +150,10 @@ class Log(logging.Handler):
                 return
             lines = [line, *self._more()]
             for sink, texts in groupby([each for each in lines if each is not None], key=itemgetter(0)):
-                # A console that went away or a full disk must not end the server, and there is nowhere left to say it.
-                with suppress(OSError, ValueError):
-                    if text := "".join([text for _, text in texts]):
-                        sink.write(text)
-                        sink.flush()
+                for piece in _pieces([text for _, text in texts if text]):
+                    # A console that went away or a full disk must not end the server, and nowhere is left to say it.
+                    with suppress(OSError, ValueError):
+                        _write_piece(sink, piece)
             if lines[-1] is None:
                 return
             time.sleep(PAUSE)
@@ -166,6 +168,40 @@ class Log(logging.Handler):
             yield line
             if line is None:
                 return
+
+
+def _write_piece(sink: Sink, lines: Sequence[str]) -> None:
+    """A line that the stream has no letters for (a name of a file that is no text, say) is escaped, and takes none of
+    the others with it."""
+    try:
+        sink.write("".join(lines))
+    except UnicodeEncodeError:
+        for line in lines:
+            _write_line(sink, line)
+    sink.flush()
+
+
+def _write_line(sink: Sink, line: str) -> None:
+    try:
+        sink.write(line)
+    except UnicodeEncodeError:
+        # As JSON escapes: what was a line of JSON is one still.
+        sink.write("".join([each if each.isascii() else dumps(each)[1:-1] for each in line]))
+
+
+def _pieces(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Of `PIPE_BUF` bytes at most, or one line: what is longer, a pipe that is full may cut where others write too."""
+    piece: list[str] = []
+    room = PIPE_BUF
+    for line in lines:
+        size = len(line) if line.isascii() else len(line.encode("utf-8", "backslashreplace"))
+        if piece and size > room:
+            yield piece
+            piece, room = [], PIPE_BUF
+        piece.append(line)
+        room -= size
+    if piece:
+        yield piece
 
 
 def install(options: LogOptions, out: Sink, err: Sink) -> Log:

@@ -62,7 +62,7 @@ class Engagement:
                 self.folder = agent.load() or self.folder
                 self._agents.append((spec.name, agent))
             self.folder = self._named(self.folder)
-        except Exception as error:
+        except BaseException as error:  # the operator's code: SystemExit too, which would end the server
             self.fail()
             raise self._explained(error) from error
 
@@ -137,7 +137,7 @@ class Engagement:
             log.debug("agent '%s' of model '%s': %s", name, self.found.name, what)
             try:
                 tell(agent)
-            except Exception:
+            except BaseException:  # here too
                 log.exception("agent '%s' of model '%s' failed in %s", name, self.found.name, what)
 
     def _private_folder(self) -> Path:
@@ -154,7 +154,7 @@ class Engagement:
         link.symlink_to(folder.resolve(), target_is_directory=True)
         return link
 
-    def _explained(self, error: Exception) -> Error:
+    def _explained(self, error: BaseException) -> Error:
         if isinstance(error, Error):
             return error
         log.error("an agent of model '%s' failed", self.found.name, exc_info=error)

@@ -145,11 +145,14 @@ def _remembered(text: bytes) -> Head | None:
 
 # Responses.
 
+_FEW_OUTPUTS: Final = 16
+"""Of a response whose JSON is remembered: 1,024 of a thousand outputs each would take 214 MiB, of so many 4."""
+
 
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
     """The body as buffers (the JSON, then the binary outputs where they are), and the value of the header
     Inference-Header-Content-Length, None without binary bytes (contract H43-H45). Raises Error (H39)."""
-    if response.parameters:
+    if response.parameters or len(response.outputs) > _FEW_OUTPUTS:
         return _encode_mixed(response, form)
     listed, binary = form.listed, form.binary
     buffers: list[Buffer] = [b""]

@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from select import PIPE_BUF
+from typing import Any
 
 import pytest
 
@@ -198,6 +200,55 @@ def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
     logger.error("kept")
     console.log.close()
     assert words(console.err.getvalue().splitlines()) == ["kept"]
+
+
+def test_line_that_the_console_has_no_letters_for_takes_no_other_with_it(console: Console) -> None:
+    written = io.BytesIO()
+    console.out = io.TextIOWrapper(written, encoding="latin-1")  # type: ignore[assignment]
+    console.install(LogOptions(escape=False))
+    for message in ("before", "caf\xe9", "name '\udcff'", "\u6a21", "after"):
+        logger.info(message)
+    console.log.close()
+    lines = words(written.getvalue().decode("latin-1").splitlines())
+    assert lines == ["before", "caf\xe9", "name '\\udcff'", "\\u6a21", "after"]
+
+
+def test_line_of_json_is_one_on_a_console_of_few_letters(console: Console) -> None:
+    written = io.BytesIO()
+    console.out = io.TextIOWrapper(written, encoding="ascii")  # type: ignore[assignment]
+    console.install(LogOptions(format="json"))
+    logger.info("caf\xe9 \u6a21 \U0001f600")
+    console.log.close()
+    assert json.loads(written.getvalue())["message"] == "caf\xe9 \u6a21 \U0001f600"
+
+
+class Pipe(io.RawIOBase):
+    """What was written to it, each piece as it came."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        self.pieces.append(bytes(data))
+        return len(data)
+
+
+def test_lines_are_written_together_but_never_so_that_a_full_pipe_cuts_one(console: Console) -> None:
+    """What workers print goes into the same pipe; only what is no longer than `PIPE_BUF` stays in one piece there."""
+    pipe = Pipe()
+    console.out = io.TextIOWrapper(io.BufferedWriter(pipe), encoding="utf-8")  # type: ignore[assignment]
+    console.install(LogOptions(escape=False))
+    messages = [f"line {i} " + "\u6a21" * (i % 50) for i in range(500)] + ["x" * 5000, "last"]
+    for message in messages:
+        logger.info(message)
+    console.log.close()
+    assert words(b"".join(pipe.pieces).decode().splitlines()) == messages
+    assert all(piece.endswith(b"\n") for piece in pipe.pieces)
+    assert all(len(piece) <= PIPE_BUF or piece.count(b"\n") == 1 for piece in pipe.pieces)
+    assert len(pipe.pieces) < len(messages)
 
 
 class StuckTerminal(io.StringIO):

@@ -28,6 +28,8 @@ class Told(RepositoryAgent):
             print(self.model.parameters["word"], what, file=log)
         if self.model.parameters.get("fails") == what:
             raise ValueError("no")
+        if self.model.parameters.get("exits") == what:
+            raise SystemExit(7)
 
     def load(self):
         self.say("load")
@@ -146,6 +148,28 @@ def test_agent_that_fails_stops_the_load(bench: Callable[..., Bench], tmp_path: 
     assert not left(tmp_path)
     with pytest.raises(Internal, match="ValueError: no"):
         one.load()  # what failed is asked again
+
+
+@pytest.mark.rows("R22")
+def test_agent_that_exits_stops_only_the_load(bench: Callable[..., Bench]) -> None:
+    one = bench({"word": "a"}, {"word": "b", "exits": "load"})
+    with pytest.raises(Internal, match="an agent of model 'm' failed: SystemExit: 7"):
+        one.load()
+    assert one.told == ["a load", "b load", "a load_fail"]
+    assert not one.backend.opened
+
+
+@pytest.mark.rows("R22")
+@pytest.mark.parametrize("when", ["load_complete", "unload", "unload_complete"])
+def test_agent_that_exits_later_changes_nothing(bench: Callable[..., Bench], when: str) -> None:
+    one = bench({"word": "a"}, {"word": "b", "exits": when})
+    result = one.load()
+    assert not result.failed
+    close(result)
+    assert one.told[2:] == [
+        *("b load_complete", "a load_complete"),
+        *("b unload", "a unload", "b unload_complete", "a unload_complete"),
+    ]
 
 
 @pytest.mark.rows("R22")

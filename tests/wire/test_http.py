@@ -443,7 +443,7 @@ def test_response_bytes(response: InferResponse, form: ResponseForm, body: bytes
     assert length == header_length
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("count", [0, 1, 3, 16, 17])
 def test_response_that_was_written_before_is_written_alike(count: int) -> None:
     """Binary outputs: their JSON is remembered, and their bytes are not."""
     form = ResponseForm(True, {})
