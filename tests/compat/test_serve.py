@@ -66,12 +66,13 @@ def refuses(serving: Serving) -> bool:
 
 def test_start_prints_the_models_the_options_and_the_address(start: Start, repository: Path) -> None:
     serving = start("--id=mine").wait_until_live()
+    started = f"Started HTTPService at 127.0.0.1:{serving.http_port}"
+    serving.until(lambda: started in serving.log_text(), f"did not say '{started}'")  # a thread writes the log
     text = serving.log_text()
     assert re.search(r"^\| Model +\| Version +\| Status +\|$", text, re.MULTILINE)
     assert re.search(r"^\| good +\| 1 +\| READY +\|$", text, re.MULTILINE)
     assert re.search(r"^\| server_id +\| mine +\|$", text, re.MULTILINE)
     assert re.search(rf"^\| model_repository_path\[0\] +\| {re.escape(str(repository))} +\|$", text, re.MULTILINE)
-    assert f"Started HTTPService at 127.0.0.1:{serving.http_port}" in text
     assert serving.stop() == 0
 
 
