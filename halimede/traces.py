@@ -260,6 +260,11 @@ class Sampler:
     on = False
     takes_context = False
 
+    def passes(self, request: InferRequest) -> bool:
+        """Whether this request is surely not the next to be traced; it has been counted then. So what `traced` is told
+        need not be noted for most requests."""
+        return False
+
     def traced(
         self,
         request: InferRequest,

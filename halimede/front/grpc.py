@@ -26,7 +26,7 @@ from halimede.errors import (
 from halimede.front.access import OPEN, Access
 from halimede.front.grpc_access import ForwardingDecoder, restricted
 from halimede.front.tracing import traced_call, traced_message
-from halimede.requests import Answer, InferResponse, Resume
+from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
 from halimede.traces import UNTRACED, Sampler
@@ -141,7 +141,9 @@ class GrpcService:
                 self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
                 return None
             reply = _UnaryReply(self.encoder, call)
-            slot = traced_call(self.traces, call, request, reply, started) if started else reply
+            slot: Reply = reply
+            if started and not self.traces.passes(request):
+                slot = traced_call(self.traces, call, request, reply, started)
             key = self.port.infer(request, slot)
             return None if reply.over else partial(self.port.cancel, key)
         except Error as error:
@@ -309,7 +311,9 @@ class InferStream:
         request.decoupled_ok = True
         request.most_ahead = self._service.most_ahead
         traces = self._service.traces
-        slot = traced_message(traces, self.call, request, reply) if traces.on else reply
+        slot: Reply = reply
+        if traces.on and not traces.passes(request):
+            slot = traced_message(traces, self.call, request, reply)
         reply.key = self._service.port.infer(request, slot)
         if self._over:  # its own first answer has ended the call
             self._service.port.cancel(reply.key)

@@ -36,7 +36,7 @@ from halimede.front.http_load import LOAD_FORMAT, LoadTelling
 from halimede.front.http_shared_memory import HttpSharedMemory
 from halimede.front.metrics import Scrapes
 from halimede.front.tracing import traced, undecoded
-from halimede.requests import Answer, InferRequest, Resume
+from halimede.requests import Answer, InferRequest, Reply, Resume
 from halimede.service.port import EnginePort, ModelTransaction
 from halimede.tensors import Buffer
 from halimede.traces import UNTRACED, Sampler
@@ -226,7 +226,10 @@ class HttpFront:
         if accepts is not None:
             answered = answering(answered, accepts, self._offload)
         reply = InferReply(answered, form, self._offload)
-        key = self._port.infer(request, traced(self._traces, exchange, request, reply) if self._traces.on else reply)
+        slot: Reply = reply
+        if self._traces.on and not self._traces.passes(request):
+            slot = traced(self._traces, exchange, request, reply)
+        key = self._port.infer(request, slot)
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 

@@ -64,6 +64,11 @@ class Setting:
         self.possible = bool(self.level) and not impossible(facts)
         self.active = self.possible and self.left != 0
 
+    @property
+    def is_before_next(self) -> bool:
+        """Whether the rate says that the request that comes now is not traced."""
+        return self.active and self.rate > 1 and (self.seen + 1) % self.rate != 0
+
     def hits(self, forced: bool) -> bool:
         """Whether the request that came now is traced (contract T1); `forced`: whatever the rate is, and the count."""
         if not self.active:
@@ -133,6 +138,13 @@ class Tracing(Sampler):
         self.answers: Answers = {TraceSettings: self._answer}
 
     # Which requests are traced.
+
+    def passes(self, request: InferRequest) -> bool:
+        setting = self._own.get(request.model_name, self._global)
+        if self.takes_context or not setting.is_before_next or not (request.decoupled_ok or self._takes(request)):
+            return False
+        setting.seen += 1
+        return True
 
     def traced(
         self,

@@ -8,7 +8,7 @@ from halimede.errors import Error, Invalid, NotFound, Unsupported
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
 from halimede.options import TraceOptions
-from halimede.requests import InferRequest
+from halimede.requests import InferRequest, Reply
 from halimede.service.port import TraceFacts, TraceSettings
 from halimede.service.tracing import Tracing
 from halimede.traces import HTTP, TENSORS, TIMESTAMPS, Context, Group
@@ -104,7 +104,9 @@ def sampled(traces: Traces, times: int, model: str = "m", context: Context | Non
     found = []
     for _ in range(times):
         request, reply = InferRequest(model), RecordingReply()
-        slot = traces.tracing.traced(request, reply, HTTP, (1, 2), context) if traces.tracing.on else reply
+        slot: Reply = reply
+        if traces.tracing.on and not traces.tracing.passes(request):  # as front ends do
+            slot = traces.tracing.traced(request, reply, HTTP, (1, 2), context)
         found.append(request.trace is not None)
         assert (slot is reply) == (request.trace is None)
         slot.send(None, True)
@@ -120,6 +122,23 @@ def test_tracing_is_off_until_something_is_to_be_traced() -> None:
     assert not traces.tracing.on
     traces.ask("m", level=("TENSORS",))
     assert traces.tracing.on
+
+
+def test_what_passes_is_counted_and_only_what_passes() -> None:
+    """Contract T1: whoever asks first, and whoever does not, has the same requests traced."""
+    traces = Traces(ON)
+    traces.ask(rate=3)
+    passes = [traces.tracing.passes(InferRequest(model)) for model in ("nobody", "many", "unready", "m", "m", "m", "m")]
+    assert passes == [False, False, False, True, True, False, False]
+    assert sampled(traces, 4) == [True, False, False, True]
+    streamed = InferRequest("many")
+    streamed.decoupled_ok = True
+    assert traces.tracing.passes(streamed)
+
+
+def test_nothing_passes_where_a_context_may_ask_for_a_trace() -> None:
+    traces = Traces(replace(ON, mode="opentelemetry"), Spans())
+    assert not traces.tracing.passes(InferRequest("m"))
 
 
 def test_one_in_so_many_is_traced_the_first_not_before_its_turn() -> None:
