@@ -11,28 +11,32 @@ AZURITE := .cache/azurite
 SERVE_FLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-compiled test-environments test-torch test-azure unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 
-serve: demo ## set up, build the demo models, serve them on ports 8000, 8001 and 8002
+serve: compiled demo ## set up, build the demo models, serve them on ports 8000, 8001 and 8002
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
 
-test: unit ## all tests
-	$(BIN)/python -m pytest tests/compat tests/conformance tests/examples
+test: unit compiled ## all tests; the servers among them run compiled, where there is a C compiler
+	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest tests/compat tests/conformance tests/examples
 
-compiled: $(VENV)/.dev ## compile the hot modules; the server uses them until a source changes (a minute, needs a C compiler)
-	$(BIN)/python -m tools.compile
+compiled: $(VENV)/.demo ## compile what every request passes; the server uses that until a source changes (HALIMEDE_COMPILED=off: do not)
+	@$(BIN)/python -m tools.compile $(if $(CI),,--optional)
 
-test-compiled: compiled ## the tests of the modules that are compiled, with these
+test-forms: compiled $(VENV)/.dev ## what `make test` does not: the units compiled, clients against a server in pure Python
 	HALIMEDE_COMPILED=only $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
-	  tests/test_compiled.py tests/transport tests/wire tests/front
-	HALIMEDE_COMPILED=only $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
+	  tests/test_compiled.py tests/test_requests.py tests/test_tensors.py tests/test_traces.py tests/transport tests/wire \
+	  tests/front tests/scheduling tests/models tests/service tests/tracing
+	HALIMEDE_COMPILED=off $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
 	  tests/compat/test_http2_peers.py tests/compat/test_kinds_http.py tests/compat/test_kinds_grpc.py
 
 test-environments: $(VENV)/.dev ## Python models in an environment of each Python that this machine has
 	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py
+
+test-wheel: $(VENV)/.dev ## a wheel with compiled modules, of the last commit (fetches the dependencies)
+	$(BIN)/python -m pytest -m wheel tests/compat/test_wheel.py
 
 test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## Python models with torch and jax (fetches more than a gigabyte)
 	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
@@ -61,7 +65,7 @@ conformance: $(VENV)/.dev ## the same requests to the real server and to ours
 rows: $(VENV)/.dev ## the rows of the contract that no passing test claims
 	$(BIN)/python tools/rows.py
 
-bench: $(VENV)/.bench ## speed beside the real server: a table and a plot in bench/results/ (half an hour and more)
+bench: $(VENV)/.bench compiled ## speed beside the real server: a table and a plot in bench/results/ (half an hour and more)
 	$(BIN)/python tools/versus.py --a '$(BIN)/halimede serve --model-repository={repo} --exit-on-error=false \
 	  --allow-client-shm=true --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} \
 	  --metrics-port={metrics}' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; status=$$?; \
@@ -87,7 +91,7 @@ $(VENV)/.demo: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Creating a virtual environment in $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing Halimede with the demo's runtimes ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo,compile]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.demo

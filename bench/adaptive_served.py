@@ -22,7 +22,7 @@ import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tools.overload import NAME, PATIENCE, flood, message
+from tools.overload import NAME, PATIENCE, flood, message, write_sleeper
 from tools.soak import Server
 
 FIXED_MS, EACH_MS, MAX_BATCH, TARGET_MS = 5.0, 0.2, 16, 30.0
@@ -32,25 +32,6 @@ MOST_CONNECTIONS = 128
 LEARNING_SECONDS, WARM_SECONDS = 6.0, 0.5
 """Before it is counted: with the adaptive delay, and with a fixed one."""
 ADAPTIVE = "adaptive"
-
-_MODEL = f"""import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep(({FIXED_MS} + {EACH_MS} * len(requests)) / 1000)
-        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each)]) for each in tensors]
-"""
-_CONFIG = """backend: "python"
-max_batch_size: %d
-input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
-instance_group [ { kind: KIND_CPU } ]
-%s
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +101,9 @@ def run(policy: str, seconds: float) -> list[Served]:
     """All loads, one after the other, on one server."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        version = Path(folder) / "source" / NAME / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(_MODEL)
-        (version.parent / "config.pbtxt").write_text(_CONFIG % (MAX_BATCH, _scheduling(policy)))
-        server = Server(Path(folder), {str(version.parent.parent): (NAME,)})
+        source = Path(folder) / "source"
+        write_sleeper(source, f"({FIXED_MS} + {EACH_MS} * len(requests)) / 1000", MAX_BATCH, _scheduling(policy))
+        server = Server(Path(folder), {str(source): (NAME,)})
         try:
             server.wait_until_ready()
             for load in (*(f"{clients} clients" for clients in CLIENTS), *(f"{rate}/s at random" for rate in RATES)):

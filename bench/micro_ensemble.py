@@ -1,6 +1,6 @@
 """What a step of an ensemble costs: CPU time per inference of chains of models that cost nothing, in process.
 
-`.venv/bin/python bench/micro_ensemble.py [ROUNDS]` serves `models/floor` alone and in chains of 2, 4 and 8 steps, hands
+`.venv/bin/python -m bench.micro_ensemble [ROUNDS]` serves `models/floor` alone and in chains of 2, 4 and 8 steps, hands
 raw requests to the gRPC service as a transport would, and prints microseconds: the best of many short rounds, since
 whatever else the machine does only ever adds. What a call costs by the number of its steps is one line; its slope is
 what a step costs, and `engine` leaves out decoding and encoding.
@@ -11,26 +11,20 @@ import gc
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from time import process_time_ns
 
-import numpy as np
-from tritonclient.grpc import service_pb2 as pb
-
+from bench.micro_grpc import MODELS, RPC, LastReply, NullCall, best, floats
 from halimede.front.grpc import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
-from halimede.requests import Answer, InferResponse, Resume
 from halimede.scheduling import inline
 from halimede.service.engine import Engine
-from halimede.transport.grpc_calls import Message, Metadata, Unary
+from halimede.transport.grpc_calls import Unary
 from halimede.wire.grpc import version_of
 
-MODELS = Path(__file__).parent / "models"
-INFER = "/inference.GRPCInferenceService/ModelInfer"
 CHAINS = (2, 4, 8)
 CALLS = 8  # in a round
 
@@ -42,61 +36,11 @@ STEP = """{ model_name: "floor" model_version: -1
   input_map { key: "INPUT0" value: "%s" } output_map { key: "OUTPUT0" value: "%s" } }"""
 
 
-class NullCall:
-    """A call whose client never minds, and of which only the number of messages is kept."""
-
-    metadata: Metadata = ()
-
-    def __init__(self) -> None:
-        self.sent = 0
-
-    def send(self, message: Message) -> bool:
-        self.sent += 1
-        return True
-
-    def on_writable(self, resume: Callable[[], None]) -> None:
-        raise AssertionError("it is always writable")
-
-    def on_sent(self, done: Callable[[], None]) -> None:
-        done()
-
-    def hold_back(self) -> None:
-        """The rounds bound what is under way."""
-
-    def go_on(self) -> None:
-        pass
-
-    def finish(self, code: int = 0, text: str = "") -> None:
-        assert not code, text
-
-
-class CountingReply:
-    """A reply slot that only counts."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-
-    def send(self, answer: Answer, final: bool) -> bool:
-        assert isinstance(answer, InferResponse), answer
-        self.sent += 1
-        return True
-
-    def on_writable(self, resume: Resume) -> None:
-        raise AssertionError("it is always writable")
-
-
 def chain(steps: int) -> str:
     """The configuration of an ensemble of `floor` behind `floor`."""
     names = ["INPUT0", *(f"between_{i}" for i in range(1, steps)), "OUTPUT0"]
     written = ",\n".join(STEP % pair for pair in pairwise(names))
     return f"{HEAD}ensemble_scheduling {{ step [ {written} ] }}\n"
-
-
-def floats(model: str) -> bytes:
-    request = pb.ModelInferRequest(model_name=model, raw_input_contents=[np.zeros(16, np.float32).tobytes()])
-    request.inputs.add(name="INPUT0", datatype="FP32", shape=(1, 16))
-    request.outputs.add(name="OUTPUT0")
-    return bytes(request.SerializeToString())
 
 
 class Bench:
@@ -109,8 +53,8 @@ class Bench:
 
     async def row(self, model: str) -> tuple[float, float]:
         """Microseconds of a whole call, and of it what the engine takes with the models."""
-        data, call, reply, engine = floats(model), NullCall(), CountingReply(), self._engine
-        decoder, unary = self._service.decoder, self._service.rpcs[INFER]
+        data, call, reply, engine = floats(1, 16, model=model), NullCall(), LastReply(), self._engine
+        decoder, unary = self._service.decoder, self._service.rpcs[RPC + "ModelInfer"]
         assert isinstance(unary, Unary)
 
         def whole() -> None:
@@ -124,41 +68,11 @@ class Bench:
             incoming = decoder.parse(data)
             engine.infer(decoder.request(incoming, version_of(incoming.model_version)), reply)
 
+        rounds = self._rounds
         return (
-            await self._best(whole, lambda: call.sent),
-            await self._best(infer, lambda: reply.sent) - await self._best(decode, None),
+            await best(rounds, whole, call, CALLS),
+            await best(rounds, infer, reply, CALLS) - await best(rounds, decode, calls=CALLS),
         )
-
-    async def _best(self, call: Callable[[], None], sent: Callable[[], int] | None) -> float:
-        """Microseconds of a call. Each round is in a turn of the loop of its own; of those with answers to expect only
-        those count in which all came at once."""
-        best = sys.maxsize
-        if sent is not None:
-            await self._catch_up(call, sent)
-        for _ in range(self._rounds):
-            before = sent() if sent is not None else 0
-            start = process_time_ns()
-            for _ in range(CALLS):
-                call()
-            took = process_time_ns() - start
-            if sent is None or sent() - before == CALLS:
-                best = min(best, took)
-            else:
-                await self._catch_up(call, sent)
-            await asyncio.sleep(0)
-        return best / CALLS / 1000
-
-    async def _catch_up(self, call: Callable[[], None], sent: Callable[[], int]) -> None:
-        """Until the model was seen often enough to run on the loop, and nothing is under way."""
-        asked, at_once = sent(), 0
-        async with asyncio.timeout(60):
-            while at_once < 3:
-                call()
-                asked += 1
-                at_once = at_once + 1 if sent() == asked else 0
-                while sent() < asked:  # not in a busy loop, beside which no thread would be quick
-                    await asyncio.sleep(0.0005)
-                await asyncio.sleep(0)
 
 
 @contextmanager

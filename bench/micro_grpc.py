@@ -90,8 +90,8 @@ def message(model: str, datatype: str, shape: tuple[int, ...], raw: bytes, **fie
     return bytes(request.SerializeToString())
 
 
-def floats(*shape: int, **fields: str) -> bytes:
-    return message("floor", "FP32", shape, np.zeros(shape, np.float32).tobytes(), **fields)
+def floats(*shape: int, model: str = "floor", **fields: str) -> bytes:
+    return message(model, "FP32", shape, np.zeros(shape, np.float32).tobytes(), **fields)
 
 
 def rows() -> dict[str, Buffer]:
@@ -107,6 +107,41 @@ def rows() -> dict[str, Buffer]:
     }
 
 
+async def best(
+    rounds: int, call: Callable[[], object], answers: NullCall | LastReply | None = None, calls: int = CALLS
+) -> float:
+    """Microseconds of a call, by the best of the rounds. Each is in a turn of the loop of its own.
+
+    Where `answers` are to be expected, only rounds count in which all of them came at once: a model that the system has
+    just interrupted runs on its thread for a while."""
+    best = sys.maxsize
+    if answers is not None:
+        await _catch_up(call, answers)
+    for _ in range(rounds):
+        expected = 0 if answers is None else answers.sent + calls
+        start = process_time_ns()
+        for _ in range(calls):
+            call()
+        took = process_time_ns() - start
+        if answers is None or answers.sent == expected:
+            best = min(best, took)
+        else:
+            await _catch_up(call, answers)
+        await asyncio.sleep(0)
+    return best / calls / 1000
+
+
+async def _catch_up(call: Callable[[], object], answers: NullCall | LastReply) -> None:
+    """Until the model was seen to be quick often enough to run on the loop, and nothing is under way."""
+    at_once = False
+    async with asyncio.timeout(60):
+        while not at_once:
+            before = answers.sent
+            call()
+            at_once = answers.sent > before
+            await asyncio.sleep(0)
+
+
 class Bench:
     """A service over an engine, both on the running loop."""
 
@@ -114,25 +149,6 @@ class Bench:
         self._engine = engine
         self._service = GrpcService(engine)
         self._rounds = rounds
-
-    async def best(self, call: Callable[[], object], answers: NullCall | LastReply | None = None) -> float:
-        """Microseconds of a call. Each round is in a turn of the loop of its own.
-
-        Where `answers` are to be expected, only rounds count in which all of them came at once: a model that the system
-        has just interrupted runs on its thread for a while."""
-        best = sys.maxsize
-        for _ in range(self._rounds):
-            expected = answers.sent + CALLS if answers else 0
-            start = process_time_ns()
-            for _ in range(CALLS):
-                call()
-            took = process_time_ns() - start
-            if not answers or answers.sent == expected:
-                best = min(best, took)
-            else:
-                await self._catch_up(call, answers)
-            await asyncio.sleep(0)
-        return best / CALLS / 1000
 
     async def row(self, data: Buffer) -> list[float]:
         """The whole call; of it decoding, the engine with the runner and the model, encoding; a message of a stream."""
@@ -147,24 +163,14 @@ class Bench:
             incoming = decoder.parse(data)
             return decoder.request(incoming, version_of(incoming.model_version))
 
-        await self._catch_up(lambda: unary.handler(data, call), call)
-        whole = await self.best(lambda: unary.handler(data, call), call)
-        decoding = await self.best(decode)
+        rounds = self._rounds
+        whole = await best(rounds, lambda: unary.handler(data, call), call)
+        decoding = await best(rounds, decode)
         # A request is used up by its inference, so what is made for it is taken off again.
-        inferring = await self.best(lambda: engine.infer(decode(), reply), reply) - decoding
-        encoding = await self.best(lambda: encoder.response(reply.response))
-        streamed = await self.best(lambda: stream.message(data), call)
+        inferring = await best(rounds, lambda: engine.infer(decode(), reply), reply) - decoding
+        encoding = await best(rounds, lambda: encoder.response(reply.response))
+        streamed = await best(rounds, lambda: stream.message(data), call)
         return [whole, decoding, inferring, encoding, whole - decoding - inferring - encoding, streamed]
-
-    async def _catch_up(self, call: Callable[[], object], answers: NullCall | LastReply) -> None:
-        """Until the model was seen to be quick often enough to run on the loop, and nothing is under way."""
-        at_once = False
-        async with asyncio.timeout(60):
-            while not at_once:
-                before = answers.sent
-                call()
-                at_once = answers.sent > before
-                await asyncio.sleep(0)
 
 
 @contextmanager

@@ -38,10 +38,10 @@ class Still:
         self.budget = TurnBudget(self.call_soon)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        raise NotImplementedError
+        raise AssertionError("nothing runs inline")
 
     def call_soon_threadsafe(self, callback: Callable[..., None], /, *args: object) -> None:
-        raise NotImplementedError
+        raise AssertionError("there is no other thread")
 
     def call_at(self, when: int, callback: Callable[[], None]) -> None:
         """Forgotten."""

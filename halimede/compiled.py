@@ -1,16 +1,16 @@
 """Which form of the hot modules is imported: Python, or what mypyc made of it (docs/decisions/compiled.md).
 
-The compiled form lies beside the package, in a folder of `build/` for each kind of interpreter, with the digest of the
-sources that it was made of. It is used in a clone, where these are the sources that lie here; otherwise Python's own
-finders find the modules as ever.
+In a clone the compiled form lies beside the package, in a folder of `build/` for each kind of interpreter, with the
+digest of the sources that it was made of. It is used where these are the sources that lie here. A wheel that was built
+so has it in the package, where Python's own finders come upon it before the sources.
 Standard library only, since no module of the package may be imported before.
 """
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,8 @@ FOLDER = PACKAGE.parent / "build" / "compiled" / SUFFIX.strip(".").removesuffix(
 DIGEST = "sources.digest"
 CLONE = PACKAGE.parent / "pyproject.toml"
 """Lies beside the package in a clone only: where it is installed, `build` is another package's."""
+BUILT_IN = "requests" + SUFFIX
+"""Lies in a package that was installed compiled."""
 
 
 def digest() -> str:
@@ -36,7 +38,7 @@ def digest() -> str:
 
 
 class Finder:
-    """Finds modules of which there is a compiled form, by their full names."""
+    """Finds modules at these files, by their full names: compiled ones, or sources."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -47,7 +49,8 @@ class Finder:
         file = self._files.get(name)
         if file is None:
             return None
-        return spec_from_file_location(name, file, loader=ExtensionFileLoader(name, str(file)))
+        loader = SourceFileLoader if file.suffix == ".py" else ExtensionFileLoader
+        return spec_from_file_location(name, file, loader=loader(name, str(file)))
 
 
 def missing() -> str:
@@ -68,14 +71,27 @@ def missing() -> str:
 def install() -> str:
     """Has the compiled form imported from now on, where there is one; says in a few words which it is."""
     wanted = os.environ.get(VARIABLE, "")
+    if (PACKAGE / BUILT_IN).is_file():
+        if wanted == "off":
+            _find(PACKAGE.parent, PACKAGE.rglob("*" + SUFFIX), ".py")
+            return f"pure Python: {VARIABLE} is off"
+        return "compiled"
     why = f"{VARIABLE} is off" if wanted == "off" else missing()
     if not why:
-        files = {".".join(path.relative_to(FOLDER).parts): path for path in FOLDER.rglob("*" + SUFFIX)}
-        sys.meta_path.insert(0, Finder({name.removesuffix(SUFFIX): path for name, path in files.items()}))
+        _find(FOLDER, FOLDER.rglob("*" + SUFFIX), SUFFIX)
         return "compiled"
     if wanted == "only":
         raise ImportError(f"{VARIABLE}=only: {why}")
     return f"pure Python: {why}"
+
+
+def _find(root: Path, compiled: Iterable[Path], suffix: str) -> None:
+    """Has these modules, which lie compiled under `root`, found at the files beside them of that suffix."""
+    files = {}
+    for path in compiled:
+        name = path.name.removesuffix(SUFFIX)
+        files[".".join([*path.relative_to(root).parts[:-1], name])] = path.with_name(name + suffix)
+    sys.meta_path.insert(0, Finder(files))
 
 
 FORM = install()

@@ -5,7 +5,7 @@ over); nothing in them refers to a transport.
 """
 
 from collections.abc import Hashable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from halimede.errors import Error, Unsupported
 from halimede.tensors import Memory, RegionReference, Tensor
@@ -54,7 +54,6 @@ class InferRequest:
 
     # Defaults of the class and no slots: a request is made faster so, as most of it is never set.
     id: str = ""
-    raw: Memory | None = None
     outputs: tuple[str, ...] = ()
     destinations: dict[str, RegionReference] | None = None
     in_regions: bool = False
@@ -69,17 +68,36 @@ class InferRequest:
     inner: bool = False
     most_ahead: int = 0
     form: Hashable = None
-    trace: "Traced | None" = None
 
     def __init__(self, model_name: str, version: int = -1) -> None:
         self.model_name = model_name
         self.version = version
         self.inputs: dict[str, Tensor] = {}
+        # No defaults of the class: compiled, a request would be without them (docs/decisions/compiled.md).
+        self.raw: Memory | None = None
+        self.trace: Traced | None = None
 
     @property
     def log_prefix(self) -> str:
         """What the core's own errors begin with (contract H49)."""
         return f"[request id: {self.id or '<id_unknown>'}] "
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _request_of, ({name: getattr(self, name) for name in _FIELDS},)
+
+
+_FIELDS = (
+    *("model_name", "version", "inputs", "raw", "trace", "id", "outputs", "destinations", "in_regions", "classes"),
+    *("parameters", "correlation_id", "sequence_start", "sequence_end", "priority", "timeout_us", "decoupled_ok"),
+    *("inner", "most_ahead", "form"),
+)
+
+
+def _request_of(fields: dict[str, Any]) -> InferRequest:
+    request = InferRequest(fields["model_name"])
+    for name, value in fields.items():
+        setattr(request, name, value)
+    return request
 
 
 class InferResponse:
@@ -95,6 +113,9 @@ class InferResponse:
         self.model_version = model_version
         self.outputs = outputs
         self.parameters = parameters
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InferResponse, (self.id, self.model_name, self.model_version, self.outputs, self.parameters)
 
 
 Answer = InferResponse | Error | None
@@ -114,6 +135,18 @@ class Reply(Protocol):
 
     def on_writable(self, resume: "Resume") -> None: ...
 
+
+class _Nobody:
+    """The slot of a request that nobody waits for."""
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        return True
+
+    def on_writable(self, resume: "Resume") -> None:
+        resume()
+
+
+NOBODY: Final = _Nobody()
 
 LONGEST_CORRELATION_ID = 128  # bytes
 

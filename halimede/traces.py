@@ -1,10 +1,11 @@
-"""What is noted of a traced inference, and the reply slot that notes it (contract T3 to T5, T7).
+"""What is noted of a traced inference, by the slot for its answers (contract T3 to T5, T7).
 
-A `Group` is one request from outside and the requests that models make for its sake; it goes to its stream as a whole,
-once the last of them is answered. Values are plain: who writes them reads them on another thread, when nobody changes
-them any more. Event-loop thread only.
+A `Root` is a request from outside, a `Call` one that a model makes for the sake of another. A root goes to its stream
+with all its calls, once the last of them is answered. Event-loop thread only, until then; who writes them may do so on
+another thread, when nobody changes them any more.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import count
 from json import dumps
@@ -13,18 +14,18 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from halimede.errors import Error
-from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
+from halimede.requests import NOBODY, Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.tensors import DataType, Shape, Tensor
 
 TIMESTAMPS: Final = 1
 TENSORS: Final = 2
 """The levels, as bits."""
 
-GROUP_COST: Final = 2048
+TRACE_COST: Final = 2048
 """Bytes that a request takes until it is written, about, besides the data of its tensors."""
 MOMENT_COST: Final = 128
-MAX_COST: Final = 1 << 24
-"""Bytes of a group beyond which nothing more is noted of it: a model may answer, and call others, without end."""
+MAX_COST = 1 << 24
+"""Bytes of a root beyond which nothing more is noted of it: a model may answer, and call others, without end."""
 
 
 class Front(NamedTuple):
@@ -53,40 +54,13 @@ class Context(NamedTuple):
 
 
 class TraceStream(Protocol):
-    """Where groups go."""
+    """Where roots go."""
 
-    def take(self, group: "Group") -> None: ...
+    def take(self, root: "Root") -> None: ...
 
     def dropped(self) -> None:
-        """There is nothing to tell of a group: its request was refused."""
+        """There is nothing to tell of one: its request was refused."""
         ...
-
-
-class Group:
-    """`received` is when the request began to arrive and when it was there; `moments` are the front end's others, in
-    their order. `context` is what the client sent, `trace_id` is 0 where nobody asks for contexts; `level` has the bits
-    of what is wanted. `open` counts the requests without their last answer; `cost` are bytes, about."""
-
-    __slots__ = ("context", "cost", "front", "level", "members", "moments", "open", "received", "root_span", "trace_id")
-
-    def __init__(
-        self, level: int, front: Front, received: tuple[int, int], context: Context | None, spans: bool
-    ) -> None:
-        self.level = level
-        self.front = front
-        self.received = received
-        self.moments: list[tuple[str, int]] = []
-        self.members: list[Trace] = []
-        self.open = 0
-        self.cost = GROUP_COST
-        self.context = context
-        self.trace_id = (context.trace_id if context else getrandbits(128) or 1) if spans else 0
-        self.root_span = getrandbits(64) or 1 if spans else 0
-
-    def note(self, name: str, now: int) -> None:
-        if self.cost < MAX_COST:
-            self.cost += MOMENT_COST
-            self.moments.append((name, now))
 
 
 class Seen(NamedTuple):
@@ -99,32 +73,31 @@ class Seen(NamedTuple):
     data: bytes
 
 
-class Trace:
-    """One inference of a group. `times` is indexed by `requests.Moment` and None until the inference has begun; `end`
-    is 0 for one that was refused. `span` is 0 where nobody asks for spans."""
+def _stays() -> bool:
+    return False
+
+
+class Trace(ABC):
+    """One inference, and the slot for its answers, which passes them on to `reply`. `times` is indexed by
+    `requests.Moment` and None until the inference has begun; `end` is 0 for one that was refused. `span` is 0 where
+    nobody asks for spans."""
 
     __slots__ = (
+        "_reply",
         "computes",
         "end",
-        "group",
         "id",
-        "ids",
         "model",
-        "parent",
         "request_id",
         "span",
-        "stream",
         "tensors",
         "times",
         "version",
     )
 
-    def __init__(self, group: Group, stream: TraceStream, ids: "count[int]", parent: "Trace | None" = None) -> None:
-        self.id = next(ids)
-        self.ids = ids
-        self.group = group
-        self.stream = stream
-        self.parent = parent
+    def __init__(self, reply: Reply, number: int, spans: bool) -> None:
+        self._reply = reply
+        self.id = number
         self.model = ""
         self.version = 0
         self.request_id = ""
@@ -132,18 +105,26 @@ class Trace:
         self.end = 0
         self.computes = True
         self.tensors: list[Seen] = []
-        self.span = getrandbits(64) or 1 if group.trace_id else 0
-        group.members.append(self)
-        group.open += 1
+        self.span = getrandbits(64) or 1 if spans else 0
+
+    @property
+    @abstractmethod
+    def root(self) -> "Root": ...
+
+    @property
+    @abstractmethod
+    def parent_id(self) -> int:
+        """That of the trace that it was called for, 0 of a root."""
+        ...
 
     @property
     def context(self) -> str:
         """What a model passes on to whom it calls (contract T9, P55); empty where nobody asks for contexts."""
-        group = self.group
-        if not group.trace_id:
+        root = self.root
+        if not root.trace_id:
             return ""
-        state = group.context.state if group.context else ""
-        parent = f'{{"traceparent":"00-{group.trace_id:032x}-{self.span:016x}-01"'
+        state = root.client.state if root.client else ""
+        parent = f'{{"traceparent":"00-{root.trace_id:032x}-{self.span:016x}-01"'
         return f'{parent},"tracestate":{dumps(state)}}}' if state else f"{parent}}}"
 
     def begun(self, request: InferRequest, version: int, times: list[int], computes: bool = True) -> None:
@@ -152,104 +133,186 @@ class Trace:
         self.request_id = request.id
         self.times = times
         self.computes = computes
-        if self.group.level & TENSORS:
+        if self.root.level & TENSORS:
             for tensor in request.inputs.values():
                 self._see("TENSOR_QUEUE_INPUT", tensor)
 
     def child(self, request: InferRequest, reply: Reply) -> Reply:
-        """A model may call others after the last answer of its own; the group may have gone already then, and the call
+        """A model may call others after the last answer of its own; the root may have gone already then, and the call
         is not traced."""
-        group = self.group
-        if not group.open or group.cost > MAX_COST:
+        root = self.root
+        if not root.open or root.cost > MAX_COST:
             return reply
-        group.cost += GROUP_COST
-        trace = request.trace = Trace(self.group, self.stream, self.ids, self)
-        return TracedReply(reply, trace)
+        call = request.trace = Call(reply, root, self)
+        return call
 
-    def answered(self, answer: Answer, final: bool) -> int:
+    @abstractmethod
+    def send(self, answer: Answer, final: bool) -> bool: ...
+
+    def on_writable(self, resume: Resume) -> None:
+        self._reply.on_writable(resume)
+
+    def _answered(self, answer: Answer, final: bool) -> int:
         """Just before an answer is passed on; the time."""
         now = monotonic_ns()
-        if isinstance(answer, InferResponse) and self.group.level & TENSORS:
+        if self.root.level & TENSORS and isinstance(answer, InferResponse):
             for tensor in answer.outputs:
                 self._see("TENSOR_BACKEND_OUTPUT", tensor)
         if final and not (isinstance(answer, Error) and answer.refused):
             self.end = now
         return now
 
-    def over(self) -> None:
-        """Its last answer is on its way. What never began is not told; the root stands for the whole."""
-        group = self.group
+    def _over(self) -> None:
+        """Its last answer is on its way. It may be kept for a while; who sent the request shall not."""
+        self._reply = NOBODY
         if self.times is not None:
             self.times = self.times[:]  # the batch of a decoupled model may not be over: what it adds is after the end
-        group.open -= 1
-        if group.open:
-            return
-        if group.members[0].times is not None:
-            self.stream.take(group)
-        else:
-            self.stream.dropped()
+        self.root.one_over()
 
     def _see(self, activity: str, tensor: Tensor) -> None:
         """A copy, since a model may work in its inputs, and a client in what it shares."""
-        if self.group.cost > MAX_COST:
+        root = self.root
+        if root.cost > MAX_COST:
             return
         try:
             data = bytes(tensor.memory.host())
         except Error:  # it lies where the host cannot read
             data = b""
         self.tensors.append(Seen(activity, tensor.name, tensor.datatype, tensor.shape, data))
-        self.group.cost += len(data) + MOMENT_COST
+        root.cost += len(data) + MOMENT_COST
 
 
-class TracedReply:
-    """Passes answers on to the slot of a request that was made by a model."""
+class Root(Trace):
+    """A request that came over a front end. `received` is when it began to arrive and when it was there; `moments` are
+    the names of the front end's others, in their order, and `moments_at` when they were. `client` is the context that
+    the client sent, `trace_id` is 0 where nobody asks for contexts; `level` has the bits of what is wanted. `open`
+    counts the traces without their last answer; `cost` are bytes, about. `tells_end`: the front end writes something
+    also for an end without a response; `gone` says whether there is nobody left to write to."""
 
-    __slots__ = ("_reply", "_trace")
+    __slots__ = (
+        "_completed",
+        "_gone",
+        "_ids",
+        "_stream",
+        "_tells_end",
+        "calls",
+        "client",
+        "cost",
+        "front",
+        "front_span",
+        "level",
+        "moments",
+        "moments_at",
+        "open",
+        "received",
+        "trace_id",
+    )
 
-    def __init__(self, reply: Reply, trace: Trace) -> None:
-        self._reply = reply
-        self._trace = trace
-
-    def send(self, answer: Answer, final: bool) -> bool:
-        self._trace.answered(answer, final)
-        writable = self._reply.send(answer, final)
-        if final:
-            self._trace.over()
-        return writable
-
-    def on_writable(self, resume: Resume) -> None:
-        self._reply.on_writable(resume)
-
-
-class FrontReply(TracedReply):
-    """The same for the slot of a front end, whose own moments are noted. `tells_end`: it writes something also for an
-    end without a response; `gone` says whether there is nobody left to write to."""
-
-    __slots__ = ("_completed", "_gone", "_tells_end")
-
-    def __init__(self, reply: Reply, trace: Trace, tells_end: bool, gone: Callable[[], bool]) -> None:
-        super().__init__(reply, trace)
+    def __init__(
+        self,
+        reply: Reply,
+        stream: TraceStream,
+        ids: "count[int]",
+        level: int,
+        front: Front,
+        received: tuple[int, int],
+        client: Context | None,
+        spans: bool,
+        tells_end: bool = True,
+        gone: Callable[[], bool] = _stays,
+    ) -> None:
+        super().__init__(reply, next(ids), spans)
+        self._stream = stream
+        self._ids = ids
+        self.level = level
+        self.front = front
+        self.received = received
+        self.client = client
         self._tells_end = tells_end
         self._gone = gone
         self._completed = False
+        self.moments: list[str] = []
+        self.moments_at: list[int] = []
+        self.calls: list[Call] = []
+        self.open = 1
+        self.cost = TRACE_COST
+        self.trace_id = (client.trace_id if client else getrandbits(128) or 1) if spans else 0
+        self.front_span = getrandbits(64) or 1 if spans else 0
+
+    @property
+    def root(self) -> "Root":
+        return self
+
+    @property
+    def parent_id(self) -> int:
+        return 0
 
     def send(self, answer: Answer, final: bool) -> bool:
-        trace = self._trace
-        group = trace.group
-        now = trace.answered(answer, final)
+        front = self.front
+        now = self._answered(answer, final)
         noted = not self._gone() and not (isinstance(answer, Error) and answer.refused)
-        if noted and (group.front.completes_each or not self._completed):
+        if noted and (front.completes_each or not self._completed):
             self._completed = True
-            group.note("INFER_RESPONSE_COMPLETE", now)
-        writes = (answer is not None or self._tells_end) if group.front.writes_each else final
+            self._note("INFER_RESPONSE_COMPLETE", now)
+        writes = (answer is not None or self._tells_end) if front.writes_each else final
         if noted and writes:
-            group.note(group.front.send_start, now)
+            self._note(front.send_start, now)
             writable = self._reply.send(answer, final)
-            group.note(group.front.send_end, monotonic_ns())
+            self._note(front.send_end, monotonic_ns())
         else:
             writable = self._reply.send(answer, final)
         if final:
-            trace.over()
+            self._over()
+        return writable
+
+    def called(self, call: "Call") -> int:
+        """Its number."""
+        self.calls.append(call)
+        self.open += 1
+        self.cost += TRACE_COST
+        return next(self._ids)
+
+    def one_over(self) -> None:
+        """What never began is not told; the root stands for the whole."""
+        self.open -= 1
+        if self.open:
+            return
+        self._gone = _stays
+        if self.times is not None:
+            self._stream.take(self)
+        else:
+            self._stream.dropped()
+
+    def _note(self, name: str, now: int) -> None:
+        if self.cost < MAX_COST:
+            self.cost += MOMENT_COST
+            self.moments.append(name)
+            self.moments_at.append(now)
+
+
+class Call(Trace):
+    """A request that a model made for the sake of `parent`."""
+
+    __slots__ = ("_root", "parent")
+
+    def __init__(self, reply: Reply, root: Root, parent: Trace) -> None:
+        super().__init__(reply, root.called(self), root.trace_id != 0)
+        self._root = root
+        self.parent = parent
+
+    @property
+    def root(self) -> Root:
+        return self._root
+
+    @property
+    def parent_id(self) -> int:
+        return self.parent.id
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        self._answered(answer, final)
+        writable = self._reply.send(answer, final)
+        if final:
+            self._over()
         return writable
 
 
@@ -273,7 +336,7 @@ class Sampler:
         received: tuple[int, int],
         context: Context | None = None,
         tells_end: bool = True,
-        gone: Callable[[], bool] = lambda: False,
+        gone: Callable[[], bool] = _stays,
     ) -> Reply:
         """The slot to give to the engine: the same one, unless the request is the next to be traced."""
         return reply

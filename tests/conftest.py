@@ -8,7 +8,8 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HALIMEDE_COMPILED", "off")
-"""Here and in the servers that tests start: the other form is tested where a run asks for it (`make test-compiled`)."""
+"""Here and in the servers that tests start: the other form is tested where a run asks for it, as `make test` does for
+those with servers and `make test-forms` for units."""
 
 IN_CI = os.environ.get("CI") == "true"
 

@@ -166,6 +166,30 @@ def echo(execution: Execution) -> None:
         execution.send(i, list(one.request.inputs.values()))
 
 
+class Watched(bytearray):
+    """Bytes of which one can tell whether anybody holds them still."""
+
+
+class FakeMemory:
+    """Bytes in memory of any kind; whoever wants to read them gets `error` instead, where there is one."""
+
+    device_id = 0
+    owner: object = None
+
+    def __init__(
+        self, data: bytes | bytearray | memoryview, kind: MemoryKind = MemoryKind.HOST, error: Exception | None = None
+    ) -> None:
+        self.view = memoryview(data)
+        self.byte_size = self.view.nbytes
+        self.kind = kind
+        self._error = error
+
+    def host(self) -> memoryview:
+        if self._error is not None:
+            raise self._error
+        return self.view
+
+
 class UnreachableMemory:
     """Memory on a device: whoever looks at its bytes made a hidden copy."""
 

@@ -1,12 +1,15 @@
 """Which form of the hot modules is imported, and that the tests have the one that they were told to have."""
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from setuptools import build_meta
 
 from halimede import compiled
+from tools.build_wheel import get_requires_for_build_wheel
 from tools.compile import MODULES
 
 
@@ -90,3 +93,37 @@ def test_compiled_form_can_be_left_aside(folder: Path, monkeypatch: pytest.Monke
     (folder / compiled.DIGEST).write_text(compiled.digest())
     monkeypatch.setenv(compiled.VARIABLE, "off")
     assert compiled.install() == "pure Python: HALIMEDE_COMPILED is off"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module of a package that was installed compiled; the source beside it says so."""
+    package = tmp_path / "built_in"
+    package.mkdir()
+    for name in ("__init__.py", compiled.BUILT_IN):
+        (package / name).touch()
+    (package / "requests.py").write_text("FORM = 'Python'\n")
+    monkeypatch.setattr(compiled, "PACKAGE", package)
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path.copy())
+    monkeypatch.syspath_prepend(tmp_path)
+    return "built_in.requests"
+
+
+def test_package_that_was_installed_compiled_is(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted in ("", "only"):
+        monkeypatch.setenv(compiled.VARIABLE, wanted)
+        assert compiled.install() == "compiled"
+
+
+def test_compiled_form_that_was_installed_can_be_left_aside(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiled.VARIABLE, "off")
+    assert compiled.install() == "pure Python: HALIMEDE_COMPILED is off"
+    assert import_module(installed).FORM == "Python"
+
+
+def test_wheel_is_compiled_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build_meta, "get_requires_for_build_wheel", lambda settings: [])
+    monkeypatch.delenv("HALIMEDE_WHEEL", raising=False)
+    assert get_requires_for_build_wheel() == []
+    monkeypatch.setenv("HALIMEDE_WHEEL", "compiled")
+    assert {need.split(">")[0] for need in get_requires_for_build_wheel()} >= {"mypy", "numpy", "orjson"}

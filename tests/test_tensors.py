@@ -22,6 +22,7 @@ from halimede.tensors import (
     MemoryKind,
     RegionReference,
     Tensor,
+    are_short_strings,
     array_of,
     join_bytes,
     shape_text,
@@ -172,6 +173,19 @@ def test_strings_that_are_not_framed_rightly_are_refused(framed: bytes, expected
     assert str(raised.value) == text
     with pytest.raises(Invalid):
         array_of(Tensor("x", BYTES, (expected,), HostMemory(framed)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(max_size=300) | st.text(max_size=9).map(str.encode), min_size=1), st.integers(-1, 1))
+def test_short_strings_are_what_they_are_taken_for(elements: list[bytes], more: int) -> None:
+    """Never what is no such frame; and each of text is."""
+    framed, count = join_bytes(elements), len(elements) + more
+    short = sum(map(len, elements)) <= 60 * len(elements)
+    is_text = all(0 < len(each) < 256 and b"\0" not in each for each in elements)
+    found = are_short_strings(memoryview(framed), count)
+    assert found is False if more else found >= (short and is_text)
+    assert not are_short_strings(framed[:-1], count)
+    assert not are_short_strings(framed + b"\0", count)
 
 
 def test_host_memory_is_a_view_that_keeps_its_owner() -> None:

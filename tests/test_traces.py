@@ -1,38 +1,40 @@
 """What is noted of traced requests, and where that ends."""
 
+import weakref
+
 import pytest
 
 from halimede import traces
 from halimede.requests import Moment
-from halimede.traces import GRPC, HTTP, HTTP_EVENTS, TENSORS, TIMESTAMPS, Front, Trace
+from halimede.traces import GRPC, HTTP, HTTP_EVENTS, TENSORS, TIMESTAMPS, Call, Front
 from tests.fakes import RecordingReply
 from tests.tracing.traces import Traced, request_for, response_for
 
 
 def test_call_that_a_model_makes_after_its_last_answer_is_not_traced() -> None:
-    """The group has gone, and shall not go twice."""
+    """The root has gone, and shall not go twice."""
     traced = Traced()
     traced.begin()
-    group = traced.answered()
-    assert group is not None
+    root = traced.answered()
+    assert root is not None
     late, reply = request_for("inner"), RecordingReply()
-    slot = traced.trace.child(late, reply)
+    slot = traced.root.child(late, reply)
     assert (slot, late.trace) == (reply, None)
     slot.send(response_for(), True)
-    assert traced.stream.groups == [group]
-    assert group.members == [traced.trace]
+    assert traced.stream.roots == [root]
+    assert not root.calls
 
 
-def test_call_that_ends_after_its_caller_is_in_the_same_group() -> None:
+def test_call_that_ends_after_its_caller_is_told_with_it() -> None:
     traced = Traced()
     traced.begin()
     inner = request_for("inner")
-    slot = traced.trace.child(inner, RecordingReply())
-    assert isinstance(inner.trace, Trace)
+    slot = traced.root.child(inner, RecordingReply())
+    assert isinstance(inner.trace, Call)
     inner.trace.begun(inner, 1, [11, 21, 31, 41, 51, 61])
     assert traced.answered() is None
     slot.send(response_for(), True)
-    assert [group.members for group in traced.stream.groups] == [[traced.trace, inner.trace]]
+    assert [root.calls for root in traced.stream.roots] == [[inner.trace]]
 
 
 def test_what_a_batch_adds_after_the_last_answer_changes_nothing() -> None:
@@ -41,7 +43,7 @@ def test_what_a_batch_adds_after_the_last_answer_changes_nothing() -> None:
     traced.begin(times)
     traced.answered()
     times[Moment.COMPUTE_START :] = (31, 41, 51, 10**18)
-    assert traced.trace.times == [10, 20, 30, 40, 50, 60]
+    assert traced.root.times == [10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.parametrize("level", [TIMESTAMPS, TENSORS])
@@ -53,10 +55,10 @@ def test_memory_of_a_request_that_is_answered_without_end_is_bounded(
     traced.begin()
     for _ in range(1000):
         traced.answered(response_for(), final=False)
-    group = traced.answered()
-    assert group is not None
-    assert group.cost < 51_000
-    assert 100 < len(group.moments) + len(traced.trace.tensors) < 1000
+    root = traced.answered()
+    assert root is not None
+    assert root.cost < 51_000
+    assert 100 < len(root.moments) + len(traced.root.tensors) < 1000
     assert len(traced.reply.answers) == 1001
 
 
@@ -65,10 +67,10 @@ def test_calls_of_a_request_that_calls_without_end_are_bounded(monkeypatch: pyte
     traced = Traced(front=GRPC)
     traced.begin()
     for _ in range(100):
-        traced.trace.child(request_for("inner"), RecordingReply()).send(response_for(), True)
-    group = traced.answered()
-    assert group is not None
-    assert 10 < len(group.members) < 30
+        traced.root.child(request_for("inner"), RecordingReply()).send(response_for(), True)
+    root = traced.answered()
+    assert root is not None
+    assert 10 < len(root.calls) < 30
 
 
 @pytest.mark.parametrize(("front", "count"), [(HTTP, 1), (HTTP_EVENTS, 2), (GRPC, 2)])
@@ -77,6 +79,19 @@ def test_what_is_written_at_the_end_is_noted_there(front: Front, count: int) -> 
     traced = Traced(front=front, tells_end=front is not HTTP_EVENTS)
     traced.begin()
     traced.answered(response_for(), final=False)
-    group = traced.answered()
-    assert group is not None
-    assert [name for name, _ in group.moments].count(front.send_start) == count
+    root = traced.answered()
+    assert root is not None
+    assert root.moments.count(front.send_start) == count
+
+
+def test_trace_that_is_over_keeps_nobody_that_waited_for_it() -> None:
+    """It may wait to be written for long, and the slot of a front end holds a connection and what came over it."""
+    traced = Traced()
+    traced.begin()
+    inner = request_for("inner")
+    slot = traced.root.child(inner, RecordingReply())
+    waited = weakref.ref(traced.reply)
+    slot.send(response_for(), True)
+    assert traced.answered() is traced.root
+    del traced.reply
+    assert waited() is None

@@ -1,61 +1,116 @@
 """Compiles the hot modules with mypyc, into the folder where `halimede.compiled` looks for them.
 
-`python -m tools.compile`, in the root of the repository; needs mypy, setuptools and a C compiler. Nothing is left of it
-where it fails, and what was there before is not used, since it was made of other sources.
+`python -m tools.compile`, in the root of the repository; needs mypy, setuptools and a C compiler. Does nothing where
+the compiled form is that of these sources. Nothing is left of it where it fails, and what was there before is not used,
+since it was made of other sources: the server is pure Python then. With `--optional` that is said, and no failure.
 """
 
+import argparse
+import os
 import shutil
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from mypyc.build import mypycify
-from setuptools import Distribution
-from setuptools.command.build_ext import build_ext
-
-from halimede.compiled import DIGEST, FOLDER, PACKAGE, digest
+from halimede.compiled import DIGEST, FOLDER, PACKAGE, VARIABLE, digest, missing
 
 MODULES = tuple(
-    f"halimede.{room}.{name}"
+    f"halimede.{name}"
     for room, names in {
-        "front": "grpc grpc_access http",
-        "transport": "grpc_bidirectional grpc_heads grpc_messages grpc_streams http1 http1_exchange",
-        "transport.http2": "connection frames headers outbox reader stream",
-        "wire": "grpc grpc_parts grpc_scan http http_head",
+        "": "requests tensors traces",
+        "front.": "grpc grpc_access http tracing",
+        "models.": "checks version",
+        "scheduling.": "alone assembly ensemble ensemble_run execution facts flow inference inline instances limited "
+        "policy runner step_binding step_graph",
+        "service.": "engine statistics tracing",
+        "tracing.": "files text",
+        "transport.": "grpc_bidirectional grpc_heads grpc_messages grpc_streams http1 http1_exchange",
+        "transport.http2.": "connection frames headers outbox reader stream",
+        "wire.": "grpc grpc_parts grpc_scan http http_head json_data",
     }.items()
-    for name in names.split()
+    for name in (room + each for each in names.split())
 )
 """Those that every request passes, as far as docs/decisions/compiled.md has no reason against it."""
 
 
-def build(work: Path) -> Path:
-    """Translates and compiles; the folder that holds the result."""
+def translate(folder: Path) -> list[Any]:
+    """Makes C of the modules, in this folder; what setuptools compiles. Raises whatever mypyc does."""
+    from mypyc.build import mypycify
+
     sources = [
         str(PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py").relative_to(Path.cwd())) for name in MODULES
     ]
-    extensions = mypycify(
-        ["--cache-dir=build/mypyc-cache", *sources],
+    extensions: list[Any] = mypycify(
+        # `make check` is strict; here a runtime may be missing.
+        ["--config-file=", "--cache-dir=build/mypyc-cache", "--ignore-missing-imports", *sources],
         opt_level="2",
         debug_level="0",
+        multi_file=True,
         group_name="halimede_hot",
-        target_dir=str(work / "c"),
+        target_dir=str(folder),
     )
-    command = build_ext(Distribution({"name": "halimede", "ext_modules": extensions}))
+    return extensions
+
+
+def build(work: Path) -> Path:
+    """Translates and compiles; the folder that holds the result. Raises whatever the tools do."""
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    extensions = translate(work / "c")
+
+    class Build(build_ext):  # type: ignore[misc] # setuptools has no types
+        def build_extensions(self) -> None:
+            self.compiler.compile = side_by_side(self.compiler)
+            super().build_extensions()
+
+    command = Build(Distribution({"name": "halimede", "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(work / "lib"), str(work / "temp")
     command.ensure_finalized()
     command.run()
     return work / "lib"
 
 
-def main() -> int:
+def side_by_side(compiler: Any) -> Any:
+    """The compiler's `compile`, with as many files at once as there are cores: by itself it takes one at a time."""
+    one_by_one = compiler.compile
+
+    def compile_all(sources: Sequence[str], *args: Any, **options: Any) -> list[str]:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            done = pool.map(lambda source: one_by_one([source], *args, **options), sources)
+            return [each for objects in done for each in objects]
+
+    return compile_all
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--optional", action="store_true", help="it is no failure where it cannot be done")
+    optional = parser.parse_args(arguments).optional
+    if not missing() or (optional and os.environ.get(VARIABLE) == "off"):
+        return 0
     made_of = digest()
-    with TemporaryDirectory() as folder:
-        library = build(Path(folder))
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        shutil.copytree(library, FOLDER)
+    print("Compiling what every request passes: once, about a minute ...", flush=True)
+    said = StringIO()  # dozens of remarks of mypyc, which matter only where it fails
+    try:
+        with TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
+            library = build(Path(folder))
+            shutil.rmtree(FOLDER, ignore_errors=True)
+            shutil.copytree(library, FOLDER)
+    except (Exception, SystemExit) as error:
+        if optional:
+            print(f"That could not be done, so the server is pure Python, and slower: {type(error).__name__}: {error}")
+            return 0
+        print(said.getvalue(), file=sys.stderr)
+        raise
     # Of what lay here before: an edit since then makes it another.
     (FOLDER / DIGEST).write_text(made_of)
-    print(f"{len(MODULES)} modules are compiled, in {FOLDER}")
+    print(f"{len(MODULES)} modules are compiled.")
     return 0
 
 

@@ -46,14 +46,14 @@ PATIENCE = 20.0
 NAME = "sleeper"
 REFUSAL = b'{"error":"[request id: <id_unknown>] Exceeds maximum queue size"}'
 
-_MODEL = f"""import time
+_MODEL = """import time
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def execute(self, requests):
-        time.sleep({SLEEP_SECONDS})
+        time.sleep(%s)
         tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", each)]) for each in tensors]
 """
@@ -62,7 +62,7 @@ max_batch_size: %d
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group [ { kind: KIND_CPU } ]
-dynamic_batching { default_queue_policy { max_queue_size: %d } }
+%s
 """
 
 
@@ -122,12 +122,19 @@ class Report:
         return found
 
 
-def write_model(repository: Path, queue: int) -> None:
-    """The model `sleeper`, of which `queue` requests may wait."""
+def write_sleeper(repository: Path, seconds: str, batch: int, scheduling: str) -> None:
+    """The model `sleeper`: a batch of at most `batch` takes as long as the Python expression `seconds` says, which
+    knows the `requests`."""
     version = repository / NAME / "1"
     version.mkdir(parents=True)
-    (version / "model.py").write_text(_MODEL)
-    (version.parent / "config.pbtxt").write_text(_CONFIG % (BATCH, queue))
+    (version / "model.py").write_text(_MODEL % seconds)
+    (version.parent / "config.pbtxt").write_text(_CONFIG % (batch, scheduling))
+
+
+def write_model(repository: Path, queue: int) -> None:
+    """That of this tool, of which `queue` requests may wait."""
+    waiting = f"dynamic_batching {{ default_queue_policy {{ max_queue_size: {queue} }} }}"
+    write_sleeper(repository, str(SLEEP_SECONDS), BATCH, waiting)
 
 
 def message(number: int, model: str = NAME) -> bytes:

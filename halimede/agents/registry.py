@@ -13,13 +13,16 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING
 
 from halimede.agents.api import RepositoryAgent
 from halimede.agents.checksum import ChecksumAgent
 from halimede.errors import Internal, NotFound
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +31,20 @@ FILE = "agent.py"
 BUILT_IN: Mapping[str, type[RepositoryAgent]] = MappingProxyType({"checksum": ChecksumAgent})
 
 
+def entry_points(name: str) -> "EntryPoints":
+    """Those of an agent. Few servers have agents, and what lists the packages takes 6 ms to import."""
+    from importlib.metadata import entry_points as of_packages
+
+    return of_packages(group=ENTRY_POINTS, name=name)
+
+
 def find_agent(name: str, directory: Path) -> type[RepositoryAgent]:
     """The class of an agent. Raises NotFound where there is none, in the real server's words; Internal where its code
     is no agent."""
     file = directory / name / FILE
     if name not in ("", ".", "..") and Path(name).name == name and file.is_file():
         return _class_of(_module(name, file), file)
-    for point in entry_points(group=ENTRY_POINTS, name=name):
+    for point in entry_points(name):
         with _explained(name, f"entry point '{point.value}'"):
             found = point.load()
         if not (isinstance(found, type) and issubclass(found, RepositoryAgent)):
@@ -49,7 +59,7 @@ def is_there(name: str, directory: Path) -> bool:
     """Whether `find_agent` would look at the code of one. Runs nothing of it."""
     file = directory / name / FILE
     is_file = name not in ("", ".", "..") and Path(name).name == name and file.is_file()
-    return is_file or bool(entry_points(group=ENTRY_POINTS, name=name)) or name in BUILT_IN
+    return is_file or bool(entry_points(name)) or name in BUILT_IN
 
 
 def _module(name: str, file: Path) -> ModuleType:

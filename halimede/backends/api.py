@@ -5,14 +5,14 @@ protocols `Batch` and `Responses` are what it may expect; the scheduling room im
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy.typing as npt
 
-from halimede.config.model_config import Description, InstanceKind, ModelConfig
+from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy
@@ -242,12 +242,14 @@ class BackendModel(Protocol):
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
-    the file that runs it where a Python-based backend serves it (contract R83)."""
+    the file that runs it where a Python-based backend serves it (contract R83). `opened` comes from the description
+    that the backend gave of the model just now, for the `open` that follows."""
 
     model: Path
     version: Path
     number: int
     code: Path | None = None
+    opened: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +301,7 @@ class Backend(Protocol):
         its inputs or outputs."""
         ...
 
-    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
         """What can be completed of a configuration: what the file declares, or (user code) a changed configuration as
         JSON values, or None. Called on a load thread, before `open`. Raises Error."""
         ...

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
-from halimede.config.model_config import Description, ModelConfig
+from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.tensors import Tensor
 
 
@@ -73,7 +73,7 @@ class IdentityBackend:
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
 
-    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | None:
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
         return None
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> IdentityModel:

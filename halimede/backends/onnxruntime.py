@@ -14,16 +14,13 @@ Two choices, measured with onnxruntime 1.31 on two cores:
 """
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
-import orjson
 
 from halimede.backends.api import (
     Arrays,
@@ -36,8 +33,9 @@ from halimede.backends.api import (
     Responses,
 )
 from halimede.backends.onnxruntime_checks import check, problems
-from halimede.backends.onnxruntime_extras import NONE, Extras, extras_in, extras_of
+from halimede.backends.onnxruntime_extras import NONE, Extras, extras_of
 from halimede.backends.onnxruntime_session import (
+    ModelFile,
     SessionPlan,
     Settings,
     describe_session,
@@ -49,7 +47,7 @@ from halimede.backends.onnxruntime_session import (
     share_threads,
     translated,
 )
-from halimede.config.model_config import Description, InstanceGroup, InstanceKind, ModelConfig
+from halimede.config.model_config import Description, Incomplete, InstanceGroup, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.platform.hosts import available_cores
@@ -61,8 +59,6 @@ Run = Callable[[list[str], Arrays, Any], Sequence[Array]]
 _BFLOAT16 = 16
 """TensorProto.BFLOAT16, the runtime's number for it."""
 _KEPT_PLANS = 100
-_KEPT_SESSIONS = 4
-"""Sessions that may wait between `describe` and `open`: as many as models load at once."""
 
 
 def _closed(names: Sequence[str], arrays: Any, options: Any = None) -> NoReturn:
@@ -225,6 +221,7 @@ class OnnxModel:
 class _Kept:
     """A session that was opened to see what the model declares."""
 
+    file: ModelFile
     plan: SessionPlan
     session: Any
     description: Description
@@ -239,8 +236,6 @@ class OnnxRuntimeBackend:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
         self._settings = Settings("backend config of 'onnxruntime'", settings)
-        self._lock = threading.Lock()
-        self._kept: dict[tuple[Path, int, int], _Kept] = {}
         self._plans: dict[tuple[int | None, int, frozenset[int]], SessionPlan] = {}
         if self._settings.switch("enable-global-threadpool", False):
             share_threads(self._settings)
@@ -249,22 +244,18 @@ class OnnxRuntimeBackend:
         """All, where the installed runtime has the CUDA provider; else none, so that KIND_AUTO means the CPU."""
         return gpus if has_cuda() else ()
 
-    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description:
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description:
         """The inputs and outputs that the model declares. Initializers that a request might override are left out: many
         exporters list every weight as such (contract R72). Raises Unsupported, Unavailable, Internal."""
-        config = orjson.loads(config_json)
-        name = config.get("name") or folder.model.name
-        parameters = {key: value.get("string_value", "") for key, value in config.get("parameters", {}).items()}
-        level = config.get("optimization", {}).get("graph", {}).get("level")
-        instances = self._count_instances(config.get("instance_group", []))
-        extras = extras_in(config)
-        plan = self._plan(_of_model(name, parameters), level, instances, None, extras)
-        path = find_file(folder, filename, name)
-        stamp = _stamp(path)
-        session = open_session(path, plan)
-        description = describe_session(session, path, name)
-        self._keep(stamp, _Kept(plan, session, description))
-        return Description(tuple(t for t in description.inputs if not t.optional), description.outputs)
+        name = asked.name or folder.model.name
+        extras = extras_of(asked.json) if asked.has_extras else NONE
+        parameters = _of_model(name, asked.parameters)
+        plan = self._plan(parameters, asked.graph_optimization_level, asked.instances, None, extras)
+        file = find_file(folder, filename, name)
+        session = open_session(file.path, plan)
+        description = describe_session(session, file.path, name)
+        kept = _Kept(file, plan, session, description)
+        return Description(tuple([t for t in description.inputs if not t.optional]), description.outputs, kept)
 
     def runs_code(self, config_json: str) -> bool:
         """Libraries of operators are code."""
@@ -274,7 +265,7 @@ class OnnxRuntimeBackend:
         """A file that is missing or no model; inputs and outputs that are others than configured."""
         name = folder.model.name
         try:
-            path = find_file(folder, filename, name)
+            path = find_file(folder, filename, name).path
             if self.runs_code(config_json):
                 text = "its operators are in libraries of its own, which were not loaded"
                 return [Fault(text, severity=Severity.NOTE)]
@@ -287,20 +278,25 @@ class OnnxRuntimeBackend:
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
         """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
-        extras = extras_of(config.json)
+        extras = extras_of(config.json) if config.has_extras else NONE
         parameters = _of_model(config.name, config.parameters)
 
+        left = [folder.opened] if isinstance(folder.opened, _Kept) else []
+        folder = replace(folder, opened=None)  # the model must not hold the session once it is closed
         described: list[Description] = []
 
         def open_on(device: int | None, host_policy: str) -> tuple[Any, SessionPlan]:
-            path = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
+            file = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
             level = config.graph_optimization_level
             instances = max(1, config.instances_beside(host_policy))
             plan = self._plan(parameters, level, instances, device, extras)
-            kept = self._take(path, plan)
-            session = open_session(path, plan) if kept is None else kept.session
+            kept = left.pop() if left else None
+            if kept is not None and (kept.file, kept.plan) == (file, plan):
+                described.append(kept.description)
+                return kept.session, plan
+            session = open_session(file.path, plan)
             if not described:
-                described.append(describe_session(session, path, config.name) if kept is None else kept.description)
+                described.append(describe_session(session, file.path, config.name))
             return session, plan
 
         model = OnnxModel(config, open_on)
@@ -312,8 +308,7 @@ class OnnxRuntimeBackend:
         return model
 
     def close(self) -> None:
-        with self._lock:
-            self._kept.clear()
+        """The sessions are the models'."""
 
     def _plan(
         self, model: Settings, level: int | None, instances: int, device: int | None, extras: Extras
@@ -329,27 +324,6 @@ class OnnxRuntimeBackend:
                 self._plans[key] = known
         return known
 
-    def _count_instances(self, groups: Sequence[Mapping[str, Any]]) -> int:
-        if not groups:
-            return self.default_instance_count
-        return sum(
-            (int(group.get("count") or self.default_instance_count)) * max(1, len(group.get("gpus", [])))
-            for group in groups
-        )
-
-    def _keep(self, stamp: tuple[Path, int, int], kept: _Kept) -> None:
-        with self._lock:
-            self._kept[stamp] = kept
-            while len(self._kept) > _KEPT_SESSIONS:
-                del self._kept[next(iter(self._kept))]
-
-    def _take(self, path: Path, plan: SessionPlan) -> _Kept | None:
-        if not self._kept:
-            return None
-        with self._lock:
-            kept = self._kept.pop(_stamp(path), None)
-        return kept if kept is not None and kept.plan == plan else None
-
 
 def _of_model(name: str, parameters: Mapping[str, str]) -> Settings:
     return Settings(f"unable to load model '{name}'", parameters)
@@ -359,8 +333,3 @@ def _first_device(groups: Sequence[InstanceGroup]) -> int | None:
     """The GPU of the first instance, None where that runs on the CPU."""
     first = groups[0]
     return first.gpus[0] if first.kind is InstanceKind.GPU and first.gpus else None
-
-
-def _stamp(path: Path) -> tuple[Path, int, int]:
-    status = path.stat()
-    return path, status.st_mtime_ns, status.st_size

@@ -68,11 +68,7 @@ NONE = Extras()
 
 def extras_of(config_json: str) -> Extras:
     """What the JSON of a configuration asks for."""
-    return extras_in(orjson.loads(config_json))
-
-
-def extras_in(config: Mapping[str, Any]) -> Extras:
-    """The same, of the values."""
+    config = orjson.loads(config_json)
     accelerators = config.get("optimization", {}).get("execution_accelerators", {})
     if not (accelerators or config.get("model_operations") or config.get("cc_model_filenames")):  # as of most models
         return NONE

@@ -3,21 +3,22 @@
 Knows the runtime and its options (contract R75), and nothing of instances or batches. Blocks; called on load threads.
 """
 
+import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
 from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime_extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnxruntime_ranks import unknown_ranks
-from halimede.config.files import mode_of
+from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.platform.hosts import available_cores
@@ -250,17 +251,25 @@ def share_threads(backend: Settings) -> None:
             raise translated(error) from error
 
 
-def find_file(folder: ModelFolder, filename: str, model: str) -> Path:
+class ModelFile(NamedTuple):
+    """A file as it was when it was looked at."""
+
+    path: str
+    mtime_ns: int
+    size: int
+
+
+def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
     """The file to open: `filename` of the version directory, or `model.onnx` in it where it is a directory (a model
     with external data). Raises Unavailable where there is none."""
-    path = folder.version / (filename or "model.onnx")
-    mode = mode_of(str(path))
-    if stat.S_ISDIR(mode):
-        path /= "model.onnx"
-        mode = mode_of(str(path))
-    if not mode:
+    path = os.path.join(folder.version, filename or "model.onnx")  # noqa: PTH118 - quicker, as `mode_of` says
+    status = status_of(path)
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        path += "/model.onnx"
+        status = status_of(path)
+    if status is None:
         raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
-    return path
+    return ModelFile(path, status.st_mtime_ns, status.st_size)
 
 
 @cache
@@ -273,7 +282,7 @@ def has_cuda() -> bool:
     return CUDA in _available_providers()
 
 
-def open_session(path: Path, plan: SessionPlan) -> Any:
+def open_session(path: str, plan: SessionPlan) -> Any:
     """An InferenceSession. Raises Internal with the runtime's words, Unsupported where a GPU is wanted and the
     installed runtime has no provider for it: asked for one that is missing it would silently use the CPU."""
     providers: list[Any] = ["CPUExecutionProvider"]
@@ -305,27 +314,36 @@ def translated(error: Exception) -> Error:
     return Internal(f"onnx runtime error {match[1]}: {match[2].strip()}")
 
 
-def describe_session(session: Any, path: Path, model: str) -> Description:
+def describe_session(session: Any, path: str, model: str) -> Description:
     """What the model declares; an initializer that a request may override is an optional input.
 
     Raises Unsupported for a tensor that no request could carry (a sequence, a map, 8-bit floats).
     """
-    nodes = [*session.get_inputs(), *session.get_outputs(), *session.get_overridable_initializers()]
-    rankless = unknown_ranks(path) if any(not node.shape for node in nodes) else frozenset[str]()
+    inputs = [_described(node, model) for node in session.get_inputs()]
+    inputs += [_described(node, model, optional=True) for node in session.get_overridable_initializers()]
+    outputs = [_described(node, model) for node in session.get_outputs()]
+    if not all(tensor.shape for tensor in (*inputs, *outputs)):
+        rankless = unknown_ranks(Path(path))
+        inputs, outputs = ([_ranked(tensor, rankless) for tensor in tensors] for tensors in (inputs, outputs))
+    return Description(tuple(inputs), tuple(outputs))
 
-    def tensors(declared: Sequence[Any], optional: bool = False) -> tuple[DescribedTensor, ...]:
-        return tuple(_described(node, rankless, model, optional) for node in declared)
 
-    inputs = tensors(session.get_inputs()) + tensors(session.get_overridable_initializers(), optional=True)
-    return Description(inputs, tensors(session.get_outputs()))
-
-
-def _described(node: Any, rankless: frozenset[str], model: str, optional: bool) -> DescribedTensor:
-    for start, word in _FOREIGN_TYPES:
-        if node.type.startswith(start):
-            raise Unsupported(f"Unsupported ONNX Type '{word}' for I/O '{node.name}', expected 'ONNX_TYPE_TENSOR'")
-    datatype = _DATATYPES.get(node.type)
+def _described(node: Any, model: str, optional: bool = False) -> DescribedTensor:
+    kind = node.type
+    datatype = _DATATYPES.get(kind)
     if datatype is None:
-        raise Unsupported(f"unsupported datatype '{node.type}' for I/O '{node.name}' of model '{model}'")
-    shape = tuple(size if isinstance(size, int) else -1 for size in node.shape)
-    return DescribedTensor(node.name, datatype, None if node.name in rankless and not shape else shape, optional)
+        raise _unsupported(kind, node.name, model)
+    return DescribedTensor(
+        node.name, datatype, tuple([size if isinstance(size, int) else -1 for size in node.shape]), optional
+    )
+
+
+def _ranked(tensor: DescribedTensor, rankless: frozenset[str]) -> DescribedTensor:
+    return replace(tensor, shape=None) if tensor.name in rankless and not tensor.shape else tensor
+
+
+def _unsupported(kind: str, tensor: str, model: str) -> Unsupported:
+    for start, word in _FOREIGN_TYPES:
+        if kind.startswith(start):
+            return Unsupported(f"Unsupported ONNX Type '{word}' for I/O '{tensor}', expected 'ONNX_TYPE_TENSOR'")
+    return Unsupported(f"unsupported datatype '{kind}' for I/O '{tensor}' of model '{model}'")

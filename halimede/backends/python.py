@@ -28,7 +28,7 @@ from halimede.backends.python_settings import (
     warn_of_own_stub,
 )
 from halimede.backends.python_source import faults_of
-from halimede.config.model_config import ModelConfig
+from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Error, Internal, Invalid
 from halimede.platform.hosts import available_cores
 from halimede.platform.urgent import Urgent
@@ -359,14 +359,12 @@ class PythonBackend:
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
 
-    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
         """The configuration as the model's `auto_complete_config` leaves it, None without such a function (contract
         R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""
-        config = json.loads(config_json)
-        name = config.get("name") or folder.model.name
-        order = {**where(folder, filename), "name": name, "complete": config}
-        setting = config.get("parameters", {}).get(ENVIRONMENT, {}).get("string_value", "")
-        worker = self._workers.spawn(self._interpreter(setting, folder))
+        name = asked.name or folder.model.name
+        order = {**where(folder, filename), "name": name, "complete": json.loads(asked.json)}
+        worker = self._workers.spawn(self._interpreter(asked.parameters.get(ENVIRONMENT, ""), folder))
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
             return completed

@@ -48,14 +48,9 @@ def on_host(tensors: Iterable[Tensor]) -> bool:
     return all(tensor.memory.kind is not MemoryKind.DEVICE for tensor in tensors)
 
 
-def shared_with_client(request: InferRequest) -> bool:
-    """Whether inputs lie in memory that the client may write to at any time."""
-    return any(tensor.memory.kind is MemoryKind.SHARED for tensor in request.inputs.values())
-
-
 def make_private(request: InferRequest) -> None:
-    """Copies such inputs: what was looked at is what the model will see, or an answer would be kept for another
-    question. Raises Error where the client took the memory away."""
+    """Copies inputs in memory that the client may write to at any time: what was looked at is what the model will see,
+    or an answer would be kept for another question. Raises Error where the client took the memory away."""
     for name, tensor in request.inputs.items():
         if tensor.memory.kind is MemoryKind.SHARED:
             request.inputs[name] = Tensor(name, tensor.datatype, tensor.shape, HostMemory(bytes(tensor.memory.host())))

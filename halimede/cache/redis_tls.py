@@ -34,11 +34,16 @@ def redis_tls(settings: Mapping[str, str]) -> RedisTls:
     try:
         context = ssl.create_default_context(cafile=given.get("cacert"), capath=given.get("cacert_dir"))
         if "cert" in given:
-            context.load_cert_chain(given["cert"], given["key"])
+            context.load_cert_chain(given["cert"], given["key"], _no_password)
     except (OSError, ValueError) as error:
         files = ", ".join(f"'{name}' {path}" for name, path in given.items())
         raise Invalid(f"Failed to initialize RedisCache: cannot use {files}: {error}") from error
     return RedisTls(context, settings.get("sni") or settings["host"])
+
+
+def _no_password() -> str:
+    """Without it the library asks at the terminal, and the start waits."""
+    raise ValueError("the key is encrypted, and its password cannot be given")
 
 
 class SecuredConnection(Connection):

@@ -5,7 +5,6 @@ The only place that installs signal handlers and logging and changes settings of
 
 import asyncio
 import gc
-import json
 import logging
 import os
 import signal
@@ -298,10 +297,9 @@ def _interpreter() -> str:
 
 def _agents(models: ModelTable) -> list[str]:
     """The repository agents of the models in service, by name."""
-    texts = [version.config.json for record in models for version in models.ready_versions(record.key)]
-    configs = [json.loads(text) for text in texts if "model_repository_agents" in text]
-    asked = [config.get("model_repository_agents", {}).get("agents", []) for config in configs]
-    return sorted({agent.get("name", "") for agents in asked for agent in agents})
+    return sorted(
+        {name for record in models for version in models.ready_versions(record.key) for name in version.config.agents}
+    )
 
 
 def _rows(models: ModelTable) -> list[tuple[str, str, str]]:

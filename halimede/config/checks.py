@@ -9,16 +9,6 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import (
-    TYPE_FP32,
-    TYPE_INT32,
-    BatchInput,
-    BatchOutput,
-    ModelInput,
-    ModelInstanceGroup,
-    ModelQueuePolicy,
-)
-
 from halimede.config.ensembles import ensemble_problems
 from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
 from halimede.config.measuring import metric_problems
@@ -27,10 +17,12 @@ from halimede.config.pacing import missing_batcher, pacing_problems
 from halimede.config.queueing import parameter_problems
 from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
+from halimede.schema import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER
 
 _TENSORRT = "tensorrt_plan"
 _MIN_COMPUTE_CAPABILITY = 6.0
+_THREE_DIMS = (pb.ModelInput.FORMAT_NHWC, pb.ModelInput.FORMAT_NCHW)
 _SIZE_RULE = "must be integer >= 1, or -1 to indicate a variable-size dimension"
 
 
@@ -105,7 +97,7 @@ def _batcher_problems(message: Message) -> Iterator[str]:
         if levels > 1:
             yield f"Only one priority level is allowed when 'preserve_ordering' is true for {name}"
         policies = (batcher.default_queue_policy, *batcher.priority_queue_policy.values())
-        if any(p.default_timeout_microseconds and p.timeout_action == ModelQueuePolicy.DELAY for p in policies):
+        if any(p.default_timeout_microseconds and p.timeout_action == pb.ModelQueuePolicy.DELAY for p in policies):
             yield f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
 
 
@@ -128,13 +120,13 @@ def tensor_problems(message: Message) -> Iterator[str]:
 def _batch_io_problems(message: Message) -> Iterator[str]:
     """Contract S38, S39."""
     for spec in message.batch_input:
-        yield from _kind_problems("input", BatchInput.Kind, spec)
-        if spec.data_type not in (TYPE_INT32, TYPE_FP32):
+        yield from _kind_problems("input", pb.BatchInput.Kind, spec)
+        if spec.data_type not in (pb.TYPE_INT32, pb.TYPE_FP32):
             yield "batch input data type must be TYPE_INT32 or TYPE_FP32"
         yield from _source_problems(message, spec)
     outputs = {spec.name for spec in message.output}
     for spec in message.batch_output:
-        yield from _kind_problems("output", BatchOutput.Kind, spec)
+        yield from _kind_problems("output", pb.BatchOutput.Kind, spec)
         yield from _source_problems(message, spec)
         for i, target in enumerate(spec.target_name):
             if target not in outputs:
@@ -157,7 +149,7 @@ def _source_problems(message: Message, spec: Message) -> Iterator[str]:
 
 def _tensor_problems(spec: Message, word: str, message: Message) -> Iterator[str]:
     yield from _shape_problems(spec, f"model {word} ", message.max_batch_size)
-    if word == "input" and spec.format in (ModelInput.FORMAT_NHWC, ModelInput.FORMAT_NCHW) and len(spec.dims) != 3:
+    if word == "input" and spec.format in _THREE_DIMS and len(spec.dims) != 3:
         yield "model input NHWC/NCHW require 3 dims"
     if message.platform != _TENSORRT and spec.is_shape_tensor:
         yield "shape tensors are only supported for TensorRT platform"
@@ -208,9 +200,12 @@ def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
     """The groups after their defaults were filled in. Raises Invalid, Internal for a kind that nobody knows."""
     for group in message.instance_group:
         where = f"instance group {group.name} of model {message.name}"
-        if group.kind == ModelInstanceGroup.KIND_GPU:
+        if group.kind == pb.ModelInstanceGroup.KIND_GPU:
             _check_gpus(group, where, gpus)
-        elif group.kind not in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
+        elif group.kind not in (
+            pb.ModelInstanceGroup.KIND_CPU,
+            pb.ModelInstanceGroup.KIND_MODEL,
+        ):
             raise Internal(f"{where} has unexpected kind KIND_AUTO")
         elif group.gpus:
             raise Invalid(f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs")
@@ -221,7 +216,10 @@ def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
             )
 
 
-_KIND_NAMES = {ModelInstanceGroup.KIND_CPU: "KIND_CPU", ModelInstanceGroup.KIND_MODEL: "KIND_MODEL"}
+_KIND_NAMES = {
+    pb.ModelInstanceGroup.KIND_CPU: "KIND_CPU",
+    pb.ModelInstanceGroup.KIND_MODEL: "KIND_MODEL",
+}
 
 
 def _check_gpus(group: Message, where: str, gpus: Sequence[int]) -> None:

@@ -1,10 +1,8 @@
 """From the protobuf message to the frozen values that everybody else reads. Pure, any thread."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
-
-from tritonclient.grpc import model_config_pb2
-from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from halimede.config.checks import cache_problems
 from halimede.config.ensembles import ensemble_of
@@ -15,6 +13,7 @@ from halimede.config.model_config import (
     BatchInputKind,
     BatchOutput,
     DynamicBatching,
+    Incomplete,
     InstanceGroup,
     InstanceKind,
     ModelConfig,
@@ -28,21 +27,20 @@ from halimede.config.model_config import (
 )
 from halimede.config.pacing import latency_target
 from halimede.config.queueing import default_policy, policy_of
-from halimede.config.rendering import json_text
 from halimede.config.sequencing import sequence_batching_of
 from halimede.errors import Invalid
+from halimede.schema import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
 
 _KINDS = {
-    ModelInstanceGroup.KIND_CPU: InstanceKind.CPU,
-    ModelInstanceGroup.KIND_GPU: InstanceKind.GPU,
-    ModelInstanceGroup.KIND_MODEL: InstanceKind.MODEL,
+    pb.ModelInstanceGroup.KIND_CPU: InstanceKind.CPU,
+    pb.ModelInstanceGroup.KIND_GPU: InstanceKind.GPU,
+    pb.ModelInstanceGroup.KIND_MODEL: InstanceKind.MODEL,
 }
 
 
 def compile_config(message: Message) -> ModelConfig:
     """A message that passed its checks as a value."""
-    graph = message.optimization.graph
     return ModelConfig(
         name=message.name,
         backend=message.backend,
@@ -52,7 +50,6 @@ def compile_config(message: Message) -> ModelConfig:
         outputs=tuple(map(_tensor, message.output)),
         model_filename=message.default_model_filename,
         instance_groups=tuple(map(_group, message.instance_group)),
-        json=json_text(message),
         message=message.SerializeToString(deterministic=True),
         version_policy=version_policy_of(message),
         dynamic_batching=_batching(message),
@@ -60,8 +57,8 @@ def compile_config(message: Message) -> ModelConfig:
         ensemble=ensemble_of(message),
         queue_policy=default_policy(message),
         decoupled=message.model_transaction_policy.decoupled,
-        parameters=MappingProxyType({key: message.parameters[key].string_value for key in sorted(message.parameters)}),
-        graph_optimization_level=graph.level if message.optimization.HasField("graph") else None,
+        parameters=_parameters(message),
+        graph_optimization_level=_graph_level(message),
         response_cache=message.response_cache.enable,
         runtime=message.runtime,
         metric_tags=tags_of(message),
@@ -69,6 +66,38 @@ def compile_config(message: Message) -> ModelConfig:
         warmup=tuple(_sample(sample) for sample in message.model_warmup if sample.batch_size),
         batch_inputs=tuple(map(_batch_input, message.batch_input)),
         batch_outputs=tuple(map(_batch_output, message.batch_output)),
+        agents=tuple(agent.name for agent in message.model_repository_agents.agents),
+        has_extras=_has_extras(message),
+    )
+
+
+def incomplete_of(message: Message) -> Incomplete:
+    """Of a message with its instance groups, what a backend needs to complete it."""
+    return Incomplete(
+        name=message.name,
+        message=message.SerializeToString(deterministic=True),
+        instances=sum(group.count * max(1, len(group.gpus)) for group in message.instance_group),
+        parameters=_parameters(message),
+        graph_optimization_level=_graph_level(message),
+        has_extras=_has_extras(message),
+    )
+
+
+def _parameters(message: Message) -> Mapping[str, str]:
+    given = message.parameters
+    return MappingProxyType({key: given[key].string_value for key in sorted(given)})
+
+
+def _graph_level(message: Message) -> int | None:
+    optimization = message.optimization
+    return optimization.graph.level if optimization.HasField("graph") else None
+
+
+def _has_extras(message: Message) -> bool:
+    return (
+        message.optimization.HasField("execution_accelerators")
+        or message.HasField("model_operations")
+        or bool(message.cc_model_filenames)
     )
 
 
@@ -107,7 +136,7 @@ def _tensor(spec: Any) -> TensorSpec:
 
 
 def _batch_input(spec: Any) -> BatchInput:
-    kind = BatchInputKind(model_config_pb2.BatchInput.Kind.Name(spec.kind))
+    kind = BatchInputKind(pb.BatchInput.Kind.Name(spec.kind))
     return BatchInput(kind, tuple(spec.target_name), BY_NUMBER[spec.data_type], spec.source_input[0])
 
 

@@ -4,10 +4,9 @@ otherwise, any thread.
 
 from collections.abc import Sequence
 
-from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
-
 from halimede.config.message import Message
 from halimede.config.sequencing import fill_sequence_defaults
+from halimede.schema import model_config_pb2 as pb
 
 
 def fill_defaults(message: Message) -> None:
@@ -35,10 +34,10 @@ def fill_instance_groups(message: Message, gpus: Sequence[int], default_cpu_coun
         message.instance_group.add(name=message.name)
     for i, group in enumerate(message.instance_group):
         group.name = group.name or f"{message.name}_{i}"
-        if group.kind == ModelInstanceGroup.KIND_AUTO:
+        if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
             fits = gpus and set(group.gpus) <= set(gpus)
-            group.kind = ModelInstanceGroup.KIND_GPU if fits else ModelInstanceGroup.KIND_CPU
+            group.kind = pb.ModelInstanceGroup.KIND_GPU if fits else pb.ModelInstanceGroup.KIND_CPU
         if group.count < 1:
-            group.count = default_cpu_count if group.kind == ModelInstanceGroup.KIND_CPU else 1
-        if group.kind == ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.count = default_cpu_count if group.kind == pb.ModelInstanceGroup.KIND_CPU else 1
+        if group.kind == pb.ModelInstanceGroup.KIND_GPU and not group.gpus:
             group.gpus.extend(gpus)

@@ -10,12 +10,12 @@ from typing import Any
 
 from halimede.config import message as messages
 from halimede.config.checks import check_config, check_instance_groups, check_tensors
-from halimede.config.compiling import compile_config, version_policy_of
+from halimede.config.compiling import compile_config, incomplete_of, version_policy_of
 from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
 from halimede.config.defaults import fill_defaults, fill_instance_groups
 from halimede.config.files import mode_of
 from halimede.config.identify import ENSEMBLE, complete_backend
-from halimede.config.model_config import Description, ModelConfig, VersionPolicy
+from halimede.config.model_config import Description, Incomplete, ModelConfig, VersionPolicy
 from halimede.config.rendering import json_text
 from halimede.config.rules import finishing_problems
 from halimede.config.states import check_states
@@ -137,9 +137,12 @@ class Draft:
         return messages.text_of(self._message)
 
     def json(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> str:
-        """The configuration as it is now, with its instance groups, as JSON: what a Python model's
-        `auto_complete_config` is given."""
+        """The configuration as it is now, with its instance groups, as JSON."""
         return json_text(self._with_groups(gpus, default_instance_count))
+
+    def incomplete(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> Incomplete:
+        """The configuration as it is now, with its instance groups, for a backend to complete it."""
+        return incomplete_of(self._with_groups(gpus, default_instance_count))
 
     def json_of_version(self, version: int) -> str:
         """The configuration as JSON for a load (contract H113) of this version only."""

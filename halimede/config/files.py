@@ -25,18 +25,44 @@ def read_whole(file: Path) -> bytes:
         os.close(descriptor)
 
 
-def mode_of(path: str) -> int:
-    """As `os.stat` has it, links followed; 0 where there is nothing. Raises OSError where that cannot be seen.
+def status_of(path: str) -> os.stat_result | None:
+    """As `os.stat` has it, links followed; None where there is nothing. Raises OSError where that cannot be seen.
 
     `pathlib` takes twice as long, which counts where a thousand models are looked at."""
     try:
-        return os.stat(path).st_mode  # noqa: PTH116
+        return os.stat(path)  # noqa: PTH116
     except ValueError:  # no path at all, by a null byte
-        return 0
+        return None
     except OSError as error:
         if error.errno not in _NOTHING:
             raise
-        return 0
+        return None
+
+
+def mode_of(path: str) -> int:
+    """The mode of the same, 0 where there is nothing."""
+    status = status_of(path)
+    return 0 if status is None else status.st_mode
+
+
+def entries_of(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a directory; nothing where there is none. Raises OSError where that cannot be seen."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        if error.errno not in _NOTHING:
+            raise
+        return []
+
+
+def leads_to_directory(entry: os.DirEntry[str]) -> bool | None:
+    """Whether an entry is a directory or a link to one, None for a link to nothing. What is no link is not looked at
+    again. Raises OSError."""
+    if not entry.is_symlink():
+        return entry.is_dir(follow_symlinks=False)
+    mode = mode_of(entry.path)
+    return stat.S_ISDIR(mode) if mode else None
 
 
 def is_directory(path: str) -> bool:

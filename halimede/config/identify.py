@@ -3,12 +3,11 @@ R54, R70, R71). Looks at file names, opens nothing; any thread.
 """
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.config.files import is_directory, mode_of
+from halimede.config.files import entries_of, leads_to_directory
 from halimede.config.message import Message
 from halimede.errors import Invalid
 
@@ -73,24 +72,19 @@ def _in_folder(message: Message, folder: Path) -> Format | None:
     if message.platform or message.default_model_filename:
         # Something else is named already, so the files decide nothing; the backend still knows its platform.
         return _usual(message.backend)
-    there = _in_first_version(folder)
+    there = _in_first_version(str(folder))
     for candidate in _candidates(message):
-        mode = mode_of(path) if (path := there.get(candidate.filename)) is not None else 0
-        if mode and candidate.directory in (None, stat.S_ISDIR(mode)):
+        entry = there.get(candidate.filename)
+        is_directory = None if entry is None else leads_to_directory(entry)
+        if is_directory is not None and candidate.directory in (None, is_directory):
             return candidate
     return _usual(message.backend)
 
 
-def _in_first_version(folder: Path) -> Mapping[str, str]:
-    """The names in the first of the folders in a model's folder, with their paths."""
-    if not is_directory(str(folder)):
-        return {}
-    with os.scandir(folder) as entries:
-        version = min((entry.name for entry in entries if is_directory(entry.path)), default=None)
-    if version is None:
-        return {}
-    with os.scandir(f"{folder}/{version}") as entries:
-        return {entry.name: entry.path for entry in entries}
+def _in_first_version(folder: str) -> Mapping[str, os.DirEntry[str]]:
+    """What is in the first of the folders in a model's folder, by name."""
+    versions = [entry.path for entry in entries_of(folder) if leads_to_directory(entry)]
+    return {entry.name: entry for entry in entries_of(min(versions))} if versions else {}
 
 
 def _usual(backend: str) -> Format | None:

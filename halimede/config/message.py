@@ -9,17 +9,17 @@ from typing import Any
 
 import orjson
 from google.protobuf import json_format, text_format
-from tritonclient.grpc import model_config_pb2
 
 from halimede.config.files import read_whole
 from halimede.errors import Internal, Invalid
+from halimede.schema import model_config_pb2 as pb
 
 Message = Any
-"""A `model_config_pb2.ModelConfig`, which comes without type information."""
+"""A `pb.ModelConfig`, which comes without type information."""
 
 
 def empty() -> Message:
-    return model_config_pb2.ModelConfig()
+    return pb.ModelConfig()
 
 
 def copy_of(message: Message) -> Message:
@@ -30,7 +30,7 @@ def copy_of(message: Message) -> Message:
 
 def parse_bytes(serialized: bytes) -> Message:
     """The message of what this process serialized."""
-    return model_config_pb2.ModelConfig.FromString(serialized)
+    return pb.ModelConfig.FromString(serialized)
 
 
 def enum_name(field: Any, number: int) -> str | int:

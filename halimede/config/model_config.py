@@ -1,7 +1,7 @@
 """A model configuration as everybody outside this room reads it: frozen values, complete and checked, made once a load.
 
-The protobuf message stays inside `halimede.config`; what others need of it travels as text (`json`) and as bytes
-(`message`). Pure values, any thread.
+The protobuf message stays inside `halimede.config`; what others need of it travels as bytes (`message`) and as text
+(`json`), which is made of those for whoever asks. Pure values, any thread.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from enum import Enum
 from types import MappingProxyType
 
 from halimede.config.ensembles import Ensemble
+from halimede.config.message import parse_bytes
+from halimede.config.rendering import json_text
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
 from halimede.tensors import DataType, Shape
@@ -190,9 +192,8 @@ class VersionPolicy:
 class ModelConfig:
     """Everything a load and a request need to know of a model's configuration.
 
-    `json` is the configuration as the protocol prints it (contract H12, R62, R63), `message` the same as a serialized
-    protobuf ModelConfig. `platform` may be empty; `model_filename` is the file or directory to open in a version
-    directory. `parameters` are the string values.
+    `message` is all of it as a serialized protobuf ModelConfig. `platform` may be empty; `model_filename` is the file
+    or directory to open in a version directory. `parameters` are the string values.
     """
 
     name: str
@@ -203,7 +204,6 @@ class ModelConfig:
     outputs: tuple[TensorSpec, ...]
     model_filename: str
     instance_groups: tuple[InstanceGroup, ...]
-    json: str
     message: bytes
     version_policy: VersionPolicy = VersionPolicy()
     dynamic_batching: DynamicBatching | None = None
@@ -216,6 +216,12 @@ class ModelConfig:
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     graph_optimization_level: int | None = None
     """`optimization.graph.level`, None when not set (contract R75)."""
+
+    @property
+    def json(self) -> str:
+        """The configuration as the protocol prints it (contract H12, R62, R63). Made anew for each who asks: a load
+        does without."""
+        return json_text(parse_bytes(self.message))
 
     def instances_beside(self, host_policy: str) -> int:
         """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
@@ -273,6 +279,28 @@ class ModelConfig:
     """The bounds of a histogram that the model has other buckets of, by the family's name (contract R61)."""
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()
+    agents: tuple[str, ...] = ()
+    """The repository agents that it names."""
+    has_extras: bool = False
+    """Whether it asks more of a runtime than is said here: accelerators, operators, other files for some GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A configuration that a backend may complete: what can decide how the model is opened to be looked at, as
+    `ModelConfig` has it, and how many instances it shall have in all."""
+
+    name: str
+    message: bytes
+    instances: int
+    parameters: Mapping[str, str]
+    graph_optimization_level: int | None = None
+    has_extras: bool = False
+
+    @property
+    def json(self) -> str:
+        """What a Python model's `auto_complete_config` is given."""
+        return json_text(parse_bytes(self.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +315,9 @@ class DescribedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a model file says of itself, to complete a configuration from (contract R72)."""
+    """What a model file says of itself, to complete a configuration from (contract R72). `opened` is what its backend
+    had to open for that, and need not open again."""
 
     inputs: tuple[DescribedTensor, ...]
     outputs: tuple[DescribedTensor, ...]
+    opened: object = field(default=None, compare=False, repr=False)

@@ -7,10 +7,9 @@ same (contract D4). Pure, any thread.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
-
 from halimede.config.message import Message
 from halimede.config.model_config import QueuePolicy
+from halimede.schema import model_config_pb2 as pb
 
 _UINT32_MAX, _UINT64_MAX = 2**32 - 1, 2**64 - 1
 
@@ -69,7 +68,7 @@ def policy_of(policy: Any) -> QueuePolicy:
         max_size=policy.max_queue_size,
         timeout_us=policy.default_timeout_microseconds,
         allow_override=policy.allow_timeout_override,
-        delays=policy.timeout_action == ModelQueuePolicy.DELAY,
+        delays=policy.timeout_action == pb.ModelQueuePolicy.DELAY,
     )
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
-
 from halimede.config.message import Message
 from halimede.config.states import StateSpec, states_of
+from halimede.schema import model_config_pb2 as pb
 from halimede.tensors import BOOL, BY_NUMBER, BYTES, FP32, INT32, INT64, UINT32, UINT64, DataType
 
 IDLE_US = 1_000_000
@@ -188,4 +187,4 @@ def _control(name: str, control: Any) -> Control:
 
 
 def _kind(control: Any) -> ControlKind:
-    return ControlKind(ModelSequenceBatching.Control.Kind.Name(control.kind))
+    return ControlKind(pb.ModelSequenceBatching.Control.Kind.Name(control.kind))

@@ -1,21 +1,17 @@
 """Where `halimede graph` has configurations and times from: model repositories, or a running server. Blocks."""
 
-import json
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from halimede.develop.graph_pipeline import LATEST, Config, Times
 from halimede.errors import Error, NotFound, Unavailable
+from halimede.http_client import Refused, fetch_json, with_scheme
 from halimede.models.description import described
 from halimede.models.repository import scan
 from halimede.options import suggestion
 
 LIMIT = 5.0
-LARGEST = 64 << 20
-"""Bytes of an answer that are read."""
 
 
 class Folders:
@@ -42,14 +38,14 @@ class Running:
     """A server that speaks Triton's protocol, at its HTTP port. Each configuration is asked for once."""
 
     def __init__(self, url: str) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._url = with_scheme(url).rstrip("/")
         self._configs: dict[tuple[str, int], Config] = {}
 
     def config_of(self, model: str, version: int) -> Config:
         if (model, version) not in self._configs:
             try:
                 found = self._json(f"{_path(model, version)}/config")
-            except NotFound as error:
+            except Refused as error:
                 raise NotFound(f"{error}{suggestion(model, self._names())}") from None
             if not isinstance(found, dict):
                 raise Unavailable(f"{self._url} is no inference server: a configuration is no object")
@@ -72,34 +68,12 @@ class Running:
             return []
 
     def _json(self, path: str, sent: bytes | None = None) -> Any:
-        body = self._get(self._url + path, sent)
-        try:
-            return json.loads(body)
-        except ValueError:
-            raise Unavailable(f"{self._url} is no inference server: {path} is answered without JSON") from None
-
-    def _get(self, url: str, sent: bytes | None) -> bytes:
-        try:
-            with urllib.request.urlopen(url, sent, timeout=LIMIT) as answer:
-                return bytes(answer.read(LARGEST))
-        except urllib.error.HTTPError as error:
-            raise NotFound(f"{self._url} says: {_reason(error)}") from None
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{self._url} cannot be reached: {getattr(error, 'reason', error)}") from None
-        except Exception as error:  # what http.client raises for an answer that is no HTTP
-            raise Unavailable(f"{self._url} is not answered as HTTP has it: {error!r}") from None
+        return fetch_json(self._url, path, LIMIT, sent)
 
 
 def _path(model: str, version: int) -> str:
     name = urllib.parse.quote(model, safe="")
     return f"/v2/models/{name}" + (f"/versions/{version}" if version != LATEST else "")
-
-
-def _reason(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.loads(error.read(LARGEST))["error"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}"
 
 
 def times_in(statistics: Sequence[Mapping[str, Any]]) -> Times | None:

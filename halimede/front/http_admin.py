@@ -4,7 +4,7 @@ Holds an engine port and no state. Event-loop thread only; a large body is read 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +13,6 @@ from halimede.front.access import Category
 from halimede.front.http_handling import (
     GET,
     JSON,
-    OFFLOAD_BYTES,
     PLAIN,
     POST,
     Exchange,
@@ -21,8 +20,8 @@ from halimede.front.http_handling import (
     Route,
     RouteHandler,
     ask,
-    elsewhere,
     refuse,
+    with_body_read,
 )
 from halimede.front.http_openapi import describe
 from halimede.service.port import (
@@ -63,67 +62,42 @@ class HttpAdmin:
         self._limit = max_input_size
 
     def routes(self) -> tuple[Route, ...]:
-        """In the order in which they are tried; a model named `stats` is shadowed (contract H1, H2)."""
+        """In the order in which they are tried (contract H1)."""
+        return (*self._of_models(), *self._of_server(), *self._of_repositories(), *self._of_settings())
+
+    def _of_models(self) -> Iterator[Route]:
+        """A model named `stats` is shadowed (contract H2)."""
+        statistics = self._model(ModelStatistics, wire.encode_statistics)
+        config = self._model(ModelConfiguration, lambda facts: facts.json.encode())
+        ready = self._asking(_of_model(ModelReady), _model_ready, PLAIN)
+        yield Route(r"/v2/models/stats()()", GET, Category.STATISTICS, statistics)
+        yield Route(MODEL + "/ready", GET, Category.HEALTH, ready, PLAIN)
+        yield Route(MODEL + "/config", GET, Category.MODEL_CONFIG, config)
+        yield Route(MODEL + "/stats", GET, Category.STATISTICS, statistics)
+        yield Route(MODEL, GET, Category.METADATA, self._model(ModelMetadata, wire.encode_model_metadata))
+
+    def _of_server(self) -> Iterator[Route]:
+        metadata = self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata))
+        openapi = self._asking(lambda *_: ServerMetadata(), _json(lambda facts: describe(facts.name, facts.version)))
+        yield Route(r"/v2()()", GET, Category.METADATA, metadata)
+        yield Route(r"/v2/openapi\.json()()", GET, Category.METADATA, openapi)
+        yield Route(r"/v2/health/live()()", GET, Category.HEALTH, self._health(ServerLive()), PLAIN)
+        yield Route(r"/v2/health/ready()()", GET, Category.HEALTH, self._health(ServerReady()), PLAIN)
+
+    def _of_repositories(self) -> Iterator[Route]:
         limit = self._limit
-        model = self._model
-        return (
-            Route(r"/v2/models/stats()()", GET, Category.STATISTICS, model(ModelStatistics, wire.encode_statistics)),
-            Route(
-                MODEL + "/ready", GET, Category.HEALTH, self._asking(_of_model(ModelReady), _model_ready, PLAIN), PLAIN
-            ),
-            Route(
-                MODEL + "/config",
-                GET,
-                Category.MODEL_CONFIG,
-                model(ModelConfiguration, lambda facts: facts.json.encode()),
-            ),
-            Route(MODEL + "/stats", GET, Category.STATISTICS, model(ModelStatistics, wire.encode_statistics)),
-            Route(MODEL, GET, Category.METADATA, model(ModelMetadata, wire.encode_model_metadata)),
-            Route(
-                r"/v2()()",
-                GET,
-                Category.METADATA,
-                self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata)),
-            ),
-            Route(
-                r"/v2/openapi\.json()()",
-                GET,
-                Category.METADATA,
-                self._asking(lambda *_: ServerMetadata(), _json(lambda facts: describe(facts.name, facts.version))),
-            ),
-            Route(r"/v2/health/live()()", GET, Category.HEALTH, self._health(ServerLive()), PLAIN),
-            Route(r"/v2/health/ready()()", GET, Category.HEALTH, self._health(ServerReady()), PLAIN),
-            Route(
-                _REPOSITORY + "/index()",
-                POST,
-                Category.MODEL_REPOSITORY,
-                self._asking(lambda e, *_: bodies.read_index(e.body, limit), _json(bodies.write_index)),
-            ),
-            Route(
-                _REPOSITORY + "/models/([^/]+)/load",
-                POST,
-                Category.MODEL_REPOSITORY,
-                self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit), _done),
-            ),
-            Route(
-                _REPOSITORY + "/models/([^/]+)/unload",
-                POST,
-                Category.MODEL_REPOSITORY,
-                self._asking(lambda e, repo, name: bodies.read_unload(repo, name, e.body, limit), _done),
-            ),
-            Route(
-                r"/v2(?:/models/([^/]+))?()/trace/setting",
-                GET | POST,
-                Category.TRACE,
-                self._asking(self._trace_settings, _json(bodies.write_trace_settings)),
-            ),
-            Route(
-                r"/v2/logging()()",
-                GET | POST,
-                Category.LOGGING,
-                self._asking(self._log_settings, _json(bodies.write_log_settings)),
-            ),
-        )
+        index = self._asking(lambda e, *_: bodies.read_index(e.body, limit), _json(bodies.write_index))
+        load = self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit), _done)
+        unload = self._asking(lambda e, repo, name: bodies.read_unload(repo, name, e.body, limit), _done)
+        yield Route(_REPOSITORY + "/index()", POST, Category.MODEL_REPOSITORY, index)
+        yield Route(_REPOSITORY + "/models/([^/]+)/load", POST, Category.MODEL_REPOSITORY, load)
+        yield Route(_REPOSITORY + "/models/([^/]+)/unload", POST, Category.MODEL_REPOSITORY, unload)
+
+    def _of_settings(self) -> Iterator[Route]:
+        traced = self._asking(self._trace_settings, _json(bodies.write_trace_settings))
+        logged = self._asking(self._log_settings, _json(bodies.write_log_settings))
+        yield Route(r"/v2(?:/models/([^/]+))?()/trace/setting", GET | POST, Category.TRACE, traced)
+        yield Route(r"/v2/logging()()", GET | POST, Category.LOGGING, logged)
 
     def _trace_settings(self, exchange: Exchange, model: str, nothing: str) -> TraceSettings:
         if exchange.method == b"GET":
@@ -157,16 +131,7 @@ class HttpAdmin:
                 _respond(exchange, written)
 
         def handle(exchange: Exchange, first: str, second: str) -> None:
-            if len(exchange.body) > OFFLOAD_BYTES:
-                work = partial(read, exchange, first, second)
-                elsewhere(self._offload, exchange, work, partial(asked, exchange), even_if_gone=True)
-                return
-            query: Query[A] | Error
-            try:
-                query = read(exchange, first, second)
-            except Error as error:
-                query = error
-            asked(exchange, query)
+            with_body_read(self._offload, exchange, partial(read, exchange, first, second), partial(asked, exchange))
 
         return handle
 

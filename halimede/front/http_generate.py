@@ -30,7 +30,7 @@ from halimede.front.http_handling import (
 )
 from halimede.front.http_load import LOAD_FORMAT, LoadTelling
 from halimede.front.tracing import traced, undecoded
-from halimede.requests import Answer, InferRequest, InferResponse, Resume
+from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.service.port import EnginePort, ModelFacts, ModelMetadata
 from halimede.traces import UNTRACED, Sampler
 from halimede.wire.generate import NOT_ONE, data_bytes, decode_generate, encode_generate, event
@@ -111,7 +111,9 @@ class HttpGenerate:
         form = exchange.headers.get(LOAD_FORMAT) if self._tells_load else None
         answered = exchange if form is None else LoadTelling(exchange, form, self._port, request.model_name)
         reply = kind(answered, self._offload)
-        slot = traced(self._traces, exchange, request, reply, reply.tells_end) if self._traces.on else reply
+        slot: Reply = reply
+        if self._traces.on and not self._traces.passes(request):
+            slot = traced(self._traces, exchange, request, reply, reply.tells_end)
         key = self._port.infer(request, slot)
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)

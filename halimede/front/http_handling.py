@@ -54,6 +54,7 @@ A = TypeVar("A")
 
 
 def status_of(error: Error) -> int:
+    """The HTTP status of an error's kind."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]
@@ -174,6 +175,22 @@ def elsewhere(
     offload(unless_gone, told)
 
 
+def with_body_read(
+    offload: Offload, exchange: Exchange, read: Callable[[], A], done: Callable[[A | Error], None]
+) -> None:
+    """Calls `done` with what `read` makes of the body, or with the Error that it raised: later where the body is large,
+    also of a client that has gone meanwhile, which may have asked for something to be done."""
+    if len(exchange.body) > OFFLOAD_BYTES:
+        elsewhere(offload, exchange, read, done, even_if_gone=True)
+        return
+    result: A | Error
+    try:
+        result = read()
+    except Error as error:
+        result = error
+    done(result)
+
+
 RouteHandler = Callable[[Exchange, str, str], None]
 """Takes an exchange and the two names within its path, empty where the path has none."""
 
@@ -191,6 +208,7 @@ class Route:
 
 
 def refuse(exchange: Answerable, error: Error, fields: bytes = JSON) -> None:
+    """Answers with the error."""
     exchange.respond(status_of(error), fields, (wire.encode_error(error),))
 
 

@@ -12,15 +12,14 @@ from halimede.front.access import Category
 from halimede.front.http_handling import (
     GET,
     JSON,
-    OFFLOAD_BYTES,
     POST,
     Exchange,
     Offload,
     Route,
     RouteHandler,
     ask,
-    elsewhere,
     refuse,
+    with_body_read,
 )
 from halimede.service.port import (
     MEMORY_DISABLED,
@@ -72,16 +71,8 @@ class HttpSharedMemory:
                 ask(self._port, exchange, query, lambda done: exchange.respond(200, JSON, ()))
 
         def handle(exchange: Exchange, region: str, _: str) -> None:
-            query: Query[None] | Error
-            if len(exchange.body) > OFFLOAD_BYTES and self._allowed:
-                work = partial(self._read, read, region, exchange.body)
-                elsewhere(self._offload, exchange, work, partial(asked, exchange), even_if_gone=True)
-                return
-            try:
-                query = self._read(read, region, exchange.body)
-            except Error as error:
-                query = error
-            asked(exchange, query)
+            work = partial(self._read, read, region, exchange.body)
+            with_body_read(self._offload, exchange, work, partial(asked, exchange))
 
         return handle
 

@@ -24,6 +24,10 @@ PREFIX = "halimede-agents-"
 DIRECTORY = Path("/opt/tritonserver/repoagents")
 
 
+class AgentsWanted(Exception):
+    """A model cannot be looked at before its agents did their work, which takes as long as it takes."""
+
+
 class _State(Enum):
     LOADING = "loading"
     SERVING = "serving"
@@ -171,9 +175,9 @@ class Agents:
         self._current: dict[tuple[str, bool], Engagement] = {}
         """By model, and whether its configuration came with the load."""
 
-    def engage(self, found: FoundModel, seen: Fingerprint) -> FoundModel:
+    def engage(self, found: FoundModel, seen: Fingerprint, may_ask: bool = True) -> FoundModel:
         """The model as its agents leave it: itself where it has none. A second look at what has not changed asks them
-        nothing. Raises Error where one of them fails."""
+        nothing. Raises Error where one of them fails, AgentsWanted where they had to be asked and may not be."""
         asked = agents_of(found.folder, config_name=self._config_name, override=found.config)
         if not asked.specs:
             self._forget(found)
@@ -182,6 +186,8 @@ class Agents:
             self._allow(found, asked)
         known = self._known(found)
         if known is None or not known.fits(found, seen, asked):
+            if not may_ask:
+                raise AgentsWanted
             known = self._engaged(found, seen, asked)
         return replace(found, folder=known.folder)
 

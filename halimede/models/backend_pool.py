@@ -3,12 +3,14 @@
 Called from several load threads at once. Who asks first creates, the others wait for the same future; no lock.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from halimede.backends.api import Backend
-from halimede.backends.registry import BACKENDS
+from halimede.backends.registry import BACKENDS, create_backend
 from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -54,3 +56,15 @@ class BackendPool:
             except Exception:
                 log.exception("closing the backend '%s' broke", name)
         self._made.clear()
+
+
+@contextmanager
+def pool_to_look(settings: Callable[[str], Mapping[str, str]]) -> Iterator[BackendPool]:
+    """For those who only look at models, and run none; closed at the end. `settings` by the name of a backend."""
+    loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
+    backends = BackendPool(lambda name: create_backend(name, loop, settings(name)))
+    try:
+        yield backends
+    finally:
+        backends.close()
+        loop.close()

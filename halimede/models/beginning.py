@@ -3,16 +3,14 @@
 The `auto_complete_config` of a Python model is run, in a process that is thrown away.
 """
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.backends.api import Fault
 from halimede.backends.python_source import PythonSource, look_at
-from halimede.backends.registry import create_backend
 from halimede.config import Draft, ModelConfig, read
 from halimede.errors import Invalid
-from halimede.models.backend_pool import BackendPool
+from halimede.models.backend_pool import BackendPool, pool_to_look
 from halimede.models.loader import LoadOptions, complete, prepare_draft
 from halimede.models.repository import FoundModel
 
@@ -30,6 +28,7 @@ class Beginning:
 
     @property
     def is_declared(self) -> bool:
+        """Whether inputs and outputs are known."""
         return bool(self.config.inputs and self.config.outputs)
 
 
@@ -42,13 +41,8 @@ def beginning_of(folder: Path, options: LoadOptions) -> Beginning:
     if isinstance(source, Fault):
         place = f"{source.file}:{source.line}" if source.line else str(source.file)
         raise Invalid(f"{place}: {source.text}")
-    loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
-    backends = BackendPool(lambda name: create_backend(name, loop, options.settings(name)))
-    try:
+    with pool_to_look(options.settings) as backends:
         return _described(found, draft, source, backends, options)
-    finally:
-        backends.close()
-        loop.close()
 
 
 def _described(

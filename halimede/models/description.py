@@ -1,12 +1,10 @@
 """What a model is by its files, without loading it: for those who only show it. Any thread; blocks."""
 
-import asyncio
 import json
 from typing import Any
 
-from halimede.backends.registry import create_backend
 from halimede.config import read
-from halimede.models.backend_pool import BackendPool
+from halimede.models.backend_pool import pool_to_look
 from halimede.models.loader import LoadOptions
 from halimede.models.repository import FoundModel
 from halimede.models.review import review_model
@@ -25,11 +23,6 @@ def described(found: FoundModel) -> dict[str, Any]:
 
 def _completed(found: FoundModel) -> str | None:
     options = LoadOptions()
-    loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
-    backends = BackendPool(lambda name: create_backend(name, loop, options.settings(name)))
-    try:
+    with pool_to_look(options.settings) as backends:
         config = review_model(found, backends, options).config
-    finally:
-        backends.close()
-        loop.close()
     return None if config is None else config.json

@@ -42,6 +42,7 @@ def _agree(one: Shape, other: Shape) -> bool:
 
 
 def steps_of(config: ModelConfig) -> tuple[EnsembleStep, ...]:
+    """None where the model is no ensemble."""
     return config.ensemble.steps if config.ensemble is not None else ()
 
 
@@ -151,6 +152,7 @@ def inherited_labels(
 
 
 def graph_of(config: ModelConfig) -> StepGraph:
+    """The steps and the tensors between them, by numbers."""
     return StepGraph(
         [spec.name for spec in config.inputs],
         [spec.name for spec in config.outputs],

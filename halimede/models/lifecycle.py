@@ -27,6 +27,8 @@ class State(Enum):
 
 @dataclass(slots=True)
 class VersionRecord:
+    """What is known of a version: `reason` says why it does not serve, `version` is there until it is closed."""
+
     state: State
     reason: str = ""
     version: ModelVersion | None = None

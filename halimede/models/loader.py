@@ -6,13 +6,13 @@ publishes or refuses on the event loop.
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
@@ -28,7 +28,7 @@ from halimede.config import (
     versions_to_load,
 )
 from halimede.config.files import is_directory
-from halimede.errors import Error, Internal, Invalid, Unsupported
+from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
@@ -43,6 +43,11 @@ from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy
 
 log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+Steps = Generator[None, None, A]
+"""Work that stops between its steps, so that the same step of many models can be taken one right after the other: the
+caches then know both the code and the data (1,000 small models: 0.7 s instead of 1 s)."""
 
 MOST_TOGETHER = 8
 """How many instances of one model start at once."""
@@ -109,8 +114,9 @@ class NoModel:
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """An opened version, not yet serving. `labels` by output (contract H82). `places` are those of the instances;
-    `turns` is there once the rate limiter knows them, where there is one."""
+    """An opened version, not yet serving. `load_seconds` may hold some of loads that were under way together with its
+    own. `labels` by output (contract H82). `places` are those of the instances; `turns` is there once the rate limiter
+    knows them, where there is one."""
 
     number: int
     config: ModelConfig
@@ -182,12 +188,13 @@ class Survey:
     """The configuration as it was read, so that a load need not read it once more; nobody changes this one."""
 
 
-def survey(found: FoundModel, options: LoadOptions) -> Survey:
+def survey(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True) -> Survey:
     """Opens nothing; the model's agents are asked where something has changed. Raises Error where the configuration
-    cannot be read or an agent fails: what the real server calls a poll failure."""
+    cannot be read or an agent fails: what the real server calls a poll failure; AgentsWanted where agents had to be
+    asked and may not be."""
     try:
         seen = fingerprint(found.folder)
-        there = options.agents.engage(found, seen)
+        there = options.agents.engage(found, seen, may_ask_agents)
         draft = _read(there, options)
         ensemble = draft.finish() if draft.is_ensemble else None
         names = version_names(there.folder)
@@ -211,6 +218,24 @@ def survey(found: FoundModel, options: LoadOptions) -> Survey:
     return Survey(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, essence, again)
 
 
+def all_of(steps: Steps[A]) -> A:
+    """What comes of them, taken one after the other."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: A = end.value
+            return made
+
+
+def _pause(options: LoadOptions) -> Steps[None]:
+    """Between two steps, while nothing is open that would have to be closed. Raises Unavailable where the server ends
+    meanwhile."""
+    yield
+    if options.ending():
+        raise Unavailable("Server exiting")
+
+
 def _code_of(draft: Draft) -> Code | None:
     is_data = draft.backend in _RUNTIMES_FOR_DATA and draft.runtime != PYTHON_BASED
     return None if is_data else Code(draft.backend, draft.environment, draft.execution)
@@ -221,12 +246,21 @@ def load(
 ) -> LoadResult:
     """Opens these versions, which a survey found and whose configuration it may have `seen`. Never raises: what goes
     wrong is in the result."""
+    return all_of(load_in_steps(found, numbers, backends, options, seen))
+
+
+def load_in_steps(
+    found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions, seen: Draft | None = None
+) -> Steps[LoadResult]:
+    """The same; what a backend does is a step of its own, each on whatever load thread."""
     try:
         agents = options.agents.take(found)
     except Error as error:
         return LoadResult(found.name, dict.fromkeys(numbers, error))
     there = found if agents is None else replace(found, folder=agents.folder)
-    versions = {number: _load_version(there, number, backends, options, seen) for number in numbers}
+    versions: dict[int, LoadedVersion | Error] = {}
+    for number in numbers:
+        versions[number] = yield from _load_version(there, number, backends, options, seen)
     result = LoadResult(found.name, versions)
     if agents is not None:
         opened = [version for version in versions.values() if isinstance(version, LoadedVersion)]
@@ -245,13 +279,13 @@ def _read(found: FoundModel, options: LoadOptions) -> Draft:
 
 def _load_version(
     found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
-) -> LoadedVersion | Error:
+) -> Steps[LoadedVersion | Error]:
     """Tries as often as the options say (contract C18), with the configuration as it is then; the error of the last try
     is the answer."""
     outcome: LoadedVersion | Error = Internal("never tried")
     for attempt in range(1 + options.retries):
         try:
-            return _open_version(found, number, backends, options, None if attempt else seen)
+            return (yield from _open_version(found, number, backends, options, None if attempt else seen))
         except Error as error:
             outcome = error
         except Exception as error:
@@ -262,7 +296,7 @@ def _load_version(
 
 def _open_version(
     found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
-) -> LoadedVersion:
+) -> Steps[LoadedVersion]:
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
     began = monotonic()
     draft = _read(found, options) if seen is None else seen.copy()
@@ -270,7 +304,9 @@ def _open_version(
         return _open_ensemble(found, number, draft, options)
     folder, backend = prepare_draft(found, number, draft, backends, options)
     if options.auto_complete:
-        complete(draft, backend, folder, options)
+        described = yield from _complete(draft, backend, folder, options)
+        if described is not None:
+            folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
@@ -278,6 +314,7 @@ def _open_version(
     strategy = _strategy_of(config, folder, found)
     states = states_for(config, found.folder)
     contents = digest_of(config, folder) if options.digests and config.response_cache else b""
+    yield from _pause(options)
     with wanted[0].host.applied():
         model = backend.open(config, folder)
     try:
@@ -389,16 +426,25 @@ def version_folder(folder: Path, number: int) -> Path:
 
 def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
     """Fills in what the configuration leaves open, from the model itself (contract R72, R77)."""
+    all_of(_complete(draft, backend, folder, options))
+
+
+def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Steps[Description | None]:
+    """The same; the description that counted, if one did."""
     if not (draft.needs_description or backend.describes_always):
-        return
+        return None
     gpus = backend.usable_gpus(options.gpus)
-    json = draft.json(gpus=gpus, default_instance_count=backend.default_instance_count)
-    described = backend.describe(json, folder, draft.model_filename)
+    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.default_instance_count)
+    yield from _pause(options)
+    described = backend.describe(asked, folder, draft.model_filename)
+    yield from _pause(options)
     if isinstance(described, Description):
         for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):
             log.warning(warning)
-    elif described is not None:
+        return described
+    if described is not None:
         draft.update(described)
+    return None
 
 
 def _default_max_batch_size(settings: Mapping[str, str]) -> int:

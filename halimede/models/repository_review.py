@@ -2,16 +2,14 @@
 anything of them. For `halimede check`. Any thread; blocks.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from halimede.backends.registry import create_backend
 from halimede.config import ModelConfig, Problem, Severity, with_decoupling
 from halimede.config.rules import until_it_breaks
 from halimede.errors import Error
-from halimede.models.backend_pool import BackendPool
+from halimede.models.backend_pool import pool_to_look
 from halimede.models.dependencies import Dependencies
 from halimede.models.ensembles import is_decoupled, member_problems, members_of, missing, steps_of
 from halimede.models.loader import LoadOptions
@@ -30,17 +28,13 @@ class Review:
 
 
 def review_repositories(repositories: Sequence[str], options: LoadOptions, namespaces: bool) -> Review:
+    """Looks at all models of the repositories, one after the other. Opens none; blocks."""
     review = Review()
     found: list[FoundModel] = []
     for repository in repositories:
         found += _found_in(repository, namespaces, review.problems)
-    loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
-    backends = BackendPool(lambda name: create_backend(name, loop, options.settings(name)))
-    try:
+    with pool_to_look(options.settings) as backends:
         review.models += [review_model(each, backends, options) for each in found]
-    finally:
-        backends.close()
-        loop.close()
     by_name: dict[str, list[ModelReview]] = {}
     for model in review.models:
         by_name.setdefault(model.found.name, []).append(model)

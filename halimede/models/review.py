@@ -6,6 +6,7 @@ Any thread; blocks on files, and while a runtime opens a model's file to see wha
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,7 @@ from halimede.config import (
     read_labels,
     versions_to_load,
 )
+from halimede.config.files import read_whole
 from halimede.config.review import Reviewed, review
 from halimede.errors import Error
 from halimede.models.agents import Agents
@@ -230,10 +232,11 @@ def _review_labels(model: ModelReview, config: ModelConfig | None) -> None:
 def _review_strategy(model: ModelReview, config: ModelConfig, folder: ModelFolder) -> None:
     """That the code of a batch strategy is there, and is Python."""
     file = model.attempt("strategy", lambda: strategy_file(config, folder))
-    if file is None:
+    code = None if file is None else model.attempt("strategy", partial(read_whole, file))
+    if file is None or code is None:
         return
     try:
-        compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+        compile(code, str(file), "exec", dont_inherit=True)
     except SyntaxError as error:
         model.problems.append(Problem("strategy", str(error.msg), file, error.lineno or 0))
     except ValueError as error:

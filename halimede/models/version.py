@@ -34,7 +34,7 @@ from halimede.scheduling.instances import Instances
 from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
-from halimede.scheduling.policy import Policy
+from halimede.scheduling.policy import Policy, is_lasting
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.step_binding import EnsembleFacts
@@ -70,19 +70,7 @@ class ModelVersion:
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
         self._door: Callable[[Inference], None] | None = None
-        shapes = OutputShapes(config)
-        facts = RunnerFacts(
-            model_name=config.name,
-            model_version=loaded.number,
-            datatypes={spec.name: spec.datatype for spec in config.model_outputs},
-            decoupled=config.decoupled,
-            inline_safe=loaded.model.inline_safe and inline and not any(place.host for place in loaded.places),
-            on_loop=loaded.model.placement is Placement.LOOP,
-            restore=shapes.restore if shapes else None,
-            gathers=getattr(loaded.model, "gathers", False),
-            ragged=ragged_of(config),
-            stateful=loaded.states is not None,
-        )
+        facts = _facts(loaded, inline)
         passive = self._passive = {place.index for place in loaded.places if place.passive}
         instances = self._instances = Instances(
             f"{config.name}:{loaded.number}",
@@ -93,12 +81,8 @@ class ModelVersion:
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
         over = self._over if self._ordering is None else self._ordering.over
-        policy = policy_for(config, start_at, loaded.strategy)
-        if config.sequence_batching is not None and len(instances):
-            begin = loaded.states.begin if loaded.states is not None else None
-            serving = [place.index for place in loaded.places if not place.passive]
-            instances.pinned = True
-            policy = sequence_policy(config, config.sequence_batching, serving, begin, start_at, start_backlog)
+        policy = _policy(loaded, start_at, start_backlog)
+        instances.pinned = is_lasting(policy)
         turns = loaded.turns
         self._runner: Runner | EnsembleRunner
         if loaded.ensemble is not None:
@@ -309,6 +293,22 @@ def _prepare(place: InstancePlace) -> None:
         place.host.apply()
 
 
+def _facts(loaded: LoadedVersion, inline: bool) -> RunnerFacts:
+    config, shapes = loaded.config, OutputShapes(loaded.config)
+    return RunnerFacts(
+        model_name=config.name,
+        model_version=loaded.number,
+        datatypes={spec.name: spec.datatype for spec in config.model_outputs},
+        decoupled=config.decoupled,
+        inline_safe=loaded.model.inline_safe and inline and not any(place.host for place in loaded.places),
+        on_loop=loaded.model.placement is Placement.LOOP,
+        restore=shapes.restore if shapes else None,
+        gathers=getattr(loaded.model, "gathers", False),
+        ragged=ragged_of(config),
+        stateful=loaded.states is not None,
+    )
+
+
 def _ensemble_facts(loaded: LoadedVersion, facts: RunnerFacts) -> EnsembleFacts:
     parts, ensemble = loaded.ensemble, loaded.config.ensemble
     assert parts is not None
@@ -323,6 +323,16 @@ def _ensemble_facts(loaded: LoadedVersion, facts: RunnerFacts) -> EnsembleFacts:
         changes=parts.changes,
         restore=facts.restore,
     )
+
+
+def _policy(loaded: LoadedVersion, start_at: int, start_backlog: int) -> Policy:
+    """`start_at` and `start_backlog` hold back what is first (contract C60)."""
+    config, sequences = loaded.config, loaded.config.sequence_batching
+    serving = [place.index for place in loaded.places if not place.passive]
+    if sequences is None or not serving:
+        return policy_for(config, start_at, loaded.strategy)
+    begin = loaded.states.begin if loaded.states is not None else None
+    return sequence_policy(config, sequences, serving, begin, start_at, start_backlog)
 
 
 def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | None = None) -> Policy:

@@ -21,7 +21,7 @@ from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
 from halimede.models.ragged import ragged_of
-from halimede.requests import Answer, InferRequest, Resume
+from halimede.requests import NOBODY, InferRequest
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.tensors import BOOL, BYTES, DataType, HostMemory, Tensor
@@ -39,6 +39,9 @@ _VERBOSE = logging.INFO - 1
 """What `--log-verbose=1` shows."""
 _EMPTY_STRING = bytes(4)
 _TRUTH = bytes(byte & 1 for byte in range(256))
+
+_Asked = tuple[WarmupSample, InferRequest, Fit]
+"""A sample, and the request that each of its requests is."""
 
 OnLoop = Callable[[Callable[[], None]], object]
 """Has something done on the event loop, soon; called on any thread."""
@@ -106,7 +109,7 @@ def sample_problems(config: ModelConfig, folder: Path, version: int) -> list[Err
 
 def _warm(
     warming: Warming,
-    samples: Sequence[tuple[WarmupSample, InferRequest, Fit]],
+    samples: Sequence[_Asked],
     place: InstancePlace,
     instance: Instance,
     failed: Event,
@@ -140,17 +143,21 @@ def _run(
     if number > 1 and number > most:
         complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
         return [complaint] * min(number, MOST_TOLD)
-    batch = _batch(sample, request, fit)
     told: SimpleQueue[Execution] = SimpleQueue()
-    execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told.put)
-    execution.ragged = ragged_of(warming.config)
+    execution = _execution(warming, sample, request, fit, told.put)
     _start(execution, instance, warming)
     return _errors(execution, told, warming)
 
 
-def _batch(sample: WarmupSample, request: InferRequest, fit: Fit) -> list[Inference]:
-    reply = _Nobody()
-    return [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(sample.batch_size)]
+def _execution(
+    warming: Warming, sample: WarmupSample, request: InferRequest, fit: Fit, told: Callable[[Execution], None]
+) -> Execution:
+    """A batch of as many of the request as the sample says."""
+    reply, number = NOBODY, sample.batch_size
+    batch = [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(number)]
+    execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told)
+    execution.ragged = ragged_of(warming.config)
+    return execution
 
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
@@ -193,59 +200,56 @@ def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Err
 # On an instance that came back.
 
 
+class _WarmingAgain:
+    """On the event loop: runs the samples, which were well the first time, one after the other. Where one is not now,
+    that is logged, and the instance serves: `over` is called in any case."""
+
+    def __init__(
+        self,
+        warming: Warming,
+        samples: Sequence[_Asked],
+        place: InstancePlace,
+        instance: Instance,
+        over: Callable[[], None],
+    ) -> None:
+        self._warming = warming
+        self._runs = iter([each for each in samples for _ in range(each[0].count)])
+        self._who = f"model '{warming.config.name}' instance {place.name}"
+        self._instance = instance
+        self._over = over
+
+    def run(self) -> None:
+        """Begins the next sample."""
+        asked = next(self._runs, None)
+        if asked is None:
+            log.info("%s was warmed up again", self._who)
+            self._over()
+            return
+        sample = asked[0]
+        told = partial(self._told, sample.name, set(range(sample.batch_size)), [])
+        execution = _execution(self._warming, *asked, told)
+        execution.on_loop = True
+        execution.run(self._instance.execute, False)
+
+    def _told(self, sample: str, missing: set[int], errors: list[Error], execution: Execution) -> None:
+        errors += _taken(execution, self._warming.config.decoupled, missing)
+        if not execution.done or missing:
+            return
+        if errors:
+            log.error("%s failed to run warmup sample '%s': %s", self._who, sample, errors[0])
+            self._over()
+        else:
+            self._warming.on_loop(self.run)
+
+
 def _warm_again(
     warming: Warming,
-    samples: Sequence[tuple[WarmupSample, InferRequest, Fit]],
+    samples: Sequence[_Asked],
     place: InstancePlace,
     instance: Instance,
     over: Callable[[], None],
 ) -> None:
-    """On the event loop: runs the samples, which were well the first time, one after the other. Where one is not now,
-    that is logged, and the instance serves."""
-    runs = iter([each for each in samples for _ in range(each[0].count)])
-    model = warming.config.name
-
-    def run() -> None:
-        sample, request, fit = next(runs, (None, None, None))
-        if sample is None or request is None or fit is None:
-            log.info("model '%s' instance %s was warmed up again", model, place.name)
-            over()
-            return
-        missing, errors = set(range(sample.batch_size)), []
-
-        def told(execution: Execution) -> None:
-            errors.extend(_taken(execution, warming.config.decoupled, missing))
-            if not execution.done or missing:
-                return
-            if errors:
-                log.error(
-                    "model '%s' instance %s failed to run warmup sample '%s': %s",
-                    model,
-                    place.name,
-                    sample.name,
-                    errors[0],
-                )
-                over()
-            else:
-                warming.on_loop(run)
-
-        batch = _batch(sample, request, fit)
-        execution = Execution(batch, len(batch), 0, warming.datatypes, warming.config.decoupled, told)
-        execution.ragged = ragged_of(warming.config)
-        execution.on_loop = True
-        execution.run(instance.execute, False)
-
-    run()
-
-
-class _Nobody:
-    """The reply slot of a request that nobody sent."""
-
-    def send(self, answer: Answer, final: bool) -> bool:
-        return True
-
-    def on_writable(self, resume: Resume) -> None:
-        resume()
+    _WarmingAgain(warming, samples, place, instance, over).run()
 
 
 # What a sample asks.

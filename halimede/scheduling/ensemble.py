@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic_ns
+from typing import ClassVar
 
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import Answer, InferResponse, Moment
@@ -25,9 +26,9 @@ _QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START
 class EnsembleRunner:
     """In the place of a `Runner`; `observer` and `settled` as there."""
 
-    waiting = 0
+    waiting: ClassVar[int] = 0
     """Nothing of an ensemble waits for an instance of its own."""
-    inline_executions = 0
+    inline_executions: ClassVar[int] = 0
 
     def __init__(self, facts: EnsembleFacts, observer: Observer, settled: Callable[[Inference], None]) -> None:
         self.facts = facts

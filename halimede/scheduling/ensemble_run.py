@@ -55,7 +55,7 @@ class StepCall:
     """A step that is under way: the reply slot of its inference. `marks` are those of its request, where they are not
     the ensemble's."""
 
-    __slots__ = ("__weakref__", "bound", "frame", "inference", "marks", "run", "step")
+    __slots__ = ("bound", "frame", "inference", "marks", "run", "step")
 
     def __init__(self, run: "Run", frame: Frame, step: int, bound: BoundStep, marks: Marks | None) -> None:
         self.run = run

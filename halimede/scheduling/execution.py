@@ -46,7 +46,6 @@ class Execution:
 
     # Defaults of the class and no slots, for the same reason as in a request.
     done: bool = False
-    later: frozenset[int] = _NOBODY
     on_loop: bool = False
     ragged: Ragged | None = None
     has_destinations: bool = False
@@ -71,6 +70,7 @@ class Execution:
         self.instance = instance
         self.rows = rows
         self.outcomes: list[Outcome] = []
+        self.later: frozenset[int] = _NOBODY
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify

@@ -41,7 +41,6 @@ class Inference:
     _on_cancel: Callable[[], None] | None = None
     destinations: Mapping[str, Destination] | None = None
     flow: Flow | None = None
-    state: State = State.QUEUED
     responses: int = 0
     responded_at: int = 0
     states: "SequenceStates | None" = None
@@ -68,6 +67,7 @@ class Inference:
         self.batch_size = batch_size
         self.outputs = outputs
         self.batch_key = batch_key
+        self.state: State = QUEUED
         self.times = [0, 0, 0, 0, 0, 0]  # by `Moment`; twice as quick as a product
 
     def cancel(self) -> None:

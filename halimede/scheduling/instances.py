@@ -36,8 +36,7 @@ class InstanceThread:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         if prepare is not None:
             self._work.put(prepare)
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        Thread(target=self._run, name=name, daemon=True).start()
 
     def submit(self, work: Callable[[], None]) -> None:
         self._work.put(work)

@@ -300,7 +300,8 @@ class Runner:
         rows = destined = 0
         facts = self._facts
         for inference in batch.rows:
-            inference.state = RUNNING
+            if inference.state is QUEUED:  # one that fills a batch is over from the beginning
+                inference.state = RUNNING
             rows += inference.batch_size or 1
             if facts.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)

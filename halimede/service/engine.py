@@ -41,6 +41,7 @@ from halimede.service.machine import Machine
 from halimede.service.measuring import Measuring, latencies_of
 from halimede.service.metrics import custom_metrics
 from halimede.service.model_calls import ModelCalls
+from halimede.service.model_loads import ModelLoads
 from halimede.service.port import ModelReady, Query
 from halimede.service.repository_control import RepositoryControl
 from halimede.service.response_cache import CachedCall, Door, ResponseCache
@@ -100,9 +101,9 @@ class Engine:
         backends = BackendPool(
             lambda name: create_backend(name, loop, options.backend_settings(name), port=calls, urgent=urgent)
         )
-        self._repository = RepositoryControl(
-            options, loop, self._models, backends, gpus, self._open_versions, self._limiter(options), catalog_of
-        )
+        limiter = self._limiter(options)
+        loads = ModelLoads(options, loop, self._models, backends, gpus, self._open_versions, limiter)
+        self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
         self.tracing = open_tracing(self._models, options.trace)

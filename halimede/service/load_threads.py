@@ -25,6 +25,8 @@ CLOSING_THREADS = 32
 
 
 class LoadThreads:
+    """Each kind has a pool; all of them raise what the work raises."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._loaders = pool(MOST_LOADS, "load")

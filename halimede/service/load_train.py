@@ -2,34 +2,37 @@
 
 What a load does in Python, only one thread can do at a time: more of them take turns and are slower than one (1,000
 small ONNX models on two cores: 1.7 s by one thread, 1.9 s by two, though the runtime lets go of the interpreter). So
-one thread takes load after load, and another joins it only while it is held by one. What was made goes to the event
-loop in one piece every few milliseconds. Event-loop thread, but for what says otherwise.
+one thread takes the loads, and another joins it only while it is held by one. It takes the same step of many loads
+after another, which is a third quicker than load after load (`Steps`). What was made goes to the event loop in one
+piece every few milliseconds. Event-loop thread, but for what says otherwise.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
+from halimede.models.loader import Steps
 from halimede.service.load_slots import LoadSlots
 
 A = TypeVar("A")
 
 TICK_SECONDS = 0.01
 """How long what was made waits for the loop, at most."""
-TOGETHER = 1
-"""Threads that take loads and are not held."""
+TOGETHER = 32
+"""How many loads are begun before the first of them goes on. With more, the caches forget what they hold."""
 QUICK_SECONDS = 0.02
-"""A load that takes longer holds its thread: it waits for something, or computes outside of Python."""
+"""A step that takes longer holds its thread: it waits for something, or computes outside of Python."""
 
 
 @dataclass(slots=True, eq=False)
 class _Wagon:
     """A load; `failure` is what it raised."""
 
-    work: Callable[[], Any]
+    steps: Steps[Any]
     done: asyncio.Future[Any]
     made: Any = None
     failure: BaseException | None = None
@@ -37,16 +40,18 @@ class _Wagon:
 
 @dataclass(slots=True, eq=False)
 class _Thread:
-    """One of those that take loads; `since` is when it took its last one."""
+    """One of those that take loads; `since` is when it took its last step. `begins`: it begins loads, and does not yet
+    go on with those that were begun."""
 
     since: float = field(default_factory=monotonic)
+    begins: bool = True
 
     def is_held(self, now: float) -> bool:
         return now - self.since > QUICK_SECONDS
 
 
-def _free(threads: Sequence[_Thread], now: float) -> int:
-    return sum(not thread.is_held(now) for thread in threads)
+def _all_held(threads: Sequence[_Thread], now: float) -> bool:
+    return all(thread.is_held(now) for thread in threads)
 
 
 class LoadTrain:
@@ -62,6 +67,8 @@ class LoadTrain:
         self._slots = slots
         self._on_thread = on_thread
         self._waiting: deque[_Wagon] = deque()
+        self._begun: deque[_Wagon] = deque()
+        """In the order of their next steps."""
         self._made: deque[_Wagon] = deque()
         self._threads: list[_Thread] = []
         """Read on its threads, too."""
@@ -70,9 +77,9 @@ class LoadTrain:
         self._riding: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
-    async def run(self, work: Callable[[], A]) -> A:
-        """What `work` returns, or raises; on a thread, after those before."""
-        wagon = _Wagon(work, self._loop.create_future())
+    async def run(self, steps: Steps[A]) -> A:
+        """What the steps return, or raise; on threads, among those of other loads."""
+        wagon = _Wagon(steps, self._loop.create_future())
         self._waiting.append(wagon)
         if self._timer is None:
             self._timer = self._loop.call_soon(self._tick)
@@ -81,13 +88,12 @@ class LoadTrain:
 
     def _tick(self) -> None:
         self._deliver()
-        now = monotonic()
-        if self._waiting and not self._joining and _free(self._threads, now) < TOGETHER:
+        if (self._waiting or self._begun) and not self._joining and _all_held(self._threads, monotonic()):
             self._joining = True
             task = self._loop.create_task(self._ride())
             self._riding.add(task)
             task.add_done_callback(self._riding.discard)
-        busy = self._waiting or self._threads or self._made
+        busy = self._waiting or self._begun or self._threads or self._made
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick) if busy else None
 
     async def _ride(self) -> None:
@@ -98,31 +104,59 @@ class LoadTrain:
             self._threads.append(thread)
             try:
                 await self._on_thread(self._take_loads, thread)
-            except Exception as error:  # there are no threads any more
-                while self._waiting:
-                    wagon = self._waiting.popleft()
-                    wagon.failure = error
-                    self._made.append(wagon)
+            except Exception as error:  # the system gives no thread, or there are none any more
+                if len(self._threads) == 1:  # else the others go on
+                    self._fail(error)
             finally:
                 self._threads.remove(thread)
                 self._deliver()
 
+    def _fail(self, error: Exception) -> None:
+        """All that wait."""
+        for wagons in (self._begun, self._waiting):
+            while wagons:
+                wagon = wagons.popleft()
+                wagon.failure = error
+                self._made.append(wagon)
+
     def _take_loads(self, thread: _Thread) -> None:
         """On a thread, until there are no more, or another one does it as well."""
+        while (wagon := self._next(thread)) is not None:
+            if self._take_steps(thread, wagon) and self._is_not_needed(thread):
+                return
+
+    def _is_not_needed(self, thread: _Thread) -> bool:
+        return not _all_held([each for each in tuple(self._threads) if each is not thread], monotonic())
+
+    def _next(self, thread: _Thread) -> _Wagon | None:
+        """On a thread: many loads are begun, then all of them are brought to their ends, step by step."""
+        for _ in (0, 1):
+            if thread.begins and len(self._begun) >= TOGETHER:
+                thread.begins = False
+            with suppress(IndexError):  # another thread may take the last one
+                return (self._waiting if thread.begins else self._begun).popleft()
+            thread.begins = not thread.begins
+        return None
+
+    def _take_steps(self, thread: _Thread, wagon: _Wagon) -> bool:
+        """On a thread: a step, and after one that takes long all others at once; whether one did."""
+        took_long = False
         while True:
             thread.since = monotonic()
             try:
-                wagon = self._waiting.popleft()
-            except IndexError:
-                return
-            try:
-                wagon.made = wagon.work()
+                next(wagon.steps)
+            except StopIteration as end:
+                wagon.made = end.value
             except BaseException as error:
                 wagon.failure = error
+            else:
+                took_long |= thread.is_held(monotonic())
+                if took_long:
+                    continue
+                self._begun.append(wagon)
+                return False
             self._made.append(wagon)
-            now = monotonic()
-            if thread.is_held(now) and _free(tuple(self._threads), now) >= TOGETHER:
-                return
+            return took_long or thread.is_held(monotonic())
 
     def _deliver(self) -> None:
         while self._made:

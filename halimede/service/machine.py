@@ -53,19 +53,18 @@ class Machine:
         self._ended.set()
 
     def _run(self) -> None:
-        processors = Processors() if self._options.cpu else None
-        gpus = self._open_gpus() if self._options.gpu else None
-        if processors is None and gpus is None:
-            return
-        self.seen = Seen(None if processors is None else processors.look(), _memory(processors), _read(gpus))
-        while not self._ended.wait(self._options.interval_ms / 2000):
-            try:
+        gpus: Gpus | None = None
+        try:
+            processors = Processors() if self._options.cpu else None
+            gpus = self._open_gpus() if self._options.gpu else None
+            ended = processors is None and gpus is None
+            while not ended:
                 used = None if processors is None else processors.look()
                 self.seen = Seen(used, _memory(processors), _read(gpus))
-            except Exception:
-                log.exception("measuring this machine broke, and goes on no more")
-                self.seen = Seen()
-                break
+                ended = self._ended.wait(self._options.interval_ms / 2000)
+        except Exception:
+            log.exception("measuring this machine broke, and goes on no more")
+            self.seen = Seen()
         if gpus is not None:
             gpus.close()
 

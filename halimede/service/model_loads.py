@@ -7,9 +7,8 @@ protocol and no inference: what a model is once it serves, it is told (`open_ver
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ from halimede.backends.api import Instance
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
 from halimede.errors import Error, Invalid, Unavailable
-from halimede.models.agents import Agents
+from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import UNLOADED, ModelTable, plan
-from halimede.models.loader import LoadedVersion, LoadOptions, Survey, survey
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Steps, Survey, load_in_steps, survey
 from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.resizing import Reloaded, reload
 from halimede.models.resources import reserve
@@ -99,18 +98,8 @@ class ModelLoads:
         self.threads = threads or LoadThreads(loop)
         self.slots = LoadSlots(options.model_load_thread_count)
         self._train = LoadTrain(loop, self.slots, self.threads.open)
-        self._load_options = LoadOptions(
-            auto_complete=options.auto_complete_config,
-            config_name=options.model_config_name,
-            retries=options.model_load_retry_count,
-            settings=options.backend_settings,
-            gpus=gpus,
-            backend_directory=Path(options.backend_directory),
-            agents=Agents(Path(options.repoagent_directory), options.model_config_name),
-            host_policies=options.host_policies,
-            on_loop=loop.call_soon_threadsafe,
-            ending=lambda: self.ending,
-            digests=REDIS in options.cache_config,
+        self._load_options = replace(
+            _load_options(options), gpus=gpus, on_loop=loop.call_soon_threadsafe, ending=lambda: self.ending
         )
         self._origins: dict[str, Origin] = {}
         self._uploads: dict[LoadedVersion, Upload] = {}
@@ -131,12 +120,13 @@ class ModelLoads:
             found.remote.fetch()
         return survey(found, self._load_options)
 
-    def _look_and_open(self, found: FoundModel) -> tuple[Survey, Reloaded | None]:
-        """On a thread; an ensemble is only looked at, its members come first."""
-        seen = self._look_at(found)
+    def _look_and_open(self, found: FoundModel) -> Steps[tuple[Survey, Reloaded | None]]:
+        """On threads; an ensemble is only looked at, its members come first. Raises AgentsWanted, too."""
+        seen = survey(found, self._load_options, may_ask_agents=False)
         if isinstance(seen.versions, Error) or seen.ensemble is not None:
             return seen, None
-        return seen, reload(found, seen.versions, {}, self._backends, self._load_options, None, seen.draft)
+        opened = yield from load_in_steps(found, seen.versions, self._backends, self._load_options, seen.draft)
+        return seen, Reloaded(opened, {})
 
     def changes_nothing(self, found: FoundModel, seen: Survey) -> bool:
         """Whether the model serves as it is, and none of its versions has lost what it runs on (contract R10)."""
@@ -150,12 +140,8 @@ class ModelLoads:
 
     async def load_found(self, found: FoundModel, accepts: Accepts | None = None, by_train: bool = False) -> bool:
         """A load that nobody waits for; False where it failed, which the log and the index tell."""
-        reloaded: Reloaded | None = None
         try:
-            if by_train:
-                seen, reloaded = await self._train.run(partial(self._look_and_open, found))
-            else:
-                seen = await self.survey(found)
+            seen, reloaded = await self._first_look(found, by_train)
             if isinstance(seen.versions, Error):
                 raise seen.versions
         except Error as error:
@@ -174,6 +160,13 @@ class ModelLoads:
             log.exception("publishing model '%s' broke", found.name)
             return False
         return True
+
+    async def _first_look(self, found: FoundModel, by_train: bool) -> tuple[Survey, Reloaded | None]:
+        """By the train the model is opened as well; but its agents, if there are any, hold nobody's slot."""
+        if by_train:
+            with suppress(AgentsWanted):
+                return await self._train.run(self._look_and_open(found))
+        return await self.survey(found), None
 
     async def load(
         self,
@@ -203,17 +196,7 @@ class ModelLoads:
                 reloaded = await self.threads.open(
                     reload, found, seen.versions, stay, self._backends, self._load_options, before, seen.draft
                 )
-        result = reloaded.opened
-        opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
-        if upload is not None:
-            upload.hold(len(opened))
-            self._uploads.update(dict.fromkeys(opened, upload))
-        unable = list(reserve(result, self._limiter)) if self._limiter is not None else []
-        if seen.ensemble is not None:
-            unable += self.ensembles.join(found, result)
-        for refused in unable:
-            opened.remove(refused)
-            self._release(refused)
+        opened = self._take(found, reloaded.opened, upload, seen.ensemble is not None)
         try:
             failure = self._failure(key, reloaded, accepts)
             if failure is not None:
@@ -225,16 +208,39 @@ class ModelLoads:
                 reason = f"{error.word}: {error}" if isinstance(error, Unavailable) else UNLOADED
             await self._drop(key, reloaded, opened, reason)
             raise
+        self._publish(key, reloaded, kept, versions)
+        self._origins[key] = origin
+
+    def _publish(
+        self, key: str, reloaded: Reloaded, kept: Mapping[int, ModelVersion], versions: Sequence[ModelVersion]
+    ) -> None:
+        """New versions come into service, and those that stay get their other instances."""
         for number, change in reloaded.resized.items():
             kept[number].resize(change, self._let_go)
         staying = [kept[number] for number in reloaded.resized]
         self._models.publish(key, [*staying, *versions], self._close)
-        self._origins[key] = origin
         if versions:
             self.ensembles.changed(key)
         for version in versions:
             about = {"model": version.name, "version": version.number}
             log.info("successfully loaded '%s'", version.name, extra=about)
+
+    def _take(
+        self, found: FoundModel, result: LoadResult, upload: Upload | None, is_ensemble: bool
+    ) -> list[LoadedVersion]:
+        """The versions that were opened and have what else they need: resources of the rate limiter, their members.
+        Those that have not are closed, and the reason is in the result."""
+        opened = [version for version in result.versions.values() if isinstance(version, LoadedVersion)]
+        if upload is not None:
+            upload.hold(len(opened))
+            self._uploads.update(dict.fromkeys(opened, upload))
+        unable = list(reserve(result, self._limiter)) if self._limiter is not None else []
+        if is_ensemble:
+            unable += self.ensembles.join(found, result)
+        for refused in unable:
+            opened.remove(refused)
+            self._release(refused)
+        return opened
 
     async def _prepare(self, found: FoundModel, seen: Survey, config: ModelConfig) -> bool:
         """The members of an ensemble are loaded, and fit; whether it is to be loaded itself. An ensemble that cannot be
@@ -393,6 +399,19 @@ class ModelLoads:
         for upload in self._living:
             upload.remove()
         self._living.clear()
+
+
+def _load_options(options: ServerOptions) -> LoadOptions:
+    return LoadOptions(
+        auto_complete=options.auto_complete_config,
+        config_name=options.model_config_name,
+        retries=options.model_load_retry_count,
+        settings=options.backend_settings,
+        backend_directory=Path(options.backend_directory),
+        agents=Agents(Path(options.repoagent_directory), options.model_config_name),
+        host_policies=options.host_policies,
+        digests=REDIS in options.cache_config,
+    )
 
 
 def _origin(found: FoundModel, seen: Survey) -> Origin:

@@ -201,6 +201,8 @@ class TraceSettings(Query["TraceFacts"]):
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
+    """What the server says of itself (contract H9)."""
+
     name: str
     version: str
     extensions: tuple[str, ...]
@@ -217,6 +219,8 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
+    """What a model takes and gives (contract H11); `versions` are those that serve, or the one asked for."""
+
     name: str
     versions: tuple[int, ...]
     platform: str

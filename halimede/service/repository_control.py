@@ -13,16 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, State, plan
-from halimede.models.loader import LoadedVersion
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.models.upload import Upload
-from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
-from halimede.scheduling.rate_limiter import RateLimiter
 from halimede.service.load_consent import LoadConsent
-from halimede.service.load_threads import LoadThreads
 from halimede.service.load_turns import LoadTurns
 from halimede.service.model_loads import ModelLoads
 from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
@@ -38,34 +33,29 @@ ALL_MODELS = "*"
 
 
 class RepositoryControl:
-    """`open_versions` makes of opened versions ones that serve, all or none. `operations` answer those questions of the
-    port that take a while. `catalog_of` looks through repositories, on a thread."""
+    """`operations` answer those questions of the port that take a while. `catalog_of` looks through repositories, on a
+    thread."""
 
     def __init__(
         self,
         options: ServerOptions,
         loop: asyncio.AbstractEventLoop,
         models: ModelTable,
-        backends: BackendPool,
-        gpus: tuple[int, ...],
-        open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
-        limiter: RateLimiter | None = None,
+        loads: ModelLoads,
         catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
-        threads: LoadThreads | None = None,
     ) -> None:
         self._options = options
         self._loop = loop
         self._models = models
-        self._remote = RemoteRepositories(os.environ, lambda: self._loads.ending)
+        self._loads = loads
+        self._remote = RemoteRepositories(os.environ, lambda: loads.ending)
         self._catalog_of = catalog_of or partial(scan, namespaces=options.model_namespacing, remote=self._remote.models)
-        self._loads = ModelLoads(options, loop, models, backends, gpus, open_versions, limiter, threads)
-        self._threads = self._loads.threads
-        self._turns = LoadTurns(self._loads.slots)
+        self._turns = LoadTurns(loads.slots)
         self._explicit: set[str] = set()
         """The models that somebody asked for by name, not only for the sake of an ensemble (contract R15)."""
-        self._loads.ensembles.fetch = self._fetch
-        self._consent = LoadConsent(options.allow_code_upload, self._loads.survey)
-        self._poll = RepositoryPoll(options, loop, models, self._loads, self._turns, self._scan)
+        loads.ensembles.fetch = self._fetch
+        self._consent = LoadConsent(options.allow_code_upload, loads.survey)
+        self._poll = RepositoryPoll(options, loop, models, loads, self._turns, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
             RepositoryIndex: self._index,
@@ -269,7 +259,7 @@ class RepositoryControl:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _scan(self) -> Catalog:
-        return await self._threads.look(self._catalog_of, self._options.model_repositories)
+        return await self._loads.threads.look(self._catalog_of, self._options.model_repositories)
 
 
 def _check_name(name: str) -> None:

@@ -6,7 +6,7 @@ Opening a segment does not block: it lies in memory. Knows no model and no proto
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from halimede.errors import AlreadyExists, Error, Internal, Invalid, NotFound, Unsupported
 from halimede.platform.cuda import CudaError, IpcMemory
@@ -285,11 +285,23 @@ class SegmentBlock:
         """Nothing to give back by hand."""
 
 
-class SegmentMemory(HostMemory):
+class SegmentMemory:
     """A view of a client's segment, without a copy. Crosses a port as the bytes themselves, as HostMemory does."""
 
-    __slots__ = ()
-    kind = MemoryKind.SHARED
+    __slots__ = ("byte_size", "owner", "view")
+    kind: ClassVar[MemoryKind] = MemoryKind.SHARED
+    device_id: ClassVar[int] = 0
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.byte_size = view.nbytes
+        self.owner = view.obj
+
+    def host(self) -> memoryview:
+        return self.view
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HostMemory, (bytes(self.view),)
 
 
 class SegmentDestination:

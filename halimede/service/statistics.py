@@ -205,6 +205,7 @@ class Statistics:
 
     @property
     def own(self) -> "Totals":
+        """Those of this version alone."""
         counts = self.read("", 0)
         return Totals(
             counts.inference_count, counts.execution_count, counts.inference, dict(self.failures), counts.batches
@@ -218,6 +219,7 @@ class Statistics:
         return _sum([self._folded or Totals(), *(each.own for each in self._earlier), self.own])
 
     def read(self, name: str, version: int) -> ModelCounts:
+        """What a client is told of them, under the name and number of the version."""
         done, ran = self._successes, self._successes - self._hits
         return ModelCounts(
             name=name,

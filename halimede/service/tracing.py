@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol
 from halimede.errors import Error, Invalid
 from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
-from halimede.requests import InferRequest, Reply
+from halimede.requests import NOBODY, InferRequest, Reply
 from halimede.service.port import Query, TraceFacts, TraceSettings
-from halimede.traces import TENSORS, TIMESTAMPS, Context, Front, FrontReply, Group, Sampler, Trace
+from halimede.traces import TENSORS, TIMESTAMPS, Context, Front, Root, Sampler
 from halimede.tracing.files import FileStream, TraceFile
 from halimede.tracing.writer import Writer
 
@@ -32,9 +32,9 @@ _BITS = {"TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 
 
 class Sink(Protocol):
-    """What writes groups."""
+    """What writes traces."""
 
-    def take(self, group: Group) -> None: ...
+    def take(self, root: Root) -> None: ...
 
 
 class Spans(Sink, Protocol):
@@ -44,49 +44,60 @@ class Spans(Sink, Protocol):
 
 
 class Setting:
-    """What holds for the requests of a model, or of all that have no setting of their own, and how many came.
+    """What holds for the requests of a model, or of all that have no setting of their own.
 
-    `left` is how many more are traced, -1 for any number; `open` counts the traces that began and did not end.
-    `possible`: there is something to trace and somewhere to write it; `active`: there are some left, too. `sink` writes
-    them; it is a file of this setting's own, or for all settings."""
+    `passing` is how many come until one is traced; `left` is how many more are traced, -1 for any number; `open` counts
+    the traces that began and did not end. `possible`: there is something to trace and somewhere to write it; `active`:
+    there are some left, too. `sink` writes them; it is a file of this setting's own, or for all settings."""
 
-    __slots__ = ("_closing", "_file", "_sink", "active", "facts", "left", "level", "open", "possible", "rate", "seen")
+    __slots__ = (
+        "_closing",
+        "_file",
+        "_sink",
+        "active",
+        "facts",
+        "left",
+        "level",
+        "open",
+        "passing",
+        "possible",
+        "rate",
+    )
 
     def __init__(self, facts: TraceFacts, sink: Sink) -> None:
         self.facts = facts
         self.rate = facts.rate
         self.left = facts.count
         self.level = sum(_BITS[level] for level in facts.level)
-        self.seen = self.open = 0
+        self.open = 0
         self._sink = sink
         self._file = sink if isinstance(sink, FileStream) else None
         self._closing = False
         self.possible = bool(self.level) and not impossible(facts)
         self.active = self.possible and self.left != 0
-
-    @property
-    def is_before_next(self) -> bool:
-        """Whether the rate says that the request that comes now is not traced."""
-        return self.active and self.rate > 1 and (self.seen + 1) % self.rate != 0
+        self.passing = self.rate - 1 if self.active and self.rate else 0
 
     def hits(self, forced: bool) -> bool:
         """Whether the request that came now is traced (contract T1); `forced`: whatever the rate is, and the count."""
-        if not self.active:
-            hit = forced and self.possible
-            self.open += hit
-            return hit
-        self.seen += 1
-        if self.rate and self.seen % self.rate == 0:
+        hit = forced and self.possible
+        if self.passing:
+            self.passing -= 1
+        elif self.active and self.rate:
+            hit = True
+            self.passing = self.rate - 1
             if self.left > 0:
                 self.left -= 1
-                self.active = self.left > 0
-        elif not forced:
-            return False
-        self.open += 1
-        return True
+                if not self.left:
+                    self._stop()
+        self.open += hit
+        return hit
 
-    def take(self, group: Group) -> None:
-        self._sink.take(group)
+    def _stop(self) -> None:
+        self.active = False
+        self.passing = 0
+
+    def take(self, root: Root) -> None:
+        self._sink.take(root)
         self.dropped()
 
     def dropped(self) -> None:
@@ -99,7 +110,7 @@ class Setting:
 
     def close(self) -> None:
         """Replaced by another. What is under way still comes."""
-        self.active = False
+        self._stop()
         self._closing = True
         if self._file is not None and not self.open:
             self._file.close()
@@ -141,9 +152,9 @@ class Tracing(Sampler):
 
     def passes(self, request: InferRequest) -> bool:
         setting = self._own.get(request.model_name, self._global)
-        if self.takes_context or not setting.is_before_next or not (request.decoupled_ok or self._takes(request)):
+        if not setting.passing or self.takes_context or not self._takes(request):
             return False
-        setting.seen += 1
+        setting.passing -= 1
         return True
 
     def traced(
@@ -157,7 +168,7 @@ class Tracing(Sampler):
         gone: Callable[[], bool] = lambda: False,
     ) -> Reply:
         setting = self._own.get(request.model_name, self._global)
-        if not (request.decoupled_ok or self._takes(request)) or not setting.hits(context is not None):
+        if not self._takes(request) or not setting.hits(context is not None):
             return reply
         if not setting.active:
             self._look()
@@ -165,14 +176,15 @@ class Tracing(Sampler):
         if self.takes_context and level & TENSORS:
             self._refuse_tensors()
             level = TIMESTAMPS
-        group = Group(level, front, received, context, self.takes_context)
-        trace = request.trace = Trace(group, setting, self._ids)
-        return FrontReply(reply, trace, tells_end, gone)
+        root = request.trace = Root(
+            reply, setting, self._ids, level, front, received, context, self.takes_context, tells_end, gone
+        )
+        return root
 
     def _takes(self, request: InferRequest) -> bool:
         """Whether there is a model that may answer it; what there is none for counts for nothing (contract H30)."""
         try:
-            return not self._models.find(request.model_name, request.version).decoupled
+            return request.decoupled_ok or not self._models.find(request.model_name, request.version).decoupled
         except Error:
             return False
 
@@ -185,7 +197,7 @@ class Tracing(Sampler):
         if self._spans is None:
             setting.dropped()
         else:
-            setting.take(Group(setting.level, front, received, context, True))
+            setting.take(Root(NOBODY, setting, self._ids, setting.level, front, received, context, True))
 
     def _refuse_tensors(self) -> None:
         if not self._said_tensors:

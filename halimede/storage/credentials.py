@@ -3,7 +3,6 @@
 Gives settings by the names of the storage library. Reads files; any thread.
 """
 
-import configparser
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,6 +75,8 @@ def _s3(entry: Any, environment: Mapping[str, str]) -> dict[str, str]:
 
 def _of_profile(profile: str, environment: Mapping[str, str]) -> dict[str, str]:
     """A profile of the AWS tools' own files. Raises Invalid where there is none of that name."""
+    import configparser  # here, since few servers have a profile
+
     home = Path(environment.get("HOME", "~")).expanduser() / ".aws"
     files = {
         environment.get("AWS_CONFIG_FILE", str(home / "config")): f"profile {profile}",

@@ -1,20 +1,16 @@
 """Asks a server over HTTP. Blocks, for LIMIT seconds at most a question; one thread."""
 
-import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 from halimede.errors import Unavailable
+from halimede.http_client import fetch, fetch_json, with_scheme
 from halimede.top.exposition import Sample, read_metrics
 from halimede.top.sample import Key, Look, Machine, machine_of, models_of
 
 LIMIT = 3.0
-LARGEST = 64 << 20
-"""Bytes of an answer that are read."""
 METRICS_PORT = 8002
 
 
@@ -23,8 +19,8 @@ class Server:
     same machine, or at `/metrics` of the HTTP port."""
 
     def __init__(self, url: str, metrics_url: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
-        self._places = [metrics_url if "://" in metrics_url else f"http://{metrics_url}"] if metrics_url else []
+        self._url = with_scheme(url).rstrip("/")
+        self._places = [with_scheme(metrics_url)] if metrics_url else []
         if not metrics_url:
             host = urllib.parse.urlsplit(self._url).hostname or "localhost"
             host = f"[{host}]" if ":" in host else host
@@ -70,7 +66,7 @@ class Server:
         """None where there are none; where they were found once, there alone they are looked for."""
         for place in self._places:
             try:
-                text = self._get(place).decode(errors="replace")
+                text = fetch(place, "", LIMIT).decode(errors="replace")
             except Unavailable:
                 continue
             samples = list(read_metrics(text))
@@ -80,20 +76,4 @@ class Server:
         return None
 
     def _json(self, path: str) -> Any:
-        body = self._get(self._url + path)
-        try:
-            return json.loads(body)
-        except ValueError:
-            raise Unavailable(f"{self._url} is no inference server: {path} is answered without JSON") from None
-
-    @staticmethod
-    def _get(url: str) -> bytes:
-        try:
-            with urllib.request.urlopen(url, timeout=LIMIT) as answer:
-                return bytes(answer.read(LARGEST))
-        except urllib.error.HTTPError as error:
-            raise Unavailable(f"{url} is answered with {error.code}") from None
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
-        except Exception as error:  # what http.client raises for an answer that is no HTTP
-            raise Unavailable(f"{url} is not answered as HTTP has it: {error!r}") from None
+        return fetch_json(self._url, path, LIMIT)

@@ -1,24 +1,29 @@
 """Traces as files of JSON arrays (contract T3, T6): one for all, or one after the other with a number.
 
-Groups come from the event loop; everything about files happens on the writer's thread. The text of an unfinished file
-is kept in memory up to a limit, then what there is of it is written, as a whole array each time.
+The text of an unfinished file is kept in memory up to a limit, then what there is of it goes to the writer's thread,
+which makes a whole array of the file each time.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from halimede.traces import Group
-from halimede.tracing.text import group_text
+from halimede.traces import TENSORS, TIMESTAMPS, Root
+from halimede.tracing.text import text_of
 from halimede.tracing.writer import Outage, Writer
 
 KEPT: Final = 1 << 20
 """Characters of an unfinished file that are kept in memory."""
+SHORT: Final = 1 << 14
+"""The cost of a root whose text takes some tens of microseconds at most."""
+UNSPELLED: Final = 32
+"""Roots without their text that are kept, at most: the thread is not at one batch of them for long."""
 
 
 class TraceFile:
-    """One name for all settings. On the writer's thread."""
+    """One name for all settings."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -26,14 +31,24 @@ class TraceFile:
         self._begun = False
         self._outage = Outage()
 
+    # On the event loop.
+
     def numbered(self) -> str:
         name = f"{self.path}.{self._index}"
         self._index += 1
         return name
 
-    def append(self, path: str, text: str, begun: bool) -> None:
+    def begin(self) -> bool:
+        """Whether the file without a number has begun already, which it does anew with the server."""
+        begun, self._begun = self._begun, True
+        return begun
+
+    # On the writer's thread.
+
+    def append(self, path: str, traces: Sequence[str | Root], begun: bool) -> None:
         """Adds objects to the array in the file `path`; where it is not `begun`, what was there goes. A disk that is
         full or a folder that is not there is said once, and the text is lost."""
+        text = ",".join([trace if isinstance(trace, str) else text_of(trace) for trace in traces])
         try:
             with Path(path).open("r+b" if begun and Path(path).exists() else "wb", buffering=0) as file:
                 self._add(file, text.encode("utf-8", "replace"))
@@ -58,68 +73,64 @@ class TraceFile:
                 file.write(b"]" if last else b"")
             raise
 
-    def append_to_whole(self, text: str) -> None:
-        """To the file without a number, which begins anew with the server."""
-        begun, self._begun = self._begun, True
-        self.append(self.path, text, begun)
-
 
 class FileStream:
-    """Where the groups of one setting go, from its begin to its end. `frequency`: so many groups make a file, 0 for
-    one file for all."""
+    """Where the roots of one setting go, from its begin to its end. `frequency`: so many of them make a file, 0 for
+    one file for all. On the event loop."""
 
     def __init__(self, file: TraceFile, frequency: int, writer: Writer) -> None:
         self._file = file
         self._frequency = frequency
         self._writer = writer
-        self._texts: list[str] = []
+        self._kept: list[str | Root] = []
         self._size = 0
+        self._unspelled = 0
         self._count = 0
         self._path = ""
 
-    # On the event loop.
-
-    def take(self, group: Group) -> None:
-        self._writer.put_group(group, self._write)
+    def take(self, root: Root) -> None:
+        """Most become text here: a thread that made it would take turns with the loop at the interpreter, which costs
+        both of them more than the text. Tensors and many responses become text on the thread."""
+        if root.cost <= SHORT and not root.level & TENSORS:
+            text = text_of(root)
+            self._kept.append(text)
+            self._size += len(text)
+        elif root.level & TIMESTAMPS or root.tensors or any(call.tensors for call in root.calls):
+            self._kept.append(root)
+            self._size += root.cost
+            self._unspelled += 1
+        else:
+            return
+        self._count += 1
+        if self._count == self._frequency:
+            self.finish()
+        elif self._size > KEPT or self._unspelled == UNSPELLED:
+            self._hand_over(self._frequency > 0)
 
     def finish(self) -> None:
-        """The setting traces no more, for it has traced as many as it should: what there is makes a file with a
-        number."""
-        self._writer.put(lambda: self._close(True))
+        """What there is makes a file with a number: the setting has traced as many as it should."""
+        self._end(True)
 
     def close(self) -> None:
         """The setting is replaced, or the server ends."""
-        self._writer.put(lambda: self._close(self._frequency > 0))
+        self._end(self._frequency > 0)
 
-    # On the writer's thread.
-
-    def _write(self, group: Group) -> None:
-        text = group_text(group)
-        if not text:
-            return
-        self._texts.append(text)
-        self._size += len(text)
-        self._count += 1
-        if self._frequency and self._count >= self._frequency:
-            self._close(True)
-        elif self._size > KEPT:
-            self._flush(self._frequency > 0)
-
-    def _flush(self, numbered: bool) -> None:
-        text = ",".join(self._texts)
-        self._texts.clear()
-        self._size = 0
-        if not text:
-            return
-        if not numbered:
-            self._file.append_to_whole(text)
-            return
-        begun = bool(self._path)
-        if not begun:
-            self._path = self._file.numbered()
-        self._file.append(self._path, text, begun)
-
-    def _close(self, numbered: bool) -> None:
-        self._flush(numbered)
+    def _end(self, numbered: bool) -> None:
+        self._hand_over(numbered)
         self._path = ""
         self._count = 0
+
+    def _hand_over(self, numbered: bool) -> None:
+        kept, self._kept = self._kept, []
+        size, self._size = self._size, 0
+        self._unspelled = 0
+        if not kept:
+            return
+        file = self._file
+        if numbered:
+            begun = bool(self._path)
+            path = self._path = self._path or file.numbered()
+        else:
+            begun = file.begin()
+            path = file.path
+        self._writer.put(lambda: file.append(path, kept, begun), size, len(kept))

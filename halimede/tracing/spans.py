@@ -1,6 +1,6 @@
 """Traces as spans of OpenTelemetry, for a collector (contract T8): by the SDK's batch processor and OTLP exporter.
 
-Groups come from the event loop and become spans on the writer's thread; the SDK sends them on a thread of its own, from
+Traces come from the event loop and become spans on the writer's thread; the SDK sends them on a thread of its own, from
 a queue with a bound. A collector that is away, slow or refuses costs the spans and nothing else, and is said once.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 from halimede.errors import Unsupported
 from halimede.platform.threads import Thread
 from halimede.requests import Moment
-from halimede.traces import Context, Group, Trace
+from halimede.traces import Context, Root, Trace
 from halimede.tracing.writer import Outage, Writer
 
 SERVICE: Final = "triton-inference-server"
@@ -40,7 +40,7 @@ def exporter_for(url: str, protocol: str) -> Any:
 
 
 class SpanExport:
-    """Where all groups go. `batching` are the settings of the processor, `bsp_...`; `exporter` is one of the SDK."""
+    """Where all traces go. `batching` are the settings of the processor, `bsp_...`; `exporter` is one of the SDK."""
 
     def __init__(
         self, writer: Writer, url: str, resource: Mapping[str, str], batching: Mapping[str, int], exporter: Any
@@ -61,8 +61,8 @@ class SpanExport:
             max_export_batch_size=min(size, batching["bsp_max_export_batch_size"]),
         )
 
-    def take(self, group: Group) -> None:
-        self._writer.put_group(group, self._write)
+    def take(self, root: Root) -> None:
+        self._writer.put(lambda: self._write(root), root.cost)
 
     def close(self, timeout: float) -> None:
         """Sends what is left, within so many seconds."""
@@ -70,8 +70,8 @@ class SpanExport:
         ending.start()
         ending.join(timeout)
 
-    def _write(self, group: Group) -> None:
-        for span in self._spans.of(group):
+    def _write(self, root: Root) -> None:
+        for span in self._spans.of(root):
             self._processor.on_end(span)
 
 
@@ -115,7 +115,7 @@ def _told_once(exporter: Any, url: str, outage: Outage) -> Any:
 
 
 class _Spans:
-    """Spans of the SDK from groups. On the writer's thread."""
+    """Spans of the SDK from traces. On the writer's thread."""
 
     def __init__(self, resource: Mapping[str, str]) -> None:
         from opentelemetry.sdk import trace as sdk
@@ -135,24 +135,21 @@ class _Spans:
         self._offset = 0
         """From the clock of time stamps to that of the calendar, in nanoseconds."""
 
-    def of(self, group: Group) -> Iterator[Any]:
+    def of(self, root: Root) -> Iterator[Any]:
         """The parts before the whole, as they end before it."""
         self._offset = time_ns() - monotonic_ns()
-        sent = group.context.state if group.context is not None else ""
-        state = self._state.from_header([sent]) if sent else self._state()
-        root = Context(group.trace_id, group.root_span)
-        for trace in reversed(group.members):
-            if trace.times is not None:
-                parent = root if trace.parent is None else Context(group.trace_id, trace.parent.span)
-                yield from self._of_model(trace, parent, state)
-        front = group.front
-        events = [
-            (front.receive_start, group.received[0]),
-            (front.receive_end, group.received[1]),
-            *group.moments,
-        ]
-        end = max(events[-1][1], group.members[0].end if group.members else 0)
-        yield self._span(_ROOT, root, group.context, state, events, group.received[0], end, {}, remote=True)
+        client, front = root.client, root.front
+        state = self._state.from_header([client.state]) if client is not None and client.state else self._state()
+        whole = Context(root.trace_id, root.front_span)
+        for call in reversed(root.calls):
+            if call.times is not None:
+                yield from self._of_model(call, Context(root.trace_id, call.parent.span), state)
+        if root.times is not None:
+            yield from self._of_model(root, whole, state)
+        moments = (front.receive_start, front.receive_end, *root.moments)
+        events = list(zip(moments, (*root.received, *root.moments_at), strict=True))
+        end = max(events[-1][1], root.end)
+        yield self._span(_ROOT, whole, client, state, events, root.received[0], end, {}, remote=True)
 
     def _of_model(self, trace: Trace, parent: Context, state: Any) -> Iterator[Any]:
         times = trace.times or []
@@ -169,7 +166,7 @@ class _Spans:
             "triton.model_name": trace.model,
             "triton.model_version": trace.version,
             "triton.trace_id": trace.id,
-            "triton.trace_parent_id": 0 if trace.parent is None else trace.parent.id,
+            "triton.trace_parent_id": trace.parent_id,
         }
         if trace.request_id:
             attributes["triton.request_id"] = trace.request_id

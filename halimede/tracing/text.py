@@ -1,4 +1,4 @@
-"""A group of traces as text: the objects of contract T3, with commas between them. Pure; on the writer's thread.
+"""Traces as text: the objects of contract T3, with commas between them. Pure.
 
 The order of names is that of the real server. What would break its JSON is escaped here: quotes and control characters
 in names and in elements of BYTES; INT8 and UINT8 are characters, as there.
@@ -6,101 +6,107 @@ in names and in elements of BYTES; INT8 and UINT8 are characters, as there.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from json import dumps
+from itertools import compress
+from json import JSONEncoder, dumps
 from math import prod
+from typing import Final
 
 import numpy as np
 
 from halimede.errors import Error
-from halimede.requests import Moment
+from halimede.requests import MOMENTS, Moment
 from halimede.tensors import BF16, BYTES, FP16, DataType, split_bytes
-from halimede.traces import TIMESTAMPS, Group, Seen, Trace
+from halimede.traces import TIMESTAMPS, Root, Seen, Trace
+
+Objects = tuple[list[str], list[int | str]]
+"""Names of moments and, beside them, their nanoseconds; beside an empty name the text of an object of another kind."""
 
 _COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+_BEGIN = 3
+"""The objects of a trace before its tensors: the head, and two moments."""
 _USUAL = 16
-"""Moments that are written in one go; more of them are those of many responses."""
+"""Objects of most traces; more of them are those of many responses."""
+_ID: Final = "\0"
+"""Stands for the id of a trace until its text is whole; JSON has no such character."""
 _CHARACTERS = frozenset({"INT8", "UINT8"})
 _REALS = frozenset({"FP32", "FP64"})
+_quoted = JSONEncoder().encode
 
 
-def group_text(group: Group) -> str:
-    """Those that were made for another come before it, the last one first, as in the real server."""
-    members = group.members
-    if len(members) == 1:
-        return _text(members[0], group)
-    return ",".join(filter(None, [_text(trace, group) for trace in reversed(members) if trace.times is not None]))
+def text_of(root: Root) -> str:
+    """Calls come before the root, the last one first, as in the real server. Empty where there is nothing to tell."""
+    if not root.calls:
+        return _text(root, root)
+    members = (*reversed(root.calls), root)
+    return ",".join(filter(None, [_text(trace, root) for trace in members if trace.times is not None]))
 
 
-def _text(trace: Trace, group: Group) -> str:
-    tensors = [_tensor(trace.id, seen) for seen in trace.tensors]
-    if not group.level & TIMESTAMPS:
-        return ",".join(tensors)
-    times = trace.times or []
-    start = times[Moment.REQUEST_START]
-    begin = (("REQUEST_START", start), ("QUEUE_START", times[Moment.QUEUE_START] or start))
-    core = _core(trace, times)
-    parts = [_head(trace)]
-    if trace.parent is None:
-        front = group.front
-        received = ((front.receive_start, group.received[0]), (front.receive_end, group.received[1]))
-        if front.completes_each:
-            parts.insert(0, _stamps(trace.id, received))
-            # The first answer before what the core tells at the end; of many answers all come before it.
-            sends = group.moments
-            whole = 1 if len(sends) <= 3 else len(sends)
-            core = [*sends[:whole], *core, *sends[whole:]]
-        else:
-            core += received
-            core += group.moments
-    if tensors or not core:
-        parts += [_stamps(trace.id, begin), *tensors]
-    else:
-        core[:0] = begin
-    if core:
-        parts.append(_stamps(trace.id, core))
-    return ",".join(parts)
+def _text(trace: Trace, root: Root) -> str:
+    names, values = _objects(trace, root) if root.level & TIMESTAMPS else _tensors(trace)
+    if not names:
+        return ""
+    template = (_usual_template if len(names) <= _USUAL else _template)(tuple(names))
+    return (template % tuple(values)).replace(_ID, str(trace.id))
 
 
-def _core(trace: Trace, times: list[int]) -> list[tuple[str, int]]:
-    """What the core knows of the way of an inference after its queue."""
-    compute = zip(_COMPUTE, times[Moment.COMPUTE_START :], strict=True) if trace.computes else ()
-    core = [pair for pair in compute if pair[1]]
+def _template(names: Sequence[str]) -> str:
+    """With a place for each value: four times as quick as one by one."""
+    return ",".join([f'{{"id":{_ID},"timestamps":[{{"name":"{name}","ns":%d}}]}}' if name else "%s" for name in names])
+
+
+_usual_template = lru_cache(maxsize=256)(_template)
+
+
+def _objects(trace: Trace, root: Root) -> Objects:
+    names, values = _core(trace)
+    if trace.tensors:
+        names[_BEGIN:_BEGIN], values[_BEGIN:_BEGIN] = _tensors(trace)
+    if trace is not root:
+        return names, values
+    front, sends, sent = root.front, root.moments, root.moments_at
+    if not front.completes_each:
+        names += (front.receive_start, front.receive_end, *sends)
+        values += (*root.received, *sent)
+        return names, values
+    # The first answer before what the core tells at the end; of many answers all come before it.
+    whole = 1 if len(sends) <= 3 else len(sends)
+    begin = _BEGIN + len(trace.tensors)
+    return (
+        [front.receive_start, front.receive_end, *names[:begin], *sends[:whole], *names[begin:], *sends[whole:]],
+        [*root.received, *values[:begin], *sent[:whole], *values[begin:], *sent[whole:]],
+    )
+
+
+def _core(trace: Trace) -> Objects:
+    """What the core knows of the way of an inference."""
+    times = trace.times or [0] * MOMENTS
+    start, computed = times[Moment.REQUEST_START], times[Moment.COMPUTE_START :]
+    names = ["", "REQUEST_START", "QUEUE_START"]
+    values: list[int | str] = [_head(trace), start, times[Moment.QUEUE_START] or start]
+    if trace.computes:
+        names += compress(_COMPUTE, computed)
+        values += filter(None, computed)
     if trace.end:
-        core.append(("REQUEST_END", trace.end))
-    return core
+        names.append("REQUEST_END")
+        values.append(trace.end)
+    return names, values
 
 
 def _head(trace: Trace) -> str:
-    request = f',"request_id":{dumps(trace.request_id)}' if trace.request_id else ""
-    parent = f',"parent_id":{trace.parent.id}' if trace.parent is not None else ""
-    return f'{{"id":{trace.id},"model_name":{_quoted(trace.model)},"model_version":{trace.version}{request}{parent}}}'
+    request = f',"request_id":{_quoted(trace.request_id)}' if trace.request_id else ""
+    parent = f',"parent_id":{trace.parent_id}' if trace.parent_id else ""
+    return f'{{"id":{_ID},"model_name":{_quoted(trace.model)},"model_version":{trace.version}{request}{parent}}}'
 
 
-def _stamps(number: int, moments: Sequence[tuple[str, int]]) -> str:
-    names, times = zip(*moments, strict=True)
-    if len(names) > _USUAL:
-        return ",".join([_template((name,)) % (number, ns) for name, ns in moments])
-    values = [number] * (2 * len(names))
-    values[1::2] = times
-    return _template(names) % tuple(values)
+def _tensors(trace: Trace) -> Objects:
+    return [""] * len(trace.tensors), [_tensor(seen) for seen in trace.tensors]
 
 
-@lru_cache(maxsize=256)
-def _template(names: tuple[str, ...]) -> str:
-    """With a place for the id and one for the nanoseconds of each: three times as quick as one by one."""
-    return ",".join(f'{{"id":%d,"timestamps":[{{"name":"{name}","ns":%d}}]}}' for name in names)
-
-
-@lru_cache(maxsize=256)
-def _quoted(name: str) -> str:
-    return dumps(name)
-
-
-def _tensor(number: int, seen: Seen) -> str:
+def _tensor(seen: Seen) -> str:
     shape = ",".join(map(str, seen.shape))
     data = dumps(",".join(elements(seen.datatype, seen.shape, seen.data)), ensure_ascii=False)
     return (
-        f'{{"id":{number},"activity":"{seen.activity}","tensor":{{"name":{dumps(seen.name)},"data":{data},'
+        f'{{"id":{_ID},"activity":"{seen.activity}","tensor":{{"name":{dumps(seen.name)},"data":{data},'
         f'"shape":"{shape}","dtype":"{seen.datatype}"}}}}'
     )
 

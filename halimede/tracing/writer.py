@@ -1,7 +1,7 @@
 """The thread that writes traces, so that no disk and no collector holds serving.
 
 What waits for it is bounded by its bytes; what comes beyond that is lost, and said so. The thread starts with the first
-trace, gathers for a moment what comes, and lets the event loop go before its own work.
+work, gathers for a moment what comes, and lets the event loop go before its own work.
 """
 
 import logging
@@ -12,7 +12,6 @@ from time import monotonic, sleep
 from typing import Final
 
 from halimede.platform.threads import Thread
-from halimede.traces import Group
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +19,7 @@ MAX_WAITING: Final = 1 << 26
 """Bytes that wait to be written, at most."""
 _GATHER_SECONDS = 0.05
 _YIELD_EVERY = 32
-"""Groups after which the event loop goes first, if it waits: some tenths of a millisecond."""
+"""Pieces of work after which the event loop goes first, if it waits."""
 
 Work = Callable[[], object]
 
@@ -39,27 +38,31 @@ class Writer:
         self._thread: Thread | None = None
         self._closed = False
 
-    def put_group(self, group: Group, write: Callable[[Group], object]) -> bool:
-        """False where it is lost: the writer does not keep up."""
-        if self._put_bytes - self._done_bytes > MAX_WAITING or self._closed:
+    def put(self, work: Work, cost: int, traces: int = 1) -> bool:
+        """`cost` are the bytes, about, that wait with the work. False where so many traces are lost, since the writer
+        does not keep up."""
+        waiting = self._put_bytes - self._done_bytes
+        if waiting > MAX_WAITING or self._closed:
             if not self._lost:
                 log.warning("Traces are lost: they cannot be written as quickly as they come")
-            self._lost += 1
+            self._lost += traces
             return False
-        if self._lost and (self._put_bytes - self._done_bytes) * 2 < MAX_WAITING:
+        if self._lost and waiting * 2 < MAX_WAITING:
             log.warning("%d traces were lost", self._lost)
             self._lost = 0
-        self.put(lambda: write(group), group.cost)
-        return True
-
-    def put(self, work: Work, cost: int = 0) -> None:
         self._put_bytes += cost
         self._jobs.append((work, cost))
-        if self._thread is None and not self._closed:
+        if self._thread is None:
             self._thread = Thread(target=self._run, name="halimede-traces", daemon=True)
             self._thread.start()
         if not self._wake.is_set():
             self._wake.set()
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work that is not done."""
+        return self._put_bytes != self._done_bytes
 
     def close(self, timeout: float) -> bool:
         """Whether all was written. Waits so many seconds at most."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import select
 import socket
 import ssl
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 ACCEPTED_PER_TURN = 32
@@ -90,10 +93,11 @@ class _Arrivals:
         opening.add_done_callback(self._opened)
 
     def _opened(self, opening: "asyncio.Task[object]") -> None:
-        """Or lost meanwhile, or it spoke no TLS: that is its own affair."""
+        """Or lost meanwhile, or it spoke no TLS (an OSError too): that is its own affair."""
         self._opening.discard(opening)
-        if not opening.cancelled():
-            opening.exception()
+        error = None if opening.cancelled() else opening.exception()
+        if error is not None and not isinstance(error, OSError):
+            log.error("a connection could not be opened", exc_info=error)
 
 
 def place(address: str, port: int) -> str:

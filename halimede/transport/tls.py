@@ -16,10 +16,15 @@ def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.S
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
     try:
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(certificate, key, _no_password)
         if mutual:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(root)
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ValueError) as error:
         raise Invalid(f"cannot use the gRPC server's TLS files: {error}") from error
     return context
+
+
+def _no_password() -> str:
+    """Without it the library asks at the terminal, and the start waits."""
+    raise ValueError("the key is encrypted, and its password cannot be given")

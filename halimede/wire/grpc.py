@@ -11,10 +11,10 @@ from itertools import count
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from google.protobuf.message import DecodeError
-from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import Internal, Invalid
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
+from halimede.schema import service_pb2 as pb
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc_parts import (
     CLASSIFICATION,

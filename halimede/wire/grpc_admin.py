@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tritonclient.grpc import service_pb2 as pb
-
 from halimede.errors import Error, Invalid, Unsupported
+from halimede.schema import service_pb2 as pb
 from halimede.service.port import (
     LOG_FORMATS,
     RESPONSE_FIELDS,

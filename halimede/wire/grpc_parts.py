@@ -73,7 +73,9 @@ class Settings:
 
     def __init__(self, request: InferRequest, empty_final: bool) -> None:
         """`request` has been given the parameters, and nothing else that they could have said."""
-        self._fields = tuple((name, vars(request)[name]) for name in self.NAMES if name in vars(request))
+        plain = InferRequest(request.model_name)
+        said = ((name, getattr(request, name)) for name in self.NAMES)
+        self._fields = tuple((name, value) for name, value in said if value != getattr(plain, name))
         self._custom = dict(request.parameters) if request.parameters else None
         self.empty_final = empty_final
 

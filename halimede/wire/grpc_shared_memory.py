@@ -6,8 +6,7 @@ Pure; knows no connection and no status code. Raises Internal for a message that
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tritonclient.grpc import service_pb2 as pb
-
+from halimede.schema import service_pb2 as pb
 from halimede.service.port import (
     CudaMemoryStatus,
     CudaRegion,

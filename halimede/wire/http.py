@@ -103,12 +103,15 @@ def decode_infer(
             "Use --http-max-input-size to increase the limit."
         )
     head = None
+    text: Buffer = body
+    if at < end:
+        text = body[:at]
     if at <= _SHORT_HEAD:
-        text = bytes(body[:at])
+        text = bytes(text)
         if at < end or b'"data"' not in text:  # with data in it, it hardly comes again
             head = _remembered(text)
     if head is None or head.binary_size != end - at:
-        head = read_head(body[:at], model, end - at, max_input_size)
+        head = read_head(text, model, end - at, max_input_size)
     request.form = head.tensors
     request.id = head.id
     request.outputs = head.outputs

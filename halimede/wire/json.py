@@ -171,13 +171,14 @@ def _renotated(text: bytes) -> bytes:
     done = 0
     for found in _DECIMAL_THERE.finditer(text):
         # Found by their ends: few numbers are such, and a search for whole numbers is fifteen times slower.
-        at, end = found.start(), found.end() - 1
-        start = max(text.rfind(b",", 0, at), 0) + 1
+        at, end = found.span()
+        end -= 1
+        start = text.rfind(b",", 0, at) + 1 or 1
         parts += (text[done:start], _decimal(text[start:at], int(text[at + 1 : end])))
         done = end
     if done:
         text = b"".join((*parts, text[done:]))
-    return text.replace(b"e+", b"e")
+    return text.replace(b"+", b"")  # one byte is taken out seven times as fast as two are replaced by one
 
 
 def _decimal(mantissa: bytes, power: int) -> bytes:

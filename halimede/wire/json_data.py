@@ -6,10 +6,11 @@ list in order and raises what the protocol says of the first wrong element. Pure
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from math import prod
+from struct import Struct, pack
 from struct import error as struct_error
-from struct import pack
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +23,11 @@ from halimede.wire import json
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-_FEW_BYTES: Final = 1 << 10
-"""Of floats that are quicker taken one by one than as an array."""
+_FEW: Final = 256
+"""Elements that are quicker taken one by one than as an array."""
+_KEPT_FORMS: Final = 256
+_MOST_DIMS: Final = 32
+"""Of a shape that is remembered: a client may send any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,32 @@ def _kinds() -> dict[str, _Kind]:
 _KINDS = {DATATYPES[name]: kind for name, kind in _kinds().items()}
 
 
+class _Form:
+    """What is known of tensors of one datatype and shape: how many elements and bytes they have, which types these may
+    have in JSON, and how they become bytes."""
+
+    __slots__ = ("count", "floats", "pack", "size", "types", "unpack")
+
+    def __init__(self, kind: _Kind, count: int) -> None:
+        layout = Struct(f"<{count}{kind.code}")
+        self.count = count
+        self.floats = kind.code in "fd"
+        self.size = layout.size
+        self.types = kind.types
+        self.pack = layout.pack
+        self.unpack = layout.unpack
+
+
+@lru_cache(maxsize=_KEPT_FORMS)
+def _form(datatype: DataType, shape: Shape) -> _Form | None:
+    """Of numbers in a shape that is usual: with elements, and not many. None for all others."""
+    kind = _KINDS.get(datatype)
+    if kind is None or min(shape, default=0) < 1:
+        return None
+    count = prod(shape)
+    return _Form(kind, count) if count <= _FEW else None
+
+
 # From JSON.
 
 
@@ -69,6 +99,14 @@ def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int
     Raises Internal or Invalid in the protocol's words; Invalid too where it takes more than `limit` bytes (H17).
     Strings are not counted: the core does that (H70).
     """
+    form = _form(datatype, shape) if len(shape) <= _MOST_DIMS else None
+    if form is not None and type(data) is list and form.size <= limit:
+        values = _flat(data) if data and type(data[0]) is list else data
+        if len(values) == form.count and form.types.issuperset(map(type, values)):
+            try:
+                return form.pack(*values)
+            except (struct_error, OverflowError):
+                pass  # as below, for numbers that the datatype cannot hold
     count = _element_count(name, datatype, shape)
     if count == 0:
         return b""
@@ -192,6 +230,13 @@ def write_data(tensor: Tensor) -> bytes:
     """The `data` array of an output, always flat. Raises Invalid for FP16 and BF16 (contract H39), Internal where the
     bytes do not fill the shape."""
     datatype = tensor.datatype
+    view: memoryview
+    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MOST_DIMS else None
+    if form is not None:
+        view = tensor.memory.host()
+        if view.nbytes == form.size:
+            values = form.unpack(view)
+            return json.write_doubles(values) if form.floats else orjson.dumps(values)
     kind = _KINDS.get(datatype)
     if kind is None:
         return _write_strings(tensor)
@@ -202,8 +247,6 @@ def write_data(tensor: Tensor) -> bytes:
         return b"[]"
     if kind.code not in "fd":
         return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
-    if view.nbytes <= _FEW_BYTES:
-        return json.write_doubles(view.cast(kind.code).tolist())  # type: ignore[call-overload]
     return json.write_doubles(np.frombuffer(view, datatype.numpy).astype(np.float64))
 
 

@@ -75,7 +75,7 @@ def test_agent_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Monke
         values = {"mine": f"{__name__}:Installed", "wrong": f"{__name__}:CODE", "gone": f"{__name__}:Nothing"}
         return EntryPoints([EntryPoint(name, values[name], group)])
 
-    monkeypatch.setattr(registry, "entry_points", points)
+    monkeypatch.setattr("importlib.metadata.entry_points", points)
     assert registry.find_agent("mine", tmp_path) is Installed
     with pytest.raises(Internal, match="is no RepositoryAgent"):
         registry.find_agent("wrong", tmp_path)

@@ -1,6 +1,7 @@
 """What a backend needs to be run alone: batches, a receiver of responses, configurations and model folders."""
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc.model_config_pb2 import ModelConfig as ModelConfigMessage
 
 from halimede.backends.api import Arrays, InstancePlace, ModelFolder
+from halimede.config import Incomplete, read_override
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig, TensorSpec
 from halimede.errors import Error
 from halimede.requests import InferRequest, Parameters
@@ -120,11 +124,24 @@ def model_config(
         outputs=tuple(outputs),
         model_filename="model.onnx",
         instance_groups=(InstanceGroup("m_0", kind, count, gpus),),
-        json="{}",
         message=b"",
         parameters=parameters,
         graph_optimization_level=level,
     )
+
+
+def asked(count: int = 2, **fields: Any) -> Incomplete:
+    """What a backend is asked to complete: a configuration with these fields, and `count` instances of a group that
+    does not say."""
+    return read_override(json.dumps({"name": "m", "backend": "any", **fields}), Path("m")).incomplete(
+        default_instance_count=count
+    )
+
+
+def message_of(values: dict[str, Any]) -> bytes:
+    """A configuration with these fields, as its protobuf message."""
+    message: bytes = ParseDict(values, ModelConfigMessage()).SerializeToString()
+    return message
 
 
 def place(index: int = 0, total: int = 1, kind: InstanceKind = InstanceKind.CPU, device_id: int = 0) -> InstancePlace:

@@ -1,7 +1,6 @@
 """A Python backend on a loop that turns, and a model that runs the source code which a request brings."""
 
 import asyncio
-import json
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from halimede.backends.api import InstancePlace, ModelFolder, Responses
 from halimede.backends.python import PythonBackend
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.tensors import Tensor
+from tests.backends.fakes import message_of
 from tests.workers.fakes import FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, text_tensor
 
 R = TypeVar("R", bound=Responses)
@@ -65,8 +65,7 @@ def config(name: str = "m", **fields: Any) -> ModelConfig:
         "outputs": (),
         "model_filename": "model.py",
         "instance_groups": (InstanceGroup(f"{name}_0", InstanceKind.CPU),),
-        "json": json.dumps({"name": name}),
-        "message": b"",
+        "message": message_of({"name": name}),
     }
     return ModelConfig(name=name, **{**values, **fields})
 

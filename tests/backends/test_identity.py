@@ -7,7 +7,17 @@ from halimede.backends.api import Placement
 from halimede.backends.identity import IdentityBackend, IdentityModel, output_name
 from halimede.config.model_config import ModelConfig
 from halimede.tensors import BYTES, FP32, Memory, MemoryKind, Tensor, tensor_of
-from tests.backends.fakes import FakeBatch, FakeRequest, FakeResponses, folder, idle_loop, model_config, place, spec
+from tests.backends.fakes import (
+    FakeBatch,
+    FakeRequest,
+    FakeResponses,
+    asked,
+    folder,
+    idle_loop,
+    model_config,
+    place,
+    spec,
+)
 
 
 class DeviceMemory:
@@ -82,7 +92,7 @@ def test_identity_backend_needs_no_file(tmp_path: Path) -> None:
     with idle_loop() as loop:
         backend = IdentityBackend(loop, {})
         where = folder(tmp_path)
-        assert backend.describe("{}", where, "") is None
+        assert backend.describe(asked(), where, "") is None
         model = backend.open(two_tensors(), where)
         assert (model.placement, model.inline_safe) == (Placement.THREAD, True)
         instance = model.create_instance(place())

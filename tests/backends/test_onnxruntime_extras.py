@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from halimede.backends.onnxruntime import OnnxRuntimeBackend
 from halimede.backends.onnxruntime_extras import Extras, extras_of
 from halimede.errors import Error, Internal, Invalid
 from tests.backends import onnx_models
-from tests.backends.fakes import folder, idle_loop
+from tests.backends.fakes import asked, folder, idle_loop
 
 EVERYTHING = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider", "CPUExecutionProvider")
 CPU_ONLY = ("CPUExecutionProvider",)
@@ -35,10 +36,10 @@ def asking(gpu: str = "", cpu: str = "", **parameters: str) -> Extras:
     return extras_of(json.dumps({"optimization": {"execution_accelerators": chosen}}))
 
 
-def describe(root: Path, **config: object) -> None:
+def describe(root: Path, **config: Any) -> None:
     with idle_loop() as loop:
         backend = OnnxRuntimeBackend(loop, {})
-        backend.describe(json.dumps({"name": "m", **config}), folder(root, NUMBERS), "model.onnx")
+        backend.describe(asked(**config), folder(root, NUMBERS), "model.onnx")
 
 
 def test_tensorrt_options_have_the_names_of_the_provider() -> None:

@@ -1,14 +1,18 @@
 """Opening and describing ONNX models: files, settings, threads, what they declare."""
 
 import asyncio
-import json
+import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime import OnnxRuntimeBackend
 from halimede.backends.onnxruntime_session import (
     SessionPlan,
@@ -19,12 +23,12 @@ from halimede.backends.onnxruntime_session import (
     thread_budget,
     translated,
 )
-from halimede.config.model_config import DescribedTensor, InstanceKind, ModelConfig
+from halimede.config.model_config import DescribedTensor, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, Shape
 from tests.backends import onnx_models
-from tests.backends.fakes import folder, idle_loop, model_config, spec
+from tests.backends.fakes import asked, folder, idle_loop, model_config, spec
 
 
 @pytest.fixture
@@ -180,7 +184,7 @@ def test_open_corrupt_file(backend: OnnxRuntimeBackend, tmp_path: Path, data: by
     with pytest.raises(Internal, match=r"^onnx runtime error \d+: Load model from .*model\.onnx failed:"):
         backend.open(numbers(), where)
     with pytest.raises(Internal, match=r"^onnx runtime error \d+: "):
-        backend.describe("{}", where, "")
+        backend.describe(asked(), where, "")
 
 
 def test_open_missing_file(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
@@ -189,7 +193,7 @@ def test_open_missing_file(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
         backend.open(numbers(), where)
     assert caught.value.message == f"unable to find '{where.version / 'model.onnx'}' for model instance 'm'"
     with pytest.raises(Unavailable):
-        backend.describe("{}", where, "")
+        backend.describe(asked(), where, "")
 
 
 def test_open_model_that_is_a_directory(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
@@ -226,18 +230,18 @@ def one(name: str, shape: Shape | None, datatype: str = "FP32") -> tuple[Describ
 def test_describe_shapes(
     backend: OnnxRuntimeBackend, tmp_path: Path, dims: list[int | str | None] | None, expected: Shape | None
 ) -> None:
-    found = backend.describe('{"name": "m"}', folder(tmp_path, onnx_models.identity("FP32", dims)), "")
+    found = backend.describe(asked(), folder(tmp_path, onnx_models.identity("FP32", dims)), "")
     assert (found.inputs, found.outputs) == (one("x", expected), one("y", expected))
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
 def test_describe_datatypes(backend: OnnxRuntimeBackend, tmp_path: Path, datatype: str) -> None:
-    found = backend.describe("{}", folder(tmp_path, onnx_models.identity(datatype, [1])), "model.onnx")
+    found = backend.describe(asked(), folder(tmp_path, onnx_models.identity(datatype, [1])), "model.onnx")
     assert found.inputs == one("x", (1,), datatype)
 
 
 def test_describe_leaves_weights_out(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
-    found = backend.describe("{}", folder(tmp_path, onnx_models.overridable()), "")
+    found = backend.describe(asked(), folder(tmp_path, onnx_models.overridable()), "")
     assert [tensor.name for tensor in found.inputs] == ["x"]
 
 
@@ -252,50 +256,56 @@ def test_describe_tensor_that_cannot_be_served(
     backend: OnnxRuntimeBackend, tmp_path: Path, model: bytes, expected: str
 ) -> None:
     with pytest.raises(Unsupported) as caught:
-        backend.describe('{"name": "m"}', folder(tmp_path, model), "")
+        backend.describe(asked(), folder(tmp_path, model), "")
     assert caught.value.message == expected
 
 
-def config_json(config: ModelConfig, count: int) -> str:
-    return json.dumps(
-        {
-            "name": config.name,
-            "instance_group": [{"kind": "KIND_CPU", "count": count, "gpus": []}],
-            "parameters": {key: {"string_value": value} for key, value in config.parameters.items()},
-        }
-    )
+def asking_for(config: ModelConfig, count: int) -> Incomplete:
+    parameters = {key: {"string_value": value} for key, value in config.parameters.items()}
+    return asked(count, parameters=parameters, instance_group=[{"kind": "KIND_CPU", "count": count}])
+
+
+def described(backend: OnnxRuntimeBackend, where: ModelFolder, config: Incomplete) -> ModelFolder:
+    """The folder as `open` is given it after that."""
+    opened = backend.describe(config, where, "model.onnx").opened
+    assert opened is not None
+    return replace(where, opened=opened)
 
 
 def test_describe_leaves_its_session_to_open(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
-    where, config = folder(tmp_path, NUMBERS), numbers({"enable_mem_pattern": "0"}, count=2)
-    backend.describe(config_json(config, 2), where, "model.onnx")
-    kept = [kept.session for kept in backend._kept.values()]
-    assert [backend.open(config, where).session(None)[0]] == kept
-    assert not backend._kept
+    config = numbers({"enable_mem_pattern": "0"}, count=2)
+    where = described(backend, folder(tmp_path, NUMBERS), asking_for(config, 2))
+    opened: Any = where.opened
+    assert backend.open(config, where).session(None)[0] is opened.session
+
+
+def test_a_model_that_is_closed_does_not_hold_the_session_that_describe_left(
+    backend: OnnxRuntimeBackend, tmp_path: Path
+) -> None:
+    config = numbers(count=2)
+    where = described(backend, folder(tmp_path, NUMBERS), asking_for(config, 2))
+    opened: Any = where.opened
+    session = weakref.ref(opened.session)
+    model = backend.open(config, where)
+    del where, opened
+    assert session() is not None
+    model.close()
+    gc.collect()
+    assert session() is None
 
 
 def test_describe_with_other_settings_is_opened_anew(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
-    where, config = folder(tmp_path, NUMBERS), numbers({"enable_mem_pattern": "0"})
-    backend.describe("{}", where, "model.onnx")
-    session, _ = backend.open(config, where).session(None)
+    config = numbers({"enable_mem_pattern": "0"})
+    session, _ = backend.open(config, described(backend, folder(tmp_path, NUMBERS), asked())).session(None)
     assert not session.get_session_options().enable_mem_pattern
-    assert not backend._kept
 
 
 def test_describe_of_a_file_that_changed_is_forgotten(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
-    where, config = folder(tmp_path, NUMBERS), numbers(count=2)
-    backend.describe(config_json(config, 2), where, "model.onnx")
+    config = numbers(count=2)
+    where = described(backend, folder(tmp_path, NUMBERS), asking_for(config, 2))
     folder(tmp_path, onnx_models.identity("INT32", ["batch", 4, 4]))
     with pytest.raises(Invalid, match="model provides TYPE_INT32"):
         backend.open(config, where)
-
-
-def test_describe_keeps_few_sessions(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
-    for i in range(6):
-        backend.describe("{}", folder(tmp_path / str(i), NUMBERS), "")
-    assert len(backend._kept) == 4
-    backend.close()
-    assert not backend._kept
 
 
 @pytest.mark.parametrize(
@@ -320,7 +330,10 @@ def test_error_of_our_own_keeps_its_kind() -> None:
 
 GLOBAL_POOL = """
 import asyncio, os, sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime import OnnxRuntimeBackend
 from tests.backends.fakes import folder
 from tests.backends.test_onnxruntime_session import NUMBERS, numbers

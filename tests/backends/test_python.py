@@ -14,6 +14,7 @@ from halimede.backends.python import PythonBackend
 from halimede.backends.python_settings import parse_settings
 from halimede.errors import Internal, Invalid
 from halimede.tensors import DATATYPES, tensor_of
+from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder
 from tests.workers.fakes import FakeRequest, turning_loop
 
@@ -46,7 +47,7 @@ def test_initialize_gets_strings_only(rig: Rig, tmp_path: Path) -> None:
     rig.start(where).close()
     assert json.loads((where.model / "seen.json").read_text()) == {
         "args": {
-            "model_config": '{"name": "m"}',
+            "model_config": config().json,
             "model_instance_kind": "CPU",
             "model_instance_name": "m_0_0",
             "model_instance_device_id": "0",
@@ -185,16 +186,16 @@ def test_describe_gives_the_configuration_that_the_model_completed(rig: Rig, tmp
                 config.set_max_batch_size(8)
                 return config
     """
-    described = rig.backend.describe('{"name": "m", "max_batch_size": 0}', folder(tmp_path, source), "model.py")
+    described = rig.backend.describe(asked(), folder(tmp_path, source), "model.py")
     assert described == {
-        "name": "m",
+        **json.loads(asked().json),
         "max_batch_size": 8,
         "input": [{"name": "A", "data_type": "TYPE_FP32", "dims": [4]}],
     }
 
 
 def test_describe_without_the_function_says_nothing(rig: Rig, tmp_path: Path) -> None:
-    assert rig.backend.describe('{"name": "m"}', folder(tmp_path, SCRIPTED), "model.py") is None
+    assert rig.backend.describe(asked(), folder(tmp_path, SCRIPTED), "model.py") is None
 
 
 @pytest.mark.rows("P1")
@@ -216,7 +217,7 @@ def test_describe_refuses_in_triton_s_words(rig: Rig, tmp_path: Path, body: str,
                 {body}
     """
     with pytest.raises(Internal, match=text):
-        rig.backend.describe('{"name": "m"}', folder(tmp_path, source), "model.py")
+        rig.backend.describe(asked(), folder(tmp_path, source), "model.py")
 
 
 def test_describe_ends_at_its_limit(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ def test_describe_ends_at_its_limit(tmp_path: Path) -> None:
         with pytest.raises(
             Internal, match=r"^Timed out while completing the configuration of 'm': no answer within 1 seconds"
         ):
-            backend.describe('{"name": "m"}', where, "model.py")
+            backend.describe(asked(), where, "model.py")
 
 
 # ---- settings

@@ -12,6 +12,7 @@ import pytest
 
 from halimede.backends.api import ModelFolder
 from halimede.errors import Internal
+from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
 from tests.workers.fakes import on_loop, turning_loop
 
@@ -68,8 +69,8 @@ def test_class_of_the_backend_serves_the_model(rig: Rig, tmp_path: Path) -> None
 
 def test_backend_completes_configurations(rig: Rig, tmp_path: Path) -> None:
     where = served_by(tmp_path, FACTS)
-    completed = rig.backend.describe('{"name": "m", "max_batch_size": 0}', where, "")
-    assert completed == {"name": "m", "max_batch_size": 7}
+    completed = rig.backend.describe(asked(), where, "")
+    assert completed == {**json.loads(asked().json), "max_batch_size": 7}
 
 
 def test_module_called_model_elsewhere_is_not_taken(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +149,7 @@ def test_failure_of_a_load_is_in_the_log(rig: Rig, tmp_path: Path, tables: Any, 
 def test_failure_of_auto_complete_config_is_in_the_log(rig: Rig, tmp_path: Path, tables: Any) -> None:
     source = "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config): 1 / 0"
     with pytest.raises(Internal, match="ZeroDivisionError"):
-        rig.backend.describe('{"name": "m"}', folder(tmp_path, source), "model.py")
+        rig.backend.describe(asked(), folder(tmp_path, source), "model.py")
     assert [heading for *_, heading, _ in tables()] == ["exception in auto_complete_config of model 'm':"]
 
 

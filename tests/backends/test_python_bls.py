@@ -18,6 +18,7 @@ from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, array_of, tensor_of
+from tests.backends.fakes import asked
 from tests.backends.python_rig import ASYNCHRONOUS, SCRIPTED, InProcessRig, Rig, folder, scripted
 from tests.workers.fakes import PATIENCE, FakeRequest, on_loop, turning_loop
 
@@ -358,7 +359,7 @@ def test_calls_are_refused_where_no_model_may_count_on_others(rig: Bls, tmp_path
     """
     where = folder(tmp_path, model + CALLS)
     if when == "complete":
-        rig.backend.describe('{"name": "m"}', where, "")
+        rig.backend.describe(asked(), where, "")
     else:
         rig.start(where).close()
     assert told.read_text() == "BLS is only supported during the 'execute' function."

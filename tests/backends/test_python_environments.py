@@ -1,7 +1,6 @@
 """The backend `python` and models that bring an environment: who runs there, and what its lack does to a load."""
 
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from halimede.backends.api import ModelFolder
 from halimede.errors import Internal
+from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
 from tests.workers.environment_fakes import packed, virtual, with_numpy
 from tests.workers.fakes import PATIENCE, turning_loop
@@ -85,8 +85,8 @@ def test_archive_serves_models_from_one_unpacked_folder(rig: Rig, own: Path, tmp
 
 
 def test_configuration_is_completed_in_that_environment(rig: Rig, own: Path, tmp_path: Path) -> None:
-    config = {"name": "m", "parameters": {"EXECUTION_ENV_PATH": {"string_value": str(own)}}}
-    completed = rig.backend.describe(json.dumps(config), folder(tmp_path, COMPLETING), "")
+    config = asked(parameters={"EXECUTION_ENV_PATH": {"string_value": str(own)}})
+    completed = rig.backend.describe(config, folder(tmp_path, COMPLETING), "")
     assert completed is not None
     assert [output["name"] for output in completed["output"]] == [str(own)]
 
@@ -106,7 +106,7 @@ def test_environment_that_is_not_there_fails_the_load(rig: Rig, tmp_path: Path) 
     where, text = folder(tmp_path, SCRIPTED), r"^Failed to get the canonical path for /no/env\.$"
     with pytest.raises(Internal, match=text):
         rig.start(where, parameters=parameters("/no/env"))
-    config = json.dumps({"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/no/env"}}})
+    config = asked(parameters={"EXECUTION_ENV_PATH": {"string_value": "/no/env"}})
     with pytest.raises(Internal, match=text):
         rig.backend.describe(config, where, "")
 

@@ -22,6 +22,7 @@ from halimede.errors import Internal, Invalid, Unsupported
 from halimede.tensors import FP32, HostMemory, Memory, MemoryKind, Tensor
 from halimede.workers.in_process.imports import PREFIX
 from tests.backends.python_rig import SCRIPTED, InProcessRig, config, folder, scripted
+from tests.fakes import FakeMemory
 from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, on_loop, turning_loop
 
 ONE = np.ones(1, np.float32)
@@ -304,13 +305,6 @@ def test_background_loop_ends_with_its_model(rig: InProcessRig, tmp_path: Path) 
 # ---- memory
 
 
-class Shared(HostMemory):
-    """What a client shares."""
-
-    __slots__ = ()
-    kind = MemoryKind.SHARED
-
-
 def asked(source: str, memory: Memory, shape: tuple[int, ...]) -> FakeRequest:
     return scripted(source, Tensor("X", FP32, shape, memory))
 
@@ -391,7 +385,7 @@ def test_small_input_that_cannot_be_written_to_is_the_model_s_own(rig: InProcess
 
 def test_memory_of_a_client_is_seen_and_cannot_be_written_to(rig: InProcessRig, instance: Any) -> None:
     region = np.zeros(100_000, np.float32)
-    memory = Shared(region.data.cast("B").toreadonly())
+    memory = FakeMemory(region.data.cast("B").toreadonly(), MemoryKind.SHARED)
     keeps = 'self.x = pb_utils.get_input_tensor_by_name(requests[0], "X").as_numpy(); returned = [R([])]'
     rig.run(instance, asked(keeps, memory, region.shape))
     region[:] = 3
@@ -413,7 +407,7 @@ def test_request_that_a_model_keeps_does_not_keep_the_inference(rig: InProcessRi
     request = scripted("self.kept = list(requests); returned = [R([])]")
     reply = Reply()
     gone = weakref.finalize(reply, lambda: None)
-    request.request.reply = reply  # type: ignore[attr-defined]
+    request.request.form = reply
     rig.run(instance, request)
     del request, reply
     rig.run(instance, scripted("assert not self.kept[0].is_cancelled(); returned = [R([])]"))
@@ -421,13 +415,7 @@ def test_request_that_a_model_keeps_does_not_keep_the_inference(rig: InProcessRi
 
 
 def test_tensor_that_the_host_cannot_read_fails_its_request_only(rig: InProcessRig, instance: Any) -> None:
-    class Device(HostMemory):
-        __slots__ = ()
-
-        def host(self) -> memoryview:
-            raise Unsupported("it is elsewhere")
-
-    elsewhere = FakeRequest(Tensor("X", FP32, (1,), Device(ONE.tobytes())))
+    elsewhere = FakeRequest(Tensor("X", FP32, (1,), FakeMemory(ONE.tobytes(), error=Unsupported("it is elsewhere"))))
     script = scripted("returned = [R([T([len(requests), r._index])]) for r in requests]")
     mixed = rig.run(instance, script, elsewhere, FakeRequest(), elsewhere)
     assert {i: error.message for i, error in mixed.failed.items()} == {1: "it is elsewhere", 3: "it is elsewhere"}
@@ -436,13 +424,7 @@ def test_tensor_that_the_host_cannot_read_fails_its_request_only(rig: InProcessR
 
 
 def test_batch_that_cannot_be_read_for_want_of_memory_is_over(rig: InProcessRig, instance: Any) -> None:
-    class Large(HostMemory):
-        __slots__ = ()
-
-        def host(self) -> memoryview:
-            raise MemoryError("too large")
-
-    large = FakeRequest(Tensor("X", FP32, (1,), Large(ONE.tobytes())))
+    large = FakeRequest(Tensor("X", FP32, (1,), FakeMemory(ONE.tobytes(), error=MemoryError("too large"))))
     with pytest.raises(MemoryError):  # which is what the server tells of it
         instance.execute(FakeBatch(large), FakeResponses())
     assert not instance.flights

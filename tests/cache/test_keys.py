@@ -8,6 +8,7 @@ import pytest
 from halimede.cache.keys import key_of, make_private, on_host
 from halimede.requests import InferRequest
 from halimede.tensors import BYTES, FP32, INT32, HostMemory, MemoryKind, Shape, Tensor, tensor_of
+from tests.fakes import FakeMemory
 
 IDENTITY = bytes(32)
 
@@ -113,17 +114,9 @@ def test_boundaries_between_inputs_count() -> None:
     assert a_key(two(b"ab", b"c")) != a_key(two(b"a", b"bc"))
 
 
-class _Kind(HostMemory):
-    __slots__ = ("kind",)
-
-    def __init__(self, data: bytes | bytearray, kind: MemoryKind) -> None:
-        super().__init__(data)
-        self.kind = kind
-
-
 def test_memory_of_the_client_is_copied_before_it_is_looked_at() -> None:
     data, request = bytearray(b"\1\0\0\0"), InferRequest("m")
-    request.inputs = {"A": Tensor("A", INT32, (1,), _Kind(data, MemoryKind.SHARED))}
+    request.inputs = {"A": Tensor("A", INT32, (1,), FakeMemory(data, MemoryKind.SHARED))}
     make_private(request)
     key = a_key(request)
     data[0] = 9
@@ -132,5 +125,5 @@ def test_memory_of_the_client_is_copied_before_it_is_looked_at() -> None:
 
 
 def test_device_memory_is_not_on_the_host() -> None:
-    assert on_host([Tensor("A", INT32, (1,), _Kind(b"", MemoryKind.PINNED))])
-    assert not on_host([Tensor("A", INT32, (1,), _Kind(b"", MemoryKind.DEVICE))])
+    assert on_host([Tensor("A", INT32, (1,), FakeMemory(b"", MemoryKind.PINNED))])
+    assert not on_host([Tensor("A", INT32, (1,), FakeMemory(b"", MemoryKind.DEVICE))])

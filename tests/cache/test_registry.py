@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 
 from halimede.cache.local import LocalCache
 from halimede.cache.registry import open_cache
 from halimede.errors import Invalid
 from tests.fakes import ManualLoop
+from tests.transport.certificates import Authority, encrypted
 
 DIRECTORY = "/opt/tritonserver/caches"
 LOCAL = {"size": "4096"}
@@ -68,3 +71,10 @@ def test_what_makes_no_sense_is_refused(configs: dict[str, dict[str, str]], text
     with pytest.raises(Invalid) as caught:
         open_cache(configs, DIRECTORY, ManualLoop())
     assert str(caught.value) == text
+
+
+def test_key_that_has_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+    identity = Authority.made(tmp_path, "authority").signs("client")
+    files = {"cert": str(identity.certificate), "key": str(encrypted(identity.key))}
+    with pytest.raises(Invalid, match="the key is encrypted, and its password cannot be given"):
+        open_cache({"redis": {**REDIS, **files}}, DIRECTORY, ManualLoop())

@@ -49,7 +49,7 @@ def test_table_without_the_library_says_what_to_install(
 def test_server_that_is_not_there(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.close()
     assert main(["top", fake.url, "--once"]) == 1
-    assert capsys.readouterr().err.startswith(f"error: http://{fake.url}/v2 cannot be reached: ")
+    assert capsys.readouterr().err.startswith(f"error: http://{fake.url} cannot be reached: ")
 
 
 def test_wrong_line_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,8 @@ An answer is plain: outputs as lists by name, or the text and status of a refusa
 """
 
 import queue
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -15,7 +13,6 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.conformance import servers
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
@@ -31,23 +28,6 @@ class Refusal:
 
     status: str
     message: str
-
-
-@contextmanager
-def pair_of(
-    repository: Path, folder: Path, *flags: str, environment: Mapping[str, str] | None = None
-) -> Iterator[Pair]:
-    """Both servers with one repository."""
-    with ExitStack() as stack:
-        ours = Server("ours", (*servers.our_command(), *flags), repository, folder / "ours.log", environment)
-        real = Server(
-            "the real server", (*servers.real_command(), *flags), repository, folder / "real.log", environment
-        )
-        for server in (ours, real):
-            stack.enter_context(server)
-        for server in (ours, real):
-            server.wait()
-        yield Pair(ours, real)
 
 
 def over_http(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance import segments, servers
 from tests.conformance.masks import MASKS
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result
 
 RESULTS = pytest.StashKey[list[Result]]()
@@ -32,14 +33,8 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
     """Both servers with the models of this folder, started side by side."""
     folder = tmp_path_factory.mktemp("conformance")
     repo = servers.copy_models(folder / "models")
-    with (
-        segments.made(),
-        servers.Server("ours", servers.our_command(), repo, folder / "ours.log") as ours,
-        servers.Server("the real server", servers.real_command(), repo, folder / "real.log") as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with segments.made(), pair_of(repo, folder) as both:
+        yield both
 
 
 @pytest.fixture

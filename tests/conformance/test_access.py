@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance import servers
 from tests.conformance.case import Because, Case, Instead, get, grpc, http, infer, one, refuses, request
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 
 # Health is left open: it says when a server is up.
@@ -198,14 +199,8 @@ def hidden(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 def _served(folder: Path, flags: tuple[str, ...]) -> Iterator[Pair]:
     repo = servers.copy_models(folder / "models" / "parameters", servers.MODELS / "parameters").parent
-    ours, real = (*servers.our_command(), *flags), (*servers.real_command(), *flags)
-    with (
-        servers.Server("ours", ours, repo, folder / "ours.log") as one_,
-        servers.Server("the real server", real, repo, folder / "real.log") as other,
-    ):
-        one_.wait()
-        other.wait()
-        yield Pair(one_, other)
+    with pair_of(repo, folder, *flags) as both:
+        yield both
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=pytest.mark.rows(*c.rows)) for c in CASES])

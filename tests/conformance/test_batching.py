@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import rawgrpc, servers
+from tests.conformance import rawgrpc
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
@@ -98,13 +99,8 @@ def held(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
         _write(arrangement, folder / "models")
     hook = {"TRITONSERVER_DELAY_SCHEDULER": str(HELD)}
     repo = folder / "models"
-    with (
-        Server("ours", servers.our_command(), repo, folder / "ours.log", hook) as ours,
-        Server("the real server", servers.real_command(), repo, folder / "real.log", hook) as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with pair_of(repo, folder, environment=hook) as both:
+        yield both
 
 
 def _write(arrangement: Arrangement, repo: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.conformance import servers
 from tests.conformance.configurations import MODELS, STRICT_MODELS, Model
+from tests.conformance.pairs import pair_of
 
 _WORDS = "Invalid argument|Internal|Unsupported|Not found|Unavailable"
 _POLL = re.compile(r"Poll failed for model directory '([^']+)': (.*?)\"?$")
@@ -58,14 +59,8 @@ def _shown(folder: Path, models: Sequence[Model], *flags: str) -> tuple[Seen, Se
         model.write(folder / "models")
     (folder / "models" / "file").write_text("no model")
     names = [model.name for model in models]
-    ours, real = (*servers.our_command(), *flags), (*servers.real_command(), *flags)
-    with (
-        servers.Server("ours", ours, folder / "models", folder / "ours.log") as here,
-        servers.Server("the real server", real, folder / "models", folder / "real.log") as there,
-    ):
-        here.wait()
-        there.wait()
-        return _see(here, names, folder / "models"), _see(there, names, folder / "models")
+    with pair_of(folder / "models", folder, *flags) as both:
+        return _see(both.ours, names, folder / "models"), _see(both.real, names, folder / "models")
 
 
 @pytest.fixture(scope="module")

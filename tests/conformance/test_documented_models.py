@@ -17,9 +17,9 @@ from tests.conformance.clients import (
     over_grpc,
     over_http,
     over_stream,
-    pair_of,
     same_of_both,
 )
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 
 MODELS = Path(__file__).resolve().parent / "documented_models"

@@ -9,6 +9,7 @@ import pytest
 from tests.conformance import ensembles, rawhttp, servers, transcript
 from tests.conformance.case import Case, post
 from tests.conformance.cases.ensembles_5_4 import ADMIN, CASES, LOADS, REQUESTS, STORY, STREAMS
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 
 _EXPLICIT = "--model-control-mode=explicit"
@@ -16,15 +17,8 @@ _CACHE = "--cache-config=local,size=1048576"
 
 
 def _serving(folder: Path, *flags: str) -> Iterator[Pair]:
-    repository = folder / "models"
-    ours, real = (*servers.our_command(), *flags), (*servers.real_command(), *flags)
-    with (
-        servers.Server("ours", ours, repository, folder / "ours.log") as here,
-        servers.Server("the real server", real, repository, folder / "real.log") as there,
-    ):
-        here.wait()
-        there.wait()
-        yield Pair(here, there)
+    with pair_of(folder / "models", folder, *flags) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import servers
 from tests.conformance.case import Because, HttpCase, Instead, http, infer, one, post, refuses
-from tests.conformance.runner import Pair, Result, compare
+from tests.conformance.pairs import pair_of
+from tests.conformance.runner import Result, compare
 from tests.workers.environment_fakes import conda_like, packed
 
 _FLAGS = ("--model-control-mode=explicit",)
@@ -91,15 +91,9 @@ def test_environments_as_with_the_real_server(oracle: None, tmp_path: Path, resu
         version.mkdir(parents=True)
         (version / "model.py").write_text(_MODEL)
         (version.parent / "config.pbtxt").write_text(_CONFIG.format(path=path.format(folder=tmp_path)))
-    ours, real = (*servers.our_command(), *_FLAGS), (*servers.real_command(), *_FLAGS)
-    with (
-        servers.Server("ours", ours, tmp_path / "models", tmp_path / "ours.log") as here,
-        servers.Server("the real server", real, tmp_path / "models", tmp_path / "real.log") as there,
-    ):
-        here.wait()
-        there.wait()
+    with pair_of(tmp_path / "models", tmp_path, *_FLAGS) as both:
         for case in _cases(tmp_path):
-            result = compare(case, Pair(here, there))
+            result = compare(case, both)
             results.append(result)
             assert result.ours == result.wanted, case.name
             assert not result.stale

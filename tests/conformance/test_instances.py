@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import servers
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
@@ -125,13 +125,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def limited(oracle: None, folder: Path) -> Iterator[Pair]:
     """Both servers with a rate limiter; models are loaded by the tests."""
     repo = folder / "models"
-    with (
-        Server("ours", [*servers.our_command(), *FLAGS], repo, folder / "ours.log") as ours,
-        Server("the real server", [*servers.real_command(), *FLAGS], repo, folder / "real.log") as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with pair_of(repo, folder, *FLAGS) as both:
+        yield both
 
 
 def ask(server: Server, path: str, document: object = None) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import servers
+from tests.conformance.pairs import pair_of
 
 WRITER = servers.ROOT / "examples" / "models" / "writer"
 STORIES = [{"PROMPT": prompt, "LETTERS": 60, "SEED": seed} for prompt in ("", "The keeper ") for seed in range(4)]
@@ -31,13 +32,9 @@ def _tell(server: servers.Server, story: dict[str, object]) -> str:
 @pytest.mark.rows("S72")
 def test_stories_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> None:
     shutil.copytree(WRITER, tmp_path / "models" / "writer", ignore=shutil.ignore_patterns("__pycache__"))
-    with (
-        servers.Server("ours", servers.our_command(), tmp_path / "models", tmp_path / "ours.log") as ours,
-        servers.Server("the real server", servers.real_command(), tmp_path / "models", tmp_path / "real.log") as real,
-    ):
+    with pair_of(tmp_path / "models", tmp_path) as both:
         told = []
-        for server in (ours, real):
-            server.wait()
+        for server in (both.ours, both.real):
             with ThreadPoolExecutor(len(STORIES)) as pool:
                 told.append(list(pool.map(partial(_tell, server), STORIES)))
     assert told[0] == told[1]

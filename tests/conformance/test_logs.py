@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 
 from tests.conformance import servers
-from tests.conformance.servers import MODELS, Server
+from tests.conformance.pairs import pair_of
+from tests.conformance.servers import MODELS
 
 _LINE = re.compile(r'([IWE])\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ ([\w.]+):(\d+)\] (?:"(.*)"|)')
 _SERVED = ("int32", "raises")
@@ -50,12 +51,8 @@ def logs(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Logs:
     (repository / "says" / "1" / "model.py").write_text(_SAYS)
     (repository / "says" / "config.pbtxt").write_text(_SAYS_CONFIG)
     found = {}
-    with (
-        Server("ours", servers.our_command(), repository, folder / "ours.log") as ours,
-        Server("real", servers.real_command(), repository, folder / "real.log") as real,
-    ):
-        for server in (ours, real):
-            server.wait()
+    with pair_of(repository, folder) as both:
+        for server in (both.ours, both.real):
             for model in ("raises", "int32"):
                 with suppress(urllib.error.HTTPError):
                     urllib.request.urlopen(
@@ -65,7 +62,7 @@ def logs(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Logs:
             text = server.log.read_text(errors="replace")
             for number, port in enumerate((server.http, server.grpc, server.metrics), 1):
                 text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{number}")
-            found[server is ours] = text
+            found[server is both.ours] = text
     return lambda ours: found[ours]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conformance import servers
 from tests.conformance.case import SETTLED, Because, Case, Instead, encoded, get, grpc, http, infer, one, post, refuses
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 
 _FLAGS = ("--model-control-mode=explicit", "--load-model=int32")
@@ -204,14 +205,8 @@ def controlled(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     for name in ("int32", "bytes", "unready"):
         servers.copy_models(folder / "models" / name, servers.MODELS / name)
     repo = folder / "models"
-    ours, real = (*servers.our_command(), *_FLAGS), (*servers.real_command(), *_FLAGS)
-    with (
-        servers.Server("ours", ours, repo, folder / "ours.log") as here,
-        servers.Server("the real server", real, repo, folder / "real.log") as there,
-    ):
-        here.wait()
-        there.wait()
-        yield Pair(here, there), repo
+    with pair_of(repo, folder, *_FLAGS) as both:
+        yield both, repo
 
 
 @pytest.mark.parametrize("step", [pytest.param(s, id=s.case.name, marks=pytest.mark.rows(*s.case.rows)) for s in STORY])
@@ -229,21 +224,14 @@ def test_model_of_two_repositories_is_listed_once(oracle: None, tmp_path: Path, 
     for folder, names in {"a": ("int32", "bytes"), "b": ("int32",)}.items():
         for name in names:
             servers.copy_models(tmp_path / folder / name, servers.MODELS / name)
-    more = f"--model-repository={tmp_path / 'b'}"
-    ours, real = (*servers.our_command(), more), (*servers.real_command(), more)
     cases = (
         http("index with a duplicate", "H111", post("/v2/repository/index", b"")),
         http("index with a duplicate, ready", "H111", post("/v2/repository/index", b'{"ready":true}')),
         http("metadata of a duplicate", "H14", get("/v2/models/int32")),
         grpc("index with a duplicate", "H111 G7", "RepositoryIndex", ""),
     )
-    with (
-        servers.Server("ours", ours, tmp_path / "a", tmp_path / "ours.log") as here,
-        servers.Server("the real server", real, tmp_path / "a", tmp_path / "real.log") as there,
-    ):
-        here.wait()
-        there.wait()
+    with pair_of(tmp_path / "a", tmp_path, f"--model-repository={tmp_path / 'b'}") as both:
         for case in cases:
-            result = compare(case, Pair(here, there))
+            result = compare(case, both)
             results.append(result)
             assert result.ours == result.wanted

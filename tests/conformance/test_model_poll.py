@@ -10,14 +10,15 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.conformance import rawhttp, servers, transcript
+from tests.conformance import rawhttp, transcript
 from tests.conformance.case import SETTLED, Case, encoded, get, grpc, http, infer, one, post
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 
 _FLAGS = ("--model-control-mode=poll", "--repository-poll-secs=1", "--model-config-name=big")
@@ -146,15 +147,9 @@ STORY: tuple[StepOf, ...] = (
 def served(root: Path, flags: tuple[str, ...], ours_only: tuple[str, ...] = ()) -> Iterator[Pair]:
     """Both servers over the repositories `a` and `b`."""
     more = (f"--model-repository={root / 'b'}", *flags)
-    with ExitStack() as stack:
-        ours = servers.Server("ours", (*servers.our_command(), *more, *ours_only), root / "a", root / "ours.log")
-        real = servers.Server("the real server", (*servers.real_command(), *more), root / "a", root / "real.log")
-        for server in (ours, real):
-            stack.enter_context(server)
-        for server in (ours, real):
-            server.wait()
-        yield Pair(ours, real)
-        real.stop(1)  # it sleeps between two polls
+    with pair_of(root / "a", root, *more, ours_only=ours_only) as pair:
+        yield pair
+        pair.real.stop(1)  # it sleeps between two polls
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.conformance import rawgrpc, rawhttp, servers, transcript
+from tests.conformance import rawgrpc, rawhttp, transcript
 from tests.conformance.case import get, infer, one, request
 from tests.conformance.masks import masked
+from tests.conformance.pairs import pair_of
 from tests.conformance.rawgrpc import Call
 from tests.conformance.runner import Pair
-from tests.conformance.servers import Server
 
 HELD_SECONDS = 1
 
@@ -41,15 +41,8 @@ def served(folder: Path, *models: str, environment: dict[str, str] | None = None
     for model in models:
         (folder / "models" / model / "1").mkdir(parents=True)
         (folder / "models" / model / "config.pbtxt").write_text(_CONFIG)
-    repository = folder / "models"
-    with ExitStack() as stack:
-        ours = Server("ours", servers.our_command(), repository, folder / "ours.log", environment)
-        real = Server("the real server", servers.real_command(), repository, folder / "real.log", environment)
-        for server in (ours, real):
-            stack.enter_context(server)
-        for server in (ours, real):
-            server.wait()
-        yield Pair(ours, real)
+    with pair_of(folder / "models", folder, environment=environment) as pair:
+        yield pair
 
 
 @pytest.mark.rows("H2", "H1")

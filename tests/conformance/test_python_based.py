@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import servers
 from tests.conformance.case import encoded, one
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import ORACLE, Server
 
@@ -137,13 +137,8 @@ def served(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
     for name in ("python", "identity"):
         (backends / name).symlink_to(Path(theirs.stdout.strip()) / name)
     flag = f"--backend-directory={backends}"
-    with (
-        Server("ours", [*servers.our_command(), flag], models, root / "ours.log") as ours,
-        Server("the real server", [*servers.real_command(), flag], models, root / "real.log") as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with pair_of(models, root, flag) as both:
+        yield both
 
 
 def _ask(server: Server, path: str, body: bytes | None = None) -> Any:

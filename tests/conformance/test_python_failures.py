@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.clients import pair_of, same_of_both
+from tests.conformance.clients import same_of_both
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tritonclient.http as httpclient
 
-from tests.conformance.clients import over_grpc, over_http, over_stream, pair_of, same_of_both
+from tests.conformance.clients import over_grpc, over_http, over_stream, same_of_both
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 

@@ -20,7 +20,8 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.conformance import rawgrpc, servers
+from tests.conformance import rawgrpc
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
@@ -418,13 +419,8 @@ def held(oracle: None, folder: Path) -> Iterator[Pair]:
     for name, more in UNFIT.items():
         _write(Arrangement(name, "", (), ()), repo, more)
     hook = {"TRITONSERVER_DELAY_SCHEDULER": str(HELD)}
-    with (
-        Server("ours", servers.our_command(), repo, folder / "ours.log", hook) as ours,
-        Server("the real server", servers.real_command(), repo, folder / "real.log", hook) as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with pair_of(repo, folder, environment=hook) as both:
+        yield both
 
 
 def _write(arrangement: Arrangement, repo: Path, more: str = "") -> None:

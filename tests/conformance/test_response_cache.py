@@ -29,6 +29,7 @@ from tests.conformance.case import (
     says,
     tensor,
 )
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 from tests.conformance.servers import Server
 
@@ -166,14 +167,8 @@ def caching(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         (folder / "models" / name / "1").mkdir(parents=True)
         (folder / "models" / name / "config.pbtxt").write_text(text)
     (folder / "models" / "errors" / "1" / "model.py").write_text(ERRORS)
-    repo = folder / "models"
-    with (
-        Server("ours", (*servers.our_command(), *FLAGS), repo, folder / "ours.log") as ours,
-        Server("the real server", (*servers.real_command(), *FLAGS), repo, folder / "real.log") as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    with pair_of(folder / "models", folder, *FLAGS) as both:
+        yield both
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.name, marks=pytest.mark.rows(*c.rows)) for c in STORY])

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import servers
+from tests.conformance.pairs import pair_of
 
 PATIENCE, TRIES = 6.0, 5
 _FLAGS = ("--model-control-mode=explicit", "--disable-auto-complete-config")
@@ -217,15 +218,9 @@ def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, 
     folder = tmp_path_factory.mktemp("states")
     repository = folder / "models"
     _write(repository)
-    with (
-        servers.Server("ours", (*servers.our_command(), *_FLAGS), repository, folder / "ours.log") as ours,
-        servers.Server("the real server", (*servers.real_command(), *_FLAGS), repository, folder / "real.log") as real,
-    ):
-        ours.wait()
-        real.wait()
-        with ThreadPoolExecutor(2) as pool:
-            here, there = pool.map(_see, (ours, real))
-        return here, there
+    with pair_of(repository, folder, *_FLAGS) as both, ThreadPoolExecutor(2) as pool:
+        ours, real = pool.map(_see, (both.ours, both.real))
+        return ours, real
 
 
 @pytest.mark.rows("S67", "S69")

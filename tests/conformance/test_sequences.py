@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance import servers
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.sequences import GATES, MODEL, MODELS, SCRIPTS, TRIES, Stage
 from tests.conformance.servers import Server
@@ -79,13 +79,9 @@ def pair(oracle: None, folder: Path) -> Iterator[Pair]:
     for name, scheduling in (REFUSED | ACCEPTED).items():
         _write(repo / name, _config(scheduling), model="")
     _write(repo / "with_a_strategy", _config("direct { } ") + _STRATEGY, model="")
-    with (
-        Server("ours", servers.our_command(), repo, folder / "ours.log", _gates(folder / "ours")) as ours,
-        Server("the real server", servers.real_command(), repo, folder / "real.log", _gates(folder / "real")) as real,
-    ):
-        ours.wait()
-        real.wait()
-        yield Pair(ours, real)
+    here, there = _gates(folder / "ours"), _gates(folder / "real")
+    with pair_of(repo, folder, environment=here, real_environment=there) as both:
+        yield both
 
 
 _STRATEGY = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x" } }'

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import rawhttp, servers
+from tests.conformance import rawhttp
 from tests.conformance.case import Because, HttpCase, Instead, encoded, get, http, post, refuses
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
-from tests.conformance.servers import Server
 
 WHO = "HALIMEDE_TEST_WHO"
 FLAGS = ("--model-control-mode=explicit", "--disable-auto-complete-config")
@@ -121,14 +121,8 @@ def warming(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             (repo / name / "warmup").mkdir()
             (repo / name / "warmup" / "f").write_bytes(FILES[name])
     (repo / "outside" / "warmup").mkdir()
-    ours, real = (*servers.our_command(), *FLAGS), (*servers.real_command(), *FLAGS)
-    with (
-        Server("ours", ours, repo, folder / "ours.log", {WHO: "ours"}) as here,
-        Server("the real server", real, repo, folder / "real.log", {WHO: "real"}) as there,
-    ):
-        here.wait()
-        there.wait()
-        yield Pair(here, there), repo
+    with pair_of(repo, folder, *FLAGS, environment={WHO: "ours"}, real_environment={WHO: "real"}) as both:
+        yield both, repo
 
 
 @pytest.mark.rows("W1", "W2", "W3")

@@ -16,7 +16,8 @@ from tritonclient.utils import triton_to_np_dtype
 
 from tests.conformance import rawhttp, servers, transcript
 from tests.conformance.case import Json, infer, tensor
-from tests.conformance.clients import over_grpc, over_http, pair_of, same_of_both
+from tests.conformance.clients import over_grpc, over_http, same_of_both
+from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 

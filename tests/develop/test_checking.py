@@ -4,6 +4,7 @@ has none."""
 import asyncio
 import json
 import re
+from errno import EACCES
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,19 @@ def test_code_is_not_run(tmp_path: Path) -> None:
     [model] = check([str(repository)], OPTIONS).models
     assert [(p.code, p.severity) for p in model.problems] == [("not-seen", Severity.NOTE)]
     assert not list(tmp_path.rglob("ran"))
+
+
+def test_code_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: Path) -> bytes:
+        raise PermissionError(EACCES, "Permission denied", str(file))
+
+    file = write(tmp_path, "m", f"{_GOOD}\nmax_batch_size: 4\ndynamic_batching {{ }}") / "batch_strategy.py"
+    file.write_text(_MARK)
+    monkeypatch.setattr("halimede.models.review.read_whole", refused)
+    [model] = check([str(tmp_path)], OPTIONS).models
+    assert ("unreadable", "cannot be read: Permission denied", file) in [
+        (problem.code, problem.text, problem.file) for problem in model.problems
+    ]
 
 
 def test_nothing_is_said_of_what_an_agent_may_change(tmp_path: Path) -> None:

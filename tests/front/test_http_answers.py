@@ -6,22 +6,16 @@ from halimede.front.http import KNOWN_TARGET_BYTES
 from halimede.front.http_handling import JSON
 from halimede.requests import InferResponse
 from halimede.tensors import FP32, HostMemory, Tensor
+from tests.fakes import FakeMemory
 from tests.front.http_fakes import Rig
 
 REQUEST = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"FP32","data":[1]}]}'
 
 
-class BrokenMemory(HostMemory):
-    """Memory that fails in a way that nobody foresaw."""
-
-    def host(self) -> memoryview:
-        raise RuntimeError("no such memory")
-
-
 def test_response_that_cannot_be_written_is_answered_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     exchange = rig.ask("POST", "/v2/models/m/infer", REQUEST)
-    broken = Tensor("OUTPUT0", FP32, (1,), BrokenMemory(bytes(4)))
+    broken = Tensor("OUTPUT0", FP32, (1,), FakeMemory(bytes(4), error=RuntimeError("no such memory")))
     rig.port.inferences[0].reply.send(InferResponse("", "m", 1, [broken]), True)
     assert exchange.answer == (500, JSON, b'{"error":"the server failed to write the response"}')
     assert "no such memory" in caplog.text

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from halimede.service.port import ModelFacts, ModelMetadata, TensorFacts
 from halimede.tensors import BYTES, FP16, INT32, HostMemory, Tensor
 from halimede.transport.http1 import Listener
 from halimede.wire.generate import NOT_ONE
+from tests.fakes import FakeMemory
 from tests.front.fakes import Inference
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, FakeStream, Rig
 from tests.transport.http1_fakes import Client
@@ -237,8 +237,8 @@ def test_response_that_json_cannot_say_is_an_error(rig: Rig) -> None:
 
 
 def test_response_that_cannot_be_written_at_all_is_answered(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    broken: Any = InferResponse("", "m", 1, [Tensor("O", INT32, (1,), HostMemory(b"abcd"))], {"p": 2})
-    broken.model_name = None
+    memory = FakeMemory(b"abcd", error=RuntimeError("no such memory"))
+    broken = InferResponse("", "m", 1, [Tensor("O", INT32, (1,), memory)], {"p": 2})
     exchange = ask(rig, ONE)
     send(rig.port.inferences[0], (broken, True))
     assert whole(exchange) == (500, JSON, [b'{"error":"the server failed to write the response"}'])

@@ -38,7 +38,6 @@ def config_of(
         outputs=tuple(outputs),
         model_filename="",
         instance_groups=tuple(groups),
-        json="{}",
         message=b"",
         dynamic_batching=batching,
     )

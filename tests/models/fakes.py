@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.backends.api import Backend, Batch, InstancePlace, ModelFolder, Placement, Responses
-from halimede.config import Description, ModelConfig
+from halimede.config import Description, Incomplete, ModelConfig
 from halimede.models.loader import LoadedVersion
 
 
@@ -78,8 +78,8 @@ class FakeBackend:
         self._description = description
         self._breaks_at = breaks_at
 
-    def describe(self, config_json: str, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        self.described.append((config_json, folder, filename))
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
+        self.described.append((asked.json, folder, filename))
         return self._description
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import Error, Internal, NotFound, Unsupported
-from halimede.models.agents import PREFIX, Agents
+from halimede.models.agents import PREFIX, Agents, AgentsWanted
 from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, survey
 from halimede.models.repository import FoundModel
 from tests.models.fakes import FakeBackend, OneBackend, repository
@@ -328,3 +328,13 @@ def test_configuration_that_comes_with_a_load_has_an_engagement_of_its_own(
     assert not folder.version.is_relative_to(one.folder)
     close(result)
     assert not left(tmp_path)
+
+
+def test_agents_that_may_not_be_asked_are_wanted_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"word": "a"})
+    with pytest.raises(AgentsWanted):
+        survey(bench.found, bench.options, may_ask_agents=False)
+    assert not bench.log.exists()
+    asked = survey(bench.found, bench.options)
+    assert survey(bench.found, bench.options, may_ask_agents=False) == asked
+    assert bench.log.read_text() == "a load\n"

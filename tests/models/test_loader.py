@@ -9,7 +9,17 @@ from halimede.backends.api import InstancePlace, ModelFolder, Placement
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.contents import digest_of
-from halimede.models.loader import Backends, LoadedVersion, LoadOptions, LoadResult, load, places, survey
+from halimede.models.loader import (
+    Backends,
+    LoadedVersion,
+    LoadOptions,
+    LoadResult,
+    all_of,
+    load,
+    load_in_steps,
+    places,
+    survey,
+)
 from halimede.models.repository import FoundModel, fingerprint
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.tensors import FP32
@@ -409,3 +419,22 @@ def test_batch_strategy_comes_with_the_model_and_not_with_a_load(tmp_path: Path)
     sent = replace(found, config=json.dumps({"backend": "fake", "parameters": parameters}))
     error = failure(load_found(sent, OneBackend(backend), LoadOptions(auto_complete=True)))
     assert "can only be set by the configuration in the model's folder" in str(error)
+
+
+def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
+    tensors = (DescribedTensor("x", FP32, (-1, 4)),)
+    opened = object()
+    backend = FakeBackend(description=Description(tensors, tensors, opened))
+    assert not load_model(tmp_path, 'backend: "fake"', backend).failed
+    assert [folder.opened for _, folder in backend.opened] == [opened]
+
+
+def test_a_load_whose_server_ends_between_its_steps_opens_nothing(tmp_path: Path) -> None:
+    backend, ending = FakeBackend(), False
+    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2")) / "m")
+    steps = load_in_steps(found, (1, 2), OneBackend(backend), LoadOptions(ending=lambda: ending))
+    next(steps)
+    ending = True
+    result = all_of(steps)
+    assert [type(version) for version in result.versions.values()] == [Unavailable] * 2
+    assert not backend.opened

@@ -1,6 +1,5 @@
 """Where the batch strategy of a model is found, and what is no strategy."""
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from halimede.errors import Invalid, NotFound
 from halimede.models.strategies import strategy_of
 from halimede.models.version import policy_for
 from halimede.scheduling.policy import Batch
+from tests.backends.fakes import message_of
 from tests.fakes import inference
 from tests.models.configs import config_of, given, spec
 
@@ -32,7 +32,7 @@ class Limits:
 def config(batching: bool = True, parameters: Mapping[str, str] | None = None) -> ModelConfig:
     made = config_of(spec("x", "INT32", [-1]), max_batch_size=8, batching=DynamicBatching((8,)) if batching else None)
     values = {name: {"string_value": value} for name, value in (parameters or {}).items()}
-    return replace(made, parameters=parameters or {}, json=json.dumps({"parameters": values}))
+    return replace(made, parameters=parameters or {}, message=message_of({"parameters": values}))
 
 
 @pytest.fixture

@@ -317,7 +317,7 @@ def test_cancelled_while_it_waits_behind_one_is_told_so(quick: Callable[..., Rig
 def test_closed_runner_is_given_back_at_once() -> None:
     """And not when circles are looked for."""
     runner, _, _ = restoring(lambda one: one)
-    gone = weakref.ref(runner)
+    gone = weakref.ref(runner._policy)  # which it alone holds
     runner.close()
     gc.disable()
     try:

@@ -18,11 +18,11 @@ from halimede.scheduling.inference import RUNNING, SETTLED, Inference, State
 from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleFacts, Fitting
 from halimede.scheduling.step_graph import StepGraph, StepLinks
 from halimede.tensors import INT32, HostMemory, Shape, Tensor
-from tests.fakes import RecordingObserver, RecordingReply, UnreachableMemory
+from tests.fakes import RecordingObserver, RecordingReply, UnreachableMemory, Watched
 
 
 def tensor(name: str, value: str = "", shape: Shape = (1,)) -> Tensor:
-    return Tensor(name, INT32, shape, HostMemory(value.encode()))
+    return Tensor(name, INT32, shape, HostMemory(Watched(value.encode())))
 
 
 class Member:
@@ -134,7 +134,8 @@ class Rig:
     ) -> tuple[Inference, RecordingReply]:
         request = InferRequest("e")
         request.inputs = {name: tensor(name, name.lower()) for name in self.inputs}
-        request.__dict__.update(more)
+        for field, value in more.items():
+            setattr(request, field, value)
         reply = reply or RecordingReply()
         inference = Inference(7, request, reply, 0, tuple(outputs.split()) or self.outputs)
         self.runner.submit(inference)
@@ -587,13 +588,12 @@ def test_nothing_is_left_for_the_garbage_collector() -> None:
     gc.disable()
     try:
         inference, reply = rig.ask()
-        tensors = [weakref.ref(each.reply) for each in quick.asked]
-        whole = weakref.ref(inference)
+        held = [t.memory.owner for each in quick.asked for t in each.request.inputs.values()]
+        tensors = [weakref.ref(held.pop()), weakref.ref(held.pop())]
         quick.asked.clear()
         rig.settled.clear()
         rig.observer.successes.clear()
         del inference, reply
-        assert whole() is None
         assert [each() for each in tensors] == [None, None]
     finally:
         gc.enable()

@@ -201,7 +201,7 @@ def test_timer_keeps_nothing_of_a_runner_that_is_closed(clocked: Callable[..., C
     rig.end_batch()
     rig.end_batch()
     rig.runner.close()
-    closed, timers = ref(rig.runner), rig.loop.timers
+    closed, timers = ref(rig.runner._policy), rig.loop.timers  # which it alone holds
     assert len(timers) == 1
     rig.__dict__.clear()
     collect()

@@ -231,10 +231,7 @@ async def play_explicit(random: Random, root: Path, loop: asyncio.AbstractEventL
     """Loads and unloads on request, several of one model at once; a folder changes while nobody loads from it."""
     control = Control(random, root, loop)
     options = ServerOptions(model_repositories=(str(root),), model_control_mode="explicit")
-    repository = RepositoryControl(
-        options, loop, control.models, BackendPool(lambda name: control.backend), (), control._serving,
-        threads=control.threads,
-    )  # fmt: skip
+    repository = RepositoryControl(options, loop, control.models, control.loads(options))
     asked: list[tuple[str, bool, asyncio.Future[Any]]] = []
 
     def ask(name: str, loads: bool) -> None:

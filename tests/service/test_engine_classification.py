@@ -19,8 +19,8 @@ from halimede.service.port import (
     SystemMemoryStatus,
     UnregisterMemory,
 )
-from halimede.tensors import BOOL, INT32, HostMemory, RegionReference, Tensor, array_of, tensor_of
-from tests.fakes import SerializingPort
+from halimede.tensors import BOOL, INT32, RegionReference, Tensor, array_of, tensor_of
+from tests.fakes import FakeMemory, SerializingPort
 from tests.segments import segment
 from tests.service.engines import (
     IDENTITY,
@@ -94,10 +94,8 @@ LARGE = 60_000
 """Elements that are too many for the event loop."""
 
 
-class BlockedMemory(HostMemory):
+class BlockedMemory(FakeMemory):
     """Zeros, for whoever waits until they may be read."""
-
-    __slots__ = ("_free", "reads")
 
     def __init__(self, free: threading.Event) -> None:
         super().__init__(bytes(4 * LARGE))

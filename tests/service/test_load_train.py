@@ -4,15 +4,24 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from halimede.errors import Invalid
+from halimede.models.loader import Steps
 from halimede.service.load_slots import LoadSlots
 from halimede.service.load_train import TOGETHER, LoadTrain
 
 LIMIT = 20.0
+T = TypeVar("T")
+
+
+def stepwise(work: Callable[[], T]) -> Steps[T]:
+    """A load that does its work in its first step, and nothing in its last."""
+    made = work()
+    yield
+    return made
 
 
 class Rig:
@@ -22,13 +31,15 @@ class Rig:
         self.loop = asyncio.get_running_loop()
         self.slots = LoadSlots(slots)
         self.threads = ThreadPoolExecutor(20)
-        self.rides = 0
+        self.rides, self.most_rides = 0, 10**9
         self.begun: list[str] = []
         self._ends: dict[str, threading.Event] = {}
         self.train = LoadTrain(self.loop, self.slots, self._on_thread)
 
     async def _on_thread(self, work: Callable[..., None], *arguments: Any) -> None:
         self.rides += 1
+        if self.rides > self.most_rides:
+            raise RuntimeError("can't start new thread")
         await self.loop.run_in_executor(self.threads, work, *arguments)
 
     def load(self, name: str) -> "asyncio.Task[str]":
@@ -40,7 +51,7 @@ class Rig:
             assert ends.wait(LIMIT)
             return name.upper()
 
-        return self.loop.create_task(self.train.run(work))
+        return self.loop.create_task(self.train.run(stepwise(work)))
 
     def end(self, *names: str) -> None:
         for name in names:
@@ -67,7 +78,7 @@ def with_rig(slots: int, test: Callable[[Rig], Coroutine[Any, Any, None]]) -> No
 def test_what_was_made_comes_back_to_whoever_asked() -> None:
     async def test(rig: Rig) -> None:
         async with asyncio.timeout(LIMIT):
-            made = await asyncio.gather(*(rig.train.run(lambda n=n: n * n) for n in range(500)))  # type: ignore[misc]
+            made = await asyncio.gather(*(rig.train.run(stepwise(lambda n=n: n * n)) for n in range(500)))  # type: ignore[misc]
         assert made == [n * n for n in range(500)]
 
     with_rig(4, test)
@@ -80,7 +91,7 @@ def test_what_a_load_raises_is_its_own() -> None:
     async def test(rig: Rig) -> None:
         works: list[Callable[[], Any]] = [lambda: 1, fail, lambda: 2]
         async with asyncio.timeout(LIMIT):
-            made = await asyncio.gather(*(rig.train.run(work) for work in works), return_exceptions=True)
+            made = await asyncio.gather(*(rig.train.run(stepwise(work)) for work in works), return_exceptions=True)
         assert (made[0], made[2]) == (1, 2)
         assert isinstance(made[1], Invalid)
 
@@ -126,7 +137,7 @@ def test_quick_loads_go_on_beside_those_that_take_long() -> None:
         long = [rig.load(name) for name in ("a", "b")]
         await rig.until(lambda: len(rig.begun) == 2)
         async with asyncio.timeout(LIMIT):
-            assert await asyncio.gather(*(rig.train.run(lambda: 1) for _ in range(50))) == [1] * 50
+            assert await asyncio.gather(*(rig.train.run(stepwise(lambda: 1)) for _ in range(50))) == [1] * 50
         assert not any(load.done() for load in long)
 
     with_rig(3, test)
@@ -148,8 +159,8 @@ def test_few_threads_do_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
                 doing -= 1
 
         async with asyncio.timeout(LIMIT):
-            await asyncio.gather(*(rig.train.run(work) for _ in range(2000)))
-        assert most <= TOGETHER
+            await asyncio.gather(*(rig.train.run(stepwise(work)) for _ in range(2000)))
+        assert most == 1
 
     with_rig(20, test)
 
@@ -157,9 +168,9 @@ def test_few_threads_do_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_goes_again_after_it_stood_still() -> None:
     async def test(rig: Rig) -> None:
         async with asyncio.timeout(LIMIT):
-            assert await rig.train.run(lambda: 1) == 1
+            assert await rig.train.run(stepwise(lambda: 1)) == 1
             await rig.until(lambda: rig.train._timer is None)
-            assert await rig.train.run(lambda: 2) == 2
+            assert await rig.train.run(stepwise(lambda: 2)) == 2
         assert rig.rides == 2
 
     with_rig(1, test)
@@ -169,10 +180,23 @@ def test_nobody_waits_for_threads_that_are_gone() -> None:
     async def test(rig: Rig) -> None:
         rig.threads.shutdown()
         async with asyncio.timeout(LIMIT):
-            made = await asyncio.gather(*(rig.train.run(lambda: 1) for _ in range(5)), return_exceptions=True)
+            made = await asyncio.gather(*(rig.train.run(stepwise(lambda: 1)) for _ in range(5)), return_exceptions=True)
         assert [type(each) for each in made] == [RuntimeError] * 5
 
     with_rig(2, test)
+
+
+def test_a_second_thread_that_the_system_refuses_is_done_without() -> None:
+    async def test(rig: Rig) -> None:
+        rig.most_rides = 1
+        long, other = rig.load("long"), rig.load("other")
+        await rig.until(lambda: rig.rides > 2)
+        assert rig.begun == ["long"]
+        rig.end("long", "other")
+        async with asyncio.timeout(LIMIT):
+            assert (await long, await other) == ("LONG", "OTHER")
+
+    with_rig(4, test)
 
 
 def test_one_who_does_not_wait_any_more_holds_nobody_up() -> None:
@@ -187,3 +211,43 @@ def test_one_who_does_not_wait_any_more_holds_nobody_up() -> None:
             await gone
 
     with_rig(1, test)
+
+
+def test_the_same_step_of_many_loads_comes_before_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halimede.service.load_train.monotonic", lambda: 0.0)  # no step holds the thread
+    count = TOGETHER + 2
+    taken: list[tuple[int, int]] = []
+
+    def steps(load: int) -> Steps[None]:
+        for step in range(3):
+            taken.append((step, load))
+            yield
+
+    async def test(rig: Rig) -> None:
+        async with asyncio.timeout(LIMIT):
+            await asyncio.gather(*(rig.train.run(steps(load)) for load in range(count)))
+
+    with_rig(1, test)
+    first, rest = range(TOGETHER), range(TOGETHER, count)
+    assert taken == [(step, load) for loads in (first, rest) for step in range(3) for load in loads]
+
+
+def test_loads_that_were_begun_go_on_while_one_of_them_takes_long() -> None:
+    async def test(rig: Rig) -> None:
+        ends = threading.Event()
+
+        def steps(takes_long: bool) -> Steps[bool]:
+            yield
+            if takes_long:
+                assert ends.wait(LIMIT)
+            yield
+            return takes_long
+
+        loads = [rig.loop.create_task(rig.train.run(steps(each == 0))) for each in range(5)]
+        async with asyncio.timeout(LIMIT):
+            assert await asyncio.gather(*loads[1:]) == [False] * 4
+            assert not loads[0].done()
+            ends.set()
+            assert await loads[0]
+
+    with_rig(2, test)

@@ -98,11 +98,13 @@ def test_what_is_not_allowed_is_not_looked_at() -> None:
     only_gpus.stop()
 
 
-def test_driver_that_goes_takes_its_metrics_along(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("looks", [0, 1])
+def test_driver_that_goes_takes_its_metrics_along(caplog: pytest.LogCaptureFixture, looks: int) -> None:
     gpus = Gpus()
+    gpus.broken = not looks
     machine = Machine(MetricsOptions(interval_ms=10), lambda: gpus)
     machine.start()
-    until(lambda: gpus.looks > 1)
+    until(lambda: gpus.looks >= looks)
     gpus.broken = True
     until(lambda: gpus.closed)
     assert machine.seen == Seen()

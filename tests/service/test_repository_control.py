@@ -23,6 +23,7 @@ from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.service.engine import Engine, EngineLoop
 from halimede.service.load_threads import CLOSING_THREADS
+from halimede.service.model_loads import ModelLoads
 from halimede.service.port import (
     EnginePort,
     IndexEntry,
@@ -445,7 +446,8 @@ class Controlled:
 
         pool = BackendPool(lambda name: backend)
         self.models = ModelTable()
-        self.control = RepositoryControl(options, loop, self.models, pool, (), serving)
+        loads = ModelLoads(options, loop, self.models, pool, (), serving)
+        self.control = RepositoryControl(options, loop, self.models, loads)
 
     def ask(self, query: Query[A]) -> asyncio.Future[A | Error]:
         future: asyncio.Future[A | Error] = asyncio.get_running_loop().create_future()

@@ -11,7 +11,7 @@ from halimede.options import TraceOptions
 from halimede.requests import InferRequest, Reply
 from halimede.service.port import TraceFacts, TraceSettings
 from halimede.service.tracing import Tracing
-from halimede.traces import HTTP, TENSORS, TIMESTAMPS, Context, Group
+from halimede.traces import HTTP, TENSORS, TIMESTAMPS, Context, Root
 from halimede.tracing.writer import Writer
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
 from tests.models.configs import config_of, spec
@@ -23,14 +23,14 @@ OPENTELEMETRY = TraceOptions(mode="opentelemetry", level=("TIMESTAMPS",), rate=1
 
 
 class Spans:
-    """An export that keeps groups."""
+    """An export that keeps traces."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.roots: list[Root] = []
         self.closed = 0.0
 
-    def take(self, group: Group) -> None:
-        self.groups.append(group)
+    def take(self, root: Root) -> None:
+        self.roots.append(root)
 
     def close(self, timeout: float) -> None:
         self.closed = timeout
@@ -246,7 +246,7 @@ def test_what_could_not_be_read_has_a_span_of_its_own() -> None:
     spans = Spans()
     traces = Traces(OPENTELEMETRY, spans)
     traces.tracing.undecoded("m", HTTP, (1, 2), Context(3, 4))
-    assert [(group.received, group.context, group.members) for group in spans.groups] == [((1, 2), (3, 4, ""), [])]
+    assert [(root.received, root.client, root.times) for root in spans.roots] == [((1, 2), (3, 4, ""), None)]
 
 
 def test_mode_opentelemetry_shows_its_own_settings_and_takes_changes() -> None:
@@ -291,7 +291,7 @@ def test_levels_are_bits_of_what_is_noted() -> None:
     assert request.trace is not None
     request.trace.begun(request, 1, [1, 2, 3, 4, 5, 6])
     slot.send(None, True)
-    assert spans.groups[0].level == TIMESTAMPS | TENSORS
+    assert spans.roots[0].level == TIMESTAMPS | TENSORS
 
 
 def test_traces_that_end_after_their_setting_was_replaced_are_written(tmp_path: Path) -> None:

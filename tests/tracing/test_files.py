@@ -1,25 +1,36 @@
 import json
 import logging
 import resource
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halimede.traces import Group
+from halimede.errors import Internal
+from halimede.traces import TENSORS, TIMESTAMPS, Root
 from halimede.tracing import writer as writing
 from halimede.tracing.files import KEPT, FileStream, TraceFile
-from halimede.tracing.text import group_text
+from halimede.tracing.text import text_of
 from halimede.tracing.writer import Writer
-from tests.tracing.traces import Traced
+from tests.tracing.traces import Traced, response_for
 
 
-def group() -> Group:
-    traced = Traced()
+def trace(level: int = TIMESTAMPS) -> Root:
+    traced = Traced(level)
     traced.begin()
     found = traced.answered()
     assert found is not None
     return found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.002)
 
 
 class Disk:
@@ -35,8 +46,12 @@ class Disk:
 
     def written(self) -> dict[str, int]:
         """The traces in each file."""
+        return {path.name: len(traces(path)) for path in self.after()}
+
+    def after(self) -> list[Path]:
+        """The files, once all was written."""
         assert self.writer.close(10)
-        return {path.name: len(traces(path)) for path in sorted(self.folder.iterdir())}
+        return sorted(self.folder.iterdir())
 
 
 @pytest.fixture
@@ -53,8 +68,8 @@ def test_without_a_frequency_all_is_in_one_file_at_the_end(disk: Disk) -> None:
     (disk.folder / "trace.json").write_text("[of an earlier server]")
     for _ in range(2):
         stream = disk.stream()
-        stream.take(group())
-        stream.take(group())
+        stream.take(trace())
+        stream.take(trace())
         stream.close()
     assert disk.written() == {"trace.json": 4}
 
@@ -63,89 +78,123 @@ def test_with_a_frequency_each_file_has_so_many(disk: Disk) -> None:
     """Contract T6: the rest is in the next one; the numbers go on when settings are replaced."""
     stream = disk.stream(2)
     for _ in range(3):
-        stream.take(group())
+        stream.take(trace())
     stream.close()
     stream = disk.stream(1)
-    stream.take(group())
+    stream.take(trace())
     stream.close()
     assert disk.written() == {"trace.json.0": 2, "trace.json.1": 1, "trace.json.2": 1}
 
 
 def test_as_many_as_wanted_make_a_file_with_a_number(disk: Disk) -> None:
     stream = disk.stream()
-    stream.take(group())
+    stream.take(trace())
     stream.finish()
     stream.close()
     assert disk.written() == {"trace.json.0": 1}
 
 
 @pytest.mark.parametrize("frequency", [0, 100_000])
-def test_what_is_kept_in_memory_is_bounded(disk: Disk, frequency: int) -> None:
-    stream = disk.stream(frequency)
-    one = group()
-    for _ in range(2 * KEPT // 1000):
-        stream._write(one)
-        assert stream._size <= KEPT + 2000
+@pytest.mark.parametrize("level", [TIMESTAMPS, TIMESTAMPS | TENSORS])
+def test_what_is_kept_in_memory_is_bounded(disk: Disk, frequency: int, level: int) -> None:
+    """Long before the end a file has most of what was traced, also where the thread is the one to make text of it."""
+    stream, one = disk.stream(frequency), trace(level)
+    size = len(text_of(one))
+    count = 3 * KEPT // size
+    for _ in range(count):
+        stream.take(one)
+    until(lambda: not disk.writer.busy)
     (path,) = disk.folder.iterdir()
-    assert 0 < len(traces(path)) < 2 * KEPT // 1000
-    stream._close(frequency > 0)
-    assert len(traces(path)) == 2 * KEPT // 1000
-    assert disk.written() == {path.name: 2 * KEPT // 1000}
+    assert 0 < (count - len(traces(path))) * size <= KEPT + 2000
+    stream.close()
+    assert disk.written() == {path.name: count}
+
+
+def test_text_that_takes_long_is_made_on_the_thread(disk: Disk) -> None:
+    """Tensors and many responses; what is told of them is in the order of the traces."""
+    stream, many = disk.stream(), Traced()
+    many.begin()
+    for _ in range(200):
+        many.answered(response_for(), final=False)
+    long = many.answered()
+    assert long is not None
+    for one in (trace(), long, trace(TENSORS), trace()):
+        stream.take(one)
+    assert [type(each) for each in stream._kept] == [str, Root, Root, str]
+    stream.close()
+    assert disk.writer.close(10)
+    (path,) = disk.folder.iterdir()
+    objects = json.loads(path.read_text())
+    assert len(objects) > 200
+    assert [one["activity"] for one in objects if "activity" in one] == ["TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"]
+    assert "model_name" in objects[2]
+    assert objects[-1]["timestamps"][0]["name"] == "HTTP_SEND_END"
+
+
+def test_request_without_tensors_where_only_they_are_told_is_no_trace(disk: Disk) -> None:
+    stream, traced = disk.stream(1), Traced(TENSORS)
+    traced.request.inputs.clear()
+    traced.begin()
+    nothing = traced.answered(Internal("broke"))
+    assert nothing is not None
+    stream.take(nothing)
+    stream.take(trace(TENSORS))
+    assert [path.read_text().count("activity") for path in disk.after()] == [2]
 
 
 def test_path_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(tmp_path / "not there")
     stream = disk.stream(1)
     for _ in range(3):
-        stream._write(group())
+        stream.take(trace())
+    until(lambda: not disk.writer.busy)
     (tmp_path / "not there").mkdir()
-    stream._write(group())
+    stream.take(trace())
+    assert disk.written() == {"trace.json.3": 1}
     errors = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1
     assert "failed creating trace file" in errors[0]
     assert "trace.json.0: No such file or directory" in errors[0]
-    assert disk.written() == {"trace.json.3": 1}
 
 
 def test_disk_that_is_full_for_a_while_leaves_whole_arrays(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    stream = disk.stream(100)
+    path = str(tmp_path / "trace.json")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for size, groups in ((0, 1), (limits[0], 1), (3000, 5), (limits[0], 1)):
-        stream._texts += [group_text(group()) for _ in range(groups)]
+    for size, count in ((0, 1), (limits[0], 1), (3000, 5), (limits[0], 1)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
-            stream._flush(True)
+            disk.file.append(path, [text_of(trace())] * count, True)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert disk.written() == {"trace.json.0": 2}
+    assert disk.written() == {"trace.json": 2}
 
 
 def test_writer_that_does_not_keep_up_loses_traces_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writing, "MAX_WAITING", 3 * group().cost)
+    monkeypatch.setattr(writing, "MAX_WAITING", 3000)
     writer = Writer(gather=0.3)
-    written: list[Group] = []
-    kept = [writer.put_group(group(), written.append) for _ in range(8)]
+    written: list[int] = []
+    kept = [writer.put(partial(written.append, number), 1000, 2) for number in range(8)]
     assert kept == [True] * 4 + [False] * 4
     assert writer.close(10)
-    assert len(written) == 4
+    assert written == [0, 1, 2, 3]
     assert [record.message for record in caplog.records] == [
         "Traces are lost: they cannot be written as quickly as they come",
-        "4 traces were lost",
+        "8 traces were lost",
     ]
 
 
 def test_writer_goes_on_after_work_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(gather=0)
-    written: list[Group] = []
+    written: list[int] = []
 
-    def broken(one: Group) -> None:
+    def broken() -> None:
         raise ValueError("no")
 
-    writer.put_group(group(), broken)
-    writer.put_group(group(), written.append)
+    writer.put(broken, 1)
+    writer.put(partial(written.append, 1), 1)
     assert writer.close(10)
-    assert len(written) == 1
+    assert written == [1]
     assert "writing a trace broke" in caplog.text

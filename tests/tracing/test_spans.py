@@ -44,13 +44,13 @@ class Export:
         traced = Traced(context=context, spans=True)
         traced.begin()
         inner = request_for("inner")
-        slot = traced.trace.child(inner, RecordingReply())
+        slot = traced.root.child(inner, RecordingReply())
         assert inner.trace is not None
         inner.trace.begun(inner, 1, [11, 21, 31, 41, 51, 61])
         slot.send(response_for(), True)
-        group = traced.answered()
-        assert group is not None
-        self.spans.take(group)
+        root = traced.answered()
+        assert root is not None
+        self.spans.take(root)
         return traced
 
     def close(self, timeout: float = PATIENCE) -> None:
@@ -96,7 +96,7 @@ def test_times_of_spans_are_those_of_the_calendar(collector: Collector) -> None:
     export.close()
     model, (compute, *_) = collector.named("m")[0], collector.named("compute")
     assert abs(time.time_ns() - time.monotonic_ns() + 10 - model.start_time_unix_nano) < 10**9
-    assert model.end_time_unix_nano - model.start_time_unix_nano == traced.trace.end - 10
+    assert model.end_time_unix_nano - model.start_time_unix_nano == traced.root.end - 10
     assert compute.end_time_unix_nano - compute.start_time_unix_nano == 30
 
 
@@ -110,7 +110,7 @@ def test_context_of_the_client_is_the_parent(collector: Collector) -> None:
     assert {span.trace_id for span in collector.spans} == {(2**127 + 5).to_bytes(16, "big")}
     assert {span.trace_state for span in collector.spans} == {"a=b"}
     parent = f"00-{2**127 + 5:032x}-{model.span_id.hex()}-01"
-    assert traced.trace.context == f'{{"traceparent":"{parent}","tracestate":"a=b"}}'
+    assert traced.root.context == f'{{"traceparent":"{parent}","tracestate":"a=b"}}'
 
 
 def test_collector_that_refuses_is_said_once_and_again_when_it_works(

@@ -6,35 +6,35 @@ import pytest
 
 from halimede.errors import Internal, Unavailable
 from halimede.tensors import datatype_named, tensor_of
-from halimede.traces import GRPC, TENSORS, TIMESTAMPS, Group
-from halimede.tracing.text import elements, group_text
+from halimede.traces import GRPC, TENSORS, TIMESTAMPS, Root
+from halimede.tracing.text import elements, text_of
 from tests.fakes import RecordingReply
 from tests.tracing.traces import Traced, request_for, response_for
 
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def objects(group: Group | None) -> list[dict[str, Any]]:
-    assert group is not None
-    read: list[dict[str, Any]] = json.loads(f"[{group_text(group)}]")
+def objects(root: Root | None) -> list[dict[str, Any]]:
+    assert root is not None
+    read: list[dict[str, Any]] = json.loads(f"[{text_of(root)}]")
     return read
 
 
-def names(group: Group | None, of: int = 1) -> list[str]:
-    found = [one for one in objects(group) if one["id"] == of]
+def names(root: Root | None, of: int = 1) -> list[str]:
+    found = [one for one in objects(root) if one["id"] == of]
     return [stamp["name"] for one in found for stamp in one.get("timestamps", [])]
 
 
 def test_trace_of_http_has_the_order_of_the_real_server() -> None:
     traced = Traced()
     traced.begin()
-    group = traced.answered()
-    assert names(group) == [
+    root = traced.answered()
+    assert names(root) == [
         *("HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE"),
         *(*COMPUTE, "REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END"),
     ]
-    assert objects(group)[2] == {"id": 1, "model_name": "m", "model_version": 1, "request_id": "r"}
-    assert objects(group)[3] == {"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": 10}]}
+    assert objects(root)[2] == {"id": 1, "model_name": "m", "model_version": 1, "request_id": "r"}
+    assert objects(root)[3] == {"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": 10}]}
 
 
 def test_trace_of_grpc_tells_of_its_front_end_last() -> None:
@@ -51,9 +51,9 @@ def test_trace_of_many_responses_tells_of_each_that_was_written() -> None:
     traced.begin()
     traced.answered(response_for(1), False)
     traced.answered(response_for(2), False)
-    traced.slot.send(None, True)
+    traced.root.send(None, True)
     sends = ["INFER_RESPONSE_COMPLETE", *["GRPC_SEND_START", "GRPC_SEND_END"] * 2]
-    assert names(traced.stream.groups[0])[-5:] == sends
+    assert names(traced.stream.roots[0])[-5:] == sends
 
 
 def test_trace_of_a_client_that_has_gone_has_no_answer() -> None:
@@ -65,8 +65,8 @@ def test_trace_of_a_client_that_has_gone_has_no_answer() -> None:
 def test_trace_without_compute_says_nothing_of_it() -> None:
     traced = Traced(front=GRPC)
     traced.begin([10, 0, 0, 0, 0, 0])
-    group = traced.answered(Internal("broke"))
-    assert names(group)[:3] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+    root = traced.answered(Internal("broke"))
+    assert names(root)[:3] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
 
 
 def test_trace_of_a_request_that_the_queue_refused_ends_there() -> None:
@@ -89,14 +89,14 @@ def test_child_comes_before_its_parent_and_names_it() -> None:
     traced.begin()
     inner = request_for("inner", "i")
     reply = RecordingReply()
-    slot = traced.trace.child(inner, reply)
+    slot = traced.root.child(inner, reply)
     assert inner.trace is not None
     inner.trace.begun(inner, 3, [11, 21, 31, 41, 51, 61])
     assert traced.answered() is None
     slot.send(response_for(), True)
-    group = traced.stream.groups[0]
-    assert objects(group)[0] == {"id": 2, "model_name": "inner", "model_version": 3, "request_id": "i", "parent_id": 1}
-    assert names(group, 2) == ["REQUEST_START", "QUEUE_START", *COMPUTE, "REQUEST_END"]
+    root = traced.stream.roots[0]
+    assert objects(root)[0] == {"id": 2, "model_name": "inner", "model_version": 3, "request_id": "i", "parent_id": 1}
+    assert names(root, 2) == ["REQUEST_START", "QUEUE_START", *COMPUTE, "REQUEST_END"]
     assert len(reply.answers) == 1
 
 
@@ -104,10 +104,10 @@ def test_tensors_are_told_with_their_data() -> None:
     """Contract T5: of inputs and outputs, and no time stamps where only they were asked for."""
     traced = Traced(TENSORS)
     traced.begin()
-    group = traced.answered()
+    root = traced.answered()
     tensor = {"name": "INPUT0", "data": "1,2", "shape": "2", "dtype": "INT32"}
     output = {"name": "OUTPUT0", "data": "3", "shape": "1", "dtype": "INT32"}
-    assert objects(group) == [
+    assert objects(root) == [
         {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": tensor},
         {"id": 1, "activity": "TENSOR_BACKEND_OUTPUT", "tensor": output},
     ]

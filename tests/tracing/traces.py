@@ -1,4 +1,4 @@
-"""Traces for tests: groups with moments that are easy to tell apart, and a stream that keeps what it is given."""
+"""Traces for tests: roots with moments that are easy to tell apart, and a stream that keeps what it is given."""
 
 from itertools import count
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from halimede.requests import Answer, InferRequest, InferResponse
 from halimede.tensors import datatype_named, tensor_of
-from halimede.traces import HTTP, TIMESTAMPS, Context, Front, FrontReply, Group, Trace
+from halimede.traces import HTTP, TIMESTAMPS, Context, Front, Root
 from tests.fakes import RecordingReply
 
 TIMES = [10, 20, 30, 40, 50, 60]
@@ -14,11 +14,11 @@ TIMES = [10, 20, 30, 40, 50, 60]
 
 class Kept:
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.roots: list[Root] = []
         self.count_of_dropped = 0
 
-    def take(self, group: Group) -> None:
-        self.groups.append(group)
+    def take(self, root: Root) -> None:
+        self.roots.append(root)
 
     def dropped(self) -> None:
         self.count_of_dropped += 1
@@ -37,7 +37,7 @@ def response_for(*values: int) -> InferResponse:
 
 
 class Traced:
-    """One traced request of a front end, and the slot that the engine would get."""
+    """One traced request of a front end."""
 
     def __init__(
         self,
@@ -52,14 +52,15 @@ class Traced:
         self.ids = count(1)
         self.reply = RecordingReply()
         self.request = request_for(id="r")
-        self.trace = Trace(Group(level, front, (1, 2), context, spans), self.stream, self.ids)
-        self.request.trace = self.trace
-        self.slot = FrontReply(self.reply, self.trace, tells_end, lambda: gone)
+        self.root = Root(
+            self.reply, self.stream, self.ids, level, front, (1, 2), context, spans, tells_end, lambda: gone
+        )
+        self.request.trace = self.root
 
     def begin(self, times: list[int] | None = None) -> None:
-        self.trace.begun(self.request, 1, TIMES if times is None else times)
+        self.root.begun(self.request, 1, TIMES if times is None else times)
 
-    def answered(self, answer: Answer = None, final: bool = True) -> Group | None:
-        """The group, if that was the last."""
-        self.slot.send(response_for() if answer is None and final else answer, final)
-        return self.stream.groups[0] if self.stream.groups else None
+    def answered(self, answer: Answer = None, final: bool = True) -> Root | None:
+        """The root, if that was the last answer."""
+        self.root.send(response_for() if answer is None and final else answer, final)
+        return self.stream.roots[0] if self.stream.roots else None

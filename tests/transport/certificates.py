@@ -53,6 +53,13 @@ class Authority:
         return Identity(certificate, key)
 
 
+def encrypted(key: Path) -> Path:
+    """The key in a file that only a password opens."""
+    made = key.with_suffix(".encrypted")
+    _openssl("pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", made)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class Certificates:
     authority: Authority

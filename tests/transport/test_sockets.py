@@ -238,3 +238,26 @@ def test_connections_that_come_at_once_need_not_wait_for_a_turn_each(
             late.connect(to)
 
     run(test, loop_factory)
+
+
+def test_connection_that_breaks_at_its_opening_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """But for what the network does, as with the connections that the loop accepts by itself."""
+
+    def broken() -> asyncio.Protocol:
+        raise ValueError("no protocol")
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)  # what the loop's own accepts
+        listening = await serve_at("127.0.0.1", 0, broken)
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(("127.0.0.1", listening.port), 5))
+            while not caplog.records:
+                await asyncio.sleep(0.001)
+        listening.close()
+
+    run(test)
+    assert [(record.message, record.levelname) for record in caplog.records] == [
+        ("a connection could not be opened", "ERROR")
+    ]
+    assert "no protocol" in caplog.text

@@ -15,7 +15,7 @@ import uvloop
 from halimede.errors import Invalid
 from halimede.transport.grpc_server import GrpcServer, Options
 from halimede.transport.tls import server_context
-from tests.transport.certificates import Certificates, Identity, certificates
+from tests.transport.certificates import Certificates, Identity, certificates, encrypted
 from tests.transport.grpc_fakes import ANY_SIZE, WAIT, Echo, chat, error_of, run, unary
 from tests.transport.http2_wire import PREFACE, Type, frames, settings
 
@@ -194,6 +194,12 @@ def test_file_that_cannot_be_used(made: Certificates, tmp_path: Path, missing: s
 def test_key_of_another_certificate(made: Certificates) -> None:
     with pytest.raises(Invalid):
         server_context(str(made.server.certificate), str(made.client.key), "", mutual=False)
+
+
+def test_key_that_has_a_password_is_refused_and_not_asked_for(made: Certificates) -> None:
+    key = encrypted(made.server.key)
+    with pytest.raises(Invalid, match=r"^cannot use the gRPC server's TLS files: the key is encrypted, and its pass"):
+        server_context(str(made.server.certificate), str(key), "", False)
 
 
 def test_files_that_are_not_named() -> None:

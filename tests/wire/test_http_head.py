@@ -65,6 +65,8 @@ def asking(**parameters: Any) -> dict[str, Any]:
         ({"outputs": [1], "inputs": []}, f"Unable to parse 'name': {NO_MEMBER} 'name'"),
         ({"outputs": [{}], "inputs": []}, f"Unable to parse 'name': {NO_MEMBER} 'name'"),
         ({"outputs": [{"name": 1}], "inputs": []}, f"Unable to parse 'name': {NOT_STRING}"),
+        (wanting(binary_data=0), f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
+        (wanting(binary_data=0.0), f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
         (wanting(binary_data="x"), f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
         (wanting(binary_data=1), f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
         (wanting(binary_data=None), f"Unable to parse 'binary_data': {NOT_BOOLEAN}"),
@@ -188,3 +190,9 @@ def test_malformed_json_is_internal() -> None:
     error = refused(b"{")
     assert type(error) is Internal
     assert error.message == "failed to parse the request JSON buffer: Missing a name for object member. at 1"
+
+
+def test_name_that_comes_twice_counts_before_the_data() -> None:
+    error = refused({"inputs": [ITEM, item(data=["x"])]})
+    assert type(error) is Invalid
+    assert error.message == "[request id: <id_unknown>] input 'INPUT0' already exists in request"

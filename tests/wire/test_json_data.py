@@ -4,6 +4,7 @@ import math
 import struct
 
 import numpy as np
+import orjson
 import pytest
 
 from halimede.errors import Error, Internal, Invalid
@@ -31,6 +32,7 @@ TOO_MANY = "Unable to parse 'data': Shape does not match true shape of 'data' fi
 TOO_FEW = "Failed to parse 'data' field: shape does not match true shape"
 
 
+NUMBERS = [name for name in DATATYPES if name not in ("FP16", "BF16", "BYTES")]
 MANY = 5000
 """Floats: more than are taken one by one."""
 
@@ -289,3 +291,22 @@ def test_many_floats_are_written_as_few_are(datatype: str, code: str, begin: int
     size = view.nbytes // MANY
     few = [write_data(tensor(datatype, (1,), bytes(view[at : at + size])))[1:-1] for at in range(0, view.nbytes, size)]
     assert write_data(many) == b"[" + b",".join(few) + b"]"
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 257])
+@pytest.mark.parametrize("datatype", NUMBERS)
+def test_few_numbers_and_many_are_the_same(datatype: str, count: int) -> None:
+    """Whether they are taken one by one or as an array."""
+    known = DATATYPES[datatype]
+    shape = (1, count)
+    values = np.arange(count).astype(known.numpy)
+    assert pack_data("INPUT0", known, shape, values.tolist()) == values.tobytes()
+    assert pack_data("INPUT0", known, shape, [[value] for value in values.tolist()]) == values.tobytes()
+    written = write_data(Tensor("OUTPUT0", known, shape, HostMemory(values.tobytes())))
+    assert orjson.loads(written) == values.tolist()
+
+
+def test_shape_of_many_dimensions() -> None:
+    shape = (1,) * 1000
+    assert pack_data("INPUT0", FP32, shape, [2.5]) == struct.pack("<f", 2.5)
+    assert write_data(tensor("FP32", shape, struct.pack("<f", 2.5))) == b"[2.5]"

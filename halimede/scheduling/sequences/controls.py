@@ -6,9 +6,9 @@ from math import prod
 from typing import Protocol
 
 from halimede.errors import Error, Invalid
-from halimede.requests import Answer, InferRequest, Resume
+from halimede.requests import NOBODY, InferRequest
 from halimede.scheduling.flow import Flow
-from halimede.scheduling.inference import SETTLED, Inference, State
+from halimede.scheduling.inference import SETTLED, Inference
 from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, join_bytes
 
 _UINT64_MAX = 2**64 - 1
@@ -16,35 +16,14 @@ _LENGTH_BYTES = 4
 """An empty string in memory: its length."""
 
 
-class _Nobody:
-    """The reply slot of a request that nobody made."""
-
-    def send(self, answer: Answer, final: bool) -> bool:
-        return True
-
-    def on_writable(self, resume: Resume) -> None:
-        resume()
-
-
-_NOBODY = _Nobody()
-
-
-class NullInference(Inference):
+def null_inference(request: InferRequest, batch_size: int) -> Inference:
     """A row of a batch that belongs to no sequence, so that the others keep their places. It is over from the
     beginning: it is neither answered nor counted, and its responses are waited for by nobody."""
-
-    def __init__(self, request: InferRequest, batch_size: int) -> None:
-        super().__init__(0, request, _NOBODY, batch_size, ())
-        self.flow = Flow(_NOBODY)
-        self.flow.release()
-
-    @property
-    def state(self) -> State:
-        return SETTLED
-
-    @state.setter
-    def state(self, state: State) -> None:
-        """It stays what it is."""
+    null = Inference(0, request, NOBODY, batch_size, ())
+    null.state = SETTLED
+    null.flow = Flow(NOBODY)
+    null.flow.release()
+    return null
 
 
 class Control(Protocol):
@@ -80,7 +59,7 @@ class Controls:
         self._id = correlation_id
         self._names = frozenset(each.name for each in (start, end, ready, correlation_id) if each is not None)
         self._nothing = dict(self._null_tensors())
-        self._last_null: tuple[list[tuple[str, DataType, Shape]], NullInference | None] = [], None
+        self._last_null: tuple[list[tuple[str, DataType, Shape]], Inference | None] = [], None
 
     def _values(self, control: Control | None) -> tuple[Tensor, Tensor] | None:
         if control is None:
@@ -130,7 +109,7 @@ class Controls:
         if id_tensor is not None:
             inputs[id_tensor.name] = id_tensor
 
-    def null(self, like: Inference) -> NullInference:
+    def null(self, like: Inference) -> Inference:
         """A row of zeros, and of empty strings, in the shape of the other's inputs. The last one is made only once: a
         model is mostly asked the same; not where it is given the states of a batch."""
         names = self._names
@@ -141,7 +120,7 @@ class Controls:
             return last
         request = InferRequest(like.request.model_name, like.request.version)
         request.inputs = {tensor.name: _zeros(tensor) for tensor in inputs} | self._nothing
-        null = NullInference(request, like.batch_size)
+        null = null_inference(request, like.batch_size)
         if like.states is None:
             self._last_null = form, null
         return null

@@ -141,12 +141,14 @@ def serialize(elements: Iterable[Any]) -> bytes:
 
 def deserialize(encoded: Any) -> list[bytes]:
     """The elements of framed BYTES. Raises struct.error where the last one is cut off."""
-    elements, at, end = [], 0, len(encoded)
+    elements, at, end, length_at = [], 0, len(encoded), _LENGTH.unpack_from
+    view = memoryview(encoded)
     while at < end:
-        (length,) = _LENGTH.unpack_from(encoded, at)
-        (raw,) = struct.unpack_from(f"<{length}s", encoded, at + 4)
-        elements.append(raw)
-        at += 4 + length
+        start = at + 4
+        at = start + length_at(view, at)[0]
+        elements.append(bytes(view[start:at]))
+    if at > end:
+        raise struct.error(f"a string ends {at - end} bytes beyond the buffer")
     return elements
 
 

@@ -1,7 +1,9 @@
 """What models make and read: tensors, errors, responses (contract P40 to P46)."""
 
 import math
+import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -190,3 +192,16 @@ def test_error_is_internal_unless_said_otherwise() -> None:
 def test_framing_of_strings_goes_both_ways() -> None:
     assert serialize([b"ab", "é", 7]) == b"\x02\0\0\0ab\x02\0\0\0\xc3\xa9\x01\0\0\x007"
     assert deserialize(serialize([b"", b"xyz"])) == [b"", b"xyz"]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda framed: np.frombuffer(framed, np.uint8)])
+def test_strings_are_read_from_any_buffer(kind: Callable[[bytes], Any]) -> None:
+    elements = deserialize(kind(serialize([b"", b"xyz"])))
+    assert elements == [b"", b"xyz"]
+    assert {type(element) for element in elements} == {bytes}
+
+
+@pytest.mark.parametrize("framed", [b"\1\0\0", b"\0\0\0\0\1", b"\5\0\0\0abc", b"\1\0\0\0"])
+def test_strings_that_are_cut_off_are_refused(framed: bytes) -> None:
+    with pytest.raises(struct.error):
+        deserialize(framed)

@@ -1,0 +1,44 @@
+"""A wheel with the hot modules compiled: built, installed beside nothing of this repository, and asked what it is.
+
+Fetches the package's dependencies and takes a minute or two: `make test-wheel`.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD_SECONDS, ANSWER_SECONDS = 900.0, 60.0
+
+
+@pytest.mark.wheel
+def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) -> None:
+    here = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", ROOT, here], check=True, timeout=BUILD_SECONDS)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=BUILD_SECONDS)
+    python = tmp_path / "venv" / "bin" / "python"
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("HALIMEDE", "PYTHON"))}
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", here],
+        env=plain | {"HALIMEDE_WHEEL": "compiled"},
+        check=True,
+        timeout=BUILD_SECONDS,
+    )
+
+    def said(code: str, form: str) -> str:
+        return subprocess.run(
+            [python, "-c", code],
+            env=plain | {"HALIMEDE_COMPILED": form},
+            cwd=tmp_path,
+            check=True,
+            timeout=ANSWER_SECONDS,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+
+    assert said("import halimede; print(halimede.FORM)", "only") == "compiled"
+    form = "import halimede.service.engine as e; print(e.__file__.rpartition('.')[2])"
+    assert (said(form, "only"), said(form, "off")) == ("so", "py")
