@@ -9,6 +9,8 @@ RESULTS := bench/results
 FRAMEWORKS := .cache/frameworks
 AZURITE := .cache/azurite
 SERVE_FLAGS ?=
+MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=false --allow-client-shm=true \
+  --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
 .PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo clean
@@ -20,10 +22,10 @@ serve: compiled demo ## set up, build the demo models, serve them on ports 8000,
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
 
 test: unit compiled ## all tests; the servers among them run compiled, where there is a C compiler
-	HALIMEDE_COMPILED=$(if $(CI),only,on) $(BIN)/python -m pytest tests/compat tests/conformance tests/examples
+	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest tests/compat tests/conformance tests/examples
 
 compiled: $(VENV)/.demo ## compile what every request passes; the server uses that until a source changes (HALIMEDE_COMPILED=off: do not)
-	@$(BIN)/python -m tools.compile $(if $(CI),,--optional)
+	@HALIMEDE_COMPILED=$(filter off,$(HALIMEDE_COMPILED)) $(BIN)/python -m tools.compile $(if $(CI),,--optional)
 
 test-forms: compiled $(VENV)/.dev ## what `make test` does not: the units compiled, clients against a server in pure Python
 	HALIMEDE_COMPILED=only $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
@@ -66,10 +68,8 @@ rows: $(VENV)/.dev ## the rows of the contract that no passing test claims
 	$(BIN)/python tools/rows.py
 
 bench: $(VENV)/.bench compiled ## speed beside the real server: a table and a plot in bench/results/ (half an hour and more)
-	$(BIN)/python tools/versus.py --a '$(BIN)/halimede serve --model-repository={repo} --exit-on-error=false \
-	  --allow-client-shm=true --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} \
-	  --metrics-port={metrics}' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; status=$$?; \
-	  $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
+	$(BIN)/python tools/versus.py --a '$(MEASURED)' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; \
+	  status=$$?; $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
 
 soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, a minute of overload, then ten minutes of everything, with users that leave at any point
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json

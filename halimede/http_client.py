@@ -42,12 +42,12 @@ def fetch_json(url: str, path: str, limit: float, sent: bytes | None = None) -> 
     body = fetch(url, path, limit, sent)
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unavailable(f"{url} is no inference server: {path} is answered without JSON") from None
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return str(json.loads(error.read(LARGEST))["error"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:  # a body that breaks off, or says nothing of an error
         return f"{error.code} {error.reason}"

@@ -9,6 +9,7 @@ import pytest
 from setuptools import build_meta
 
 from halimede import compiled
+from tools import compile as compiling
 from tools.build_wheel import get_requires_for_build_wheel
 from tools.compile import MODULES
 
@@ -127,3 +128,79 @@ def test_wheel_is_compiled_only_where_that_is_asked_for(monkeypatch: pytest.Monk
     assert get_requires_for_build_wheel() == []
     monkeypatch.setenv("HALIMEDE_WHEEL", "compiled")
     assert {need.split(">")[0] for need in get_requires_for_build_wheel()} >= {"mypy", "numpy", "orjson"}
+
+
+@pytest.fixture
+def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a compiled form of these sources, with files for all modules."""
+    monkeypatch.setattr(compiling, "FOLDER", folder)
+    for name in MODULES:
+        file = folder.joinpath(*name.split(".")).with_suffix(compiled.SUFFIX)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (folder / ("halimede_hot__mypyc" + compiled.SUFFIX)).touch()
+    (folder / compiled.DIGEST).write_text(compiled.digest())
+    return folder
+
+
+def test_form_of_other_modules_is_made_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest is of the package only, and says nothing of the list."""
+    assert compiling.is_made()
+    monkeypatch.setattr(compiling, "MODULES", MODULES[1:])
+    assert not compiling.is_made()
+    monkeypatch.setattr(compiling, "MODULES", (*MODULES, "halimede.errors"))
+    assert not compiling.is_made()
+
+
+@pytest.fixture
+def unmade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a compiled form would be put, and none is."""
+    folder = tmp_path / "compiled" / "form"
+    for module in (compiled, compiling):
+        monkeypatch.setattr(module, "FOLDER", folder)
+    monkeypatch.delenv(compiled.VARIABLE)
+    return folder
+
+
+def test_without_a_compiler_nothing_is_translated(
+    unmade: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make serve` tries at each start, and a translation takes half a minute."""
+    monkeypatch.setenv("CC", str(unmade / "no-compiler"))
+    monkeypatch.setattr(compiling, "translate", lambda folder: pytest.fail("translated"))
+    assert compiling.main(["--optional"]) == 0
+    said = capsys.readouterr().out
+    assert "so the server is pure Python, and slower" in said
+    assert "no-compiler" in said
+    assert not list(unmade.parent.iterdir())
+    with pytest.raises(Exception, match="no-compiler"):
+        compiling.main([])
+
+
+def test_module_that_cannot_be_compiled_is_named(
+    unmade: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(work: Path) -> Path:
+        print("a.py:1: note: slow\na.py:2: error: no such name")
+        sys.exit(1)
+
+    monkeypatch.setattr(compiling, "build", refused)
+    assert compiling.main(["--optional"]) == 0
+    said = capsys.readouterr().out
+    assert "\na.py:2: error: no such name\nThat could not be done" in said
+    assert "note" not in said
+
+
+def test_form_is_put_in_the_place_of_another(unmade: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(work: Path) -> Path:
+        (work / "lib").mkdir()
+        (work / "lib" / "new").touch()
+        return work / "lib"
+
+    monkeypatch.setattr(compiling, "build", built)
+    unmade.mkdir(parents=True)
+    (unmade / "old").touch()
+    assert compiling.main([]) == 0
+    assert {file.name for file in unmade.iterdir()} == {"new", compiled.DIGEST}
+    assert list(unmade.parent.iterdir()) == [unmade]
+    assert compiled.missing() == ""

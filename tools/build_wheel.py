@@ -19,7 +19,7 @@ def is_compiled() -> bool:
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
-    needs: list[str] = build_meta.get_requires_for_build_wheel(config_settings) if not is_compiled() else []
+    needs: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     if is_compiled():
         project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
         needs += [*project["dependencies"], *project["optional-dependencies"]["compile"]]

@@ -1,8 +1,9 @@
 """Compiles the hot modules with mypyc, into the folder where `halimede.compiled` looks for them.
 
 `python -m tools.compile`, in the root of the repository; needs mypy, setuptools and a C compiler. Does nothing where
-the compiled form is that of these sources. Nothing is left of it where it fails, and what was there before is not used,
-since it was made of other sources: the server is pure Python then. With `--optional` that is said, and no failure.
+the compiled form is that of these sources and of these modules. Where it fails, nothing is left of it, and what was
+there before is not used if it was made of other sources: the server is pure Python then. With `--optional` that is
+said, and no failure.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from halimede.compiled import DIGEST, FOLDER, PACKAGE, VARIABLE, digest, missing
+from halimede.compiled import DIGEST, FOLDER, PACKAGE, SUFFIX, VARIABLE, digest, missing
 
 MODULES = tuple(
     f"halimede.{name}"
@@ -36,6 +37,13 @@ MODULES = tuple(
     for name in (room + each for each in names.split())
 )
 """Those that every request passes, as far as docs/decisions/compiled.md has no reason against it."""
+
+
+def is_made() -> bool:
+    """Whether the compiled form is that of these sources and of these modules."""
+    files = (FOLDER / PACKAGE.name).rglob("*" + SUFFIX)
+    there = {".".join(file.relative_to(FOLDER).parts).removesuffix(SUFFIX) for file in files}
+    return not missing() and there == set(MODULES)
 
 
 def translate(folder: Path) -> list[Any]:
@@ -57,12 +65,24 @@ def translate(folder: Path) -> list[Any]:
     return extensions
 
 
+_PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; }\n"
+
+
 def build(work: Path) -> Path:
     """Translates and compiles; the folder that holds the result. Raises whatever the tools do."""
+    from setuptools import Extension
+
+    probe = work / "probe.c"
+    probe.write_text(_PROBE)
+    # A translation takes half a minute: first see whether there is a compiler, and what it needs of Python.
+    compile_extensions([Extension("probe", [str(probe)])], work / "probe")
+    compile_extensions(translate(work / "c"), work / "lib")
+    return work / "lib"
+
+
+def compile_extensions(extensions: list[Any], folder: Path) -> None:
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
-
-    extensions = translate(work / "c")
 
     class Build(build_ext):  # type: ignore[misc] # setuptools has no types
         def build_extensions(self) -> None:
@@ -70,10 +90,9 @@ def build(work: Path) -> Path:
             super().build_extensions()
 
     command = Build(Distribution({"name": "halimede", "ext_modules": extensions}))
-    command.build_lib, command.build_temp = str(work / "lib"), str(work / "temp")
+    command.build_lib, command.build_temp = str(folder), str(folder.with_suffix(".temp"))
     command.ensure_finalized()
     command.run()
-    return work / "lib"
 
 
 def side_by_side(compiler: Any) -> Any:
@@ -92,24 +111,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--optional", action="store_true", help="it is no failure where it cannot be done")
     optional = parser.parse_args(arguments).optional
-    if not missing() or (optional and os.environ.get(VARIABLE) == "off"):
+    if is_made() or (optional and os.environ.get(VARIABLE) == "off"):
         return 0
     made_of = digest()
     print("Compiling what every request passes: once, about a minute ...", flush=True)
     said = StringIO()  # dozens of remarks of mypyc, which matter only where it fails
     try:
-        with TemporaryDirectory() as folder, redirect_stdout(said), redirect_stderr(said):
+        FOLDER.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=FOLDER.parent) as folder, redirect_stdout(said), redirect_stderr(said):
             library = build(Path(folder))
+            # Of what lay here before: an edit since then makes it another.
+            (library / DIGEST).write_text(made_of)
             shutil.rmtree(FOLDER, ignore_errors=True)
-            shutil.copytree(library, FOLDER)
+            library.rename(FOLDER)
     except (Exception, SystemExit) as error:
         if optional:
+            for line in said.getvalue().splitlines():
+                if ": error: " in line:
+                    print(line)
             print(f"That could not be done, so the server is pure Python, and slower: {type(error).__name__}: {error}")
             return 0
         print(said.getvalue(), file=sys.stderr)
         raise
-    # Of what lay here before: an edit since then makes it another.
-    (FOLDER / DIGEST).write_text(made_of)
     print(f"{len(MODULES)} modules are compiled.")
     return 0
 

@@ -202,10 +202,7 @@ def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
         where = f"instance group {group.name} of model {message.name}"
         if group.kind == pb.ModelInstanceGroup.KIND_GPU:
             _check_gpus(group, where, gpus)
-        elif group.kind not in (
-            pb.ModelInstanceGroup.KIND_CPU,
-            pb.ModelInstanceGroup.KIND_MODEL,
-        ):
+        elif group.kind not in _KIND_NAMES:
             raise Internal(f"{where} has unexpected kind KIND_AUTO")
         elif group.gpus:
             raise Invalid(f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs")
@@ -216,10 +213,7 @@ def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
             )
 
 
-_KIND_NAMES = {
-    pb.ModelInstanceGroup.KIND_CPU: "KIND_CPU",
-    pb.ModelInstanceGroup.KIND_MODEL: "KIND_MODEL",
-}
+_KIND_NAMES = {pb.ModelInstanceGroup.KIND_CPU: "KIND_CPU", pb.ModelInstanceGroup.KIND_MODEL: "KIND_MODEL"}
 
 
 def _check_gpus(group: Message, where: str, gpus: Sequence[int]) -> None:

@@ -6,13 +6,12 @@ publishes or refuses on the event loop.
 
 import logging
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
@@ -33,6 +32,7 @@ from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
 from halimede.models.sequence_states import states_for
+from halimede.models.steps import Steps, all_of, timed
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
@@ -43,11 +43,6 @@ from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy
 
 log = logging.getLogger(__name__)
-
-A = TypeVar("A")
-Steps = Generator[None, None, A]
-"""Work that stops between its steps, so that the same step of many models can be taken one right after the other: the
-caches then know both the code and the data (1,000 small models: 0.7 s instead of 1 s)."""
 
 MOST_TOGETHER = 8
 """How many instances of one model start at once."""
@@ -114,15 +109,14 @@ class NoModel:
 
 @dataclass(slots=True, eq=False)
 class LoadedVersion:
-    """An opened version, not yet serving. `load_seconds` may hold some of loads that were under way together with its
-    own. `labels` by output (contract H82). `places` are those of the instances; `turns` is there once the rate limiter
-    knows them, where there is one."""
+    """An opened version, not yet serving. `labels` by output (contract H82). `places` are those of the instances;
+    `turns` is there once the rate limiter knows them, where there is one."""
 
     number: int
     config: ModelConfig
     model: BackendModel
     instances: list[Instance]
-    load_seconds: float
+    load_seconds: float = 0.0
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     places: list[InstancePlace] = field(default_factory=list)
     turns: Turns | None = None
@@ -218,16 +212,6 @@ def survey(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True)
     return Survey(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, essence, again)
 
 
-def all_of(steps: Steps[A]) -> A:
-    """What comes of them, taken one after the other."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: A = end.value
-            return made
-
-
 def _pause(options: LoadOptions) -> Steps[None]:
     """Between two steps, while nothing is open that would have to be closed. Raises Unavailable where the server ends
     meanwhile."""
@@ -285,20 +269,29 @@ def _load_version(
     outcome: LoadedVersion | Error = Internal("never tried")
     for attempt in range(1 + options.retries):
         try:
-            return (yield from _open_version(found, number, backends, options, None if attempt else seen))
+            steps = _open_version(found, number, backends, options, None if attempt else seen)
+            version, seconds = yield from timed(steps)
+            version.load_seconds = seconds
+            return version
         except Error as error:
-            outcome = error
+            outcome = _apart(error)
         except Exception as error:
             log.exception("loading model '%s' version %d broke", found.name, number)
             outcome = Internal(f"{type(error).__name__}: {error}")
     return outcome
 
 
+def _apart(error: Error) -> Error:
+    """Without the frames that it went through: they hold what was opened, such as a session, and the one that keeps the
+    error is among them, so that only the garbage collector would let go of all that."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
 def _open_version(
     found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
 ) -> Steps[LoadedVersion]:
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
-    began = monotonic()
     draft = _read(found, options) if seen is None else seen.copy()
     if draft.is_ensemble:
         return _open_ensemble(found, number, draft, options)
@@ -333,9 +326,8 @@ def _open_version(
         config,
         model,
         opened,
-        monotonic() - began,
-        labels,
-        wanted,
+        labels=labels,
+        places=wanted,
         contents=contents,
         strategy=strategy,
         states=states,
@@ -344,12 +336,11 @@ def _open_version(
 
 
 def _open_ensemble(found: FoundModel, number: int, draft: Draft, options: LoadOptions) -> LoadedVersion:
-    began = monotonic()
     config = draft.finish()
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     # What its members are made of is not known here: no other server shall find its responses.
     contents = os.urandom(32) if options.digests else b""
-    return LoadedVersion(number, config, NoModel(), [], monotonic() - began, labels, contents=contents, key=found.key)
+    return LoadedVersion(number, config, NoModel(), [], labels=labels, contents=contents, key=found.key)
 
 
 def prepare(

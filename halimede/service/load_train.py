@@ -3,8 +3,8 @@
 What a load does in Python, only one thread can do at a time: more of them take turns and are slower than one (1,000
 small ONNX models on two cores: 1.7 s by one thread, 1.9 s by two, though the runtime lets go of the interpreter). So
 one thread takes the loads, and another joins it only while it is held by one. It takes the same step of many loads
-after another, which is a third quicker than load after load (`Steps`). What was made goes to the event loop in one
-piece every few milliseconds. Event-loop thread, but for what says otherwise.
+after another, which is a third quicker than load after load (`models.steps`). What was made goes to the event loop in
+one piece every few milliseconds. Event-loop thread, but for what says otherwise.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
-from halimede.models.loader import Steps
+from halimede.models.steps import Steps
 from halimede.service.load_slots import LoadSlots
 
 A = TypeVar("A")

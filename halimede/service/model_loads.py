@@ -19,10 +19,11 @@ from halimede.errors import Error, Invalid, Unavailable
 from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import UNLOADED, ModelTable, plan
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Steps, Survey, load_in_steps, survey
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Survey, load_in_steps, survey
 from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.resizing import Reloaded, reload
 from halimede.models.resources import reserve
+from halimede.models.steps import Steps
 from halimede.models.upload import Upload
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions

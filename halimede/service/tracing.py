@@ -261,7 +261,7 @@ class Tracing(Sampler):
         self._leaving = [one for one in (*self._leaving, setting) if one.open]
 
     def _setting(self, facts: TraceFacts) -> Setting:
-        return Setting(facts, self._spans or FileStream(self._file, facts.log_frequency, self._writer))
+        return Setting(facts, self._spans or FileStream(self._file, facts.log_frequency, self._writer, facts.count > 0))
 
     @staticmethod
     def _shown(setting: Setting) -> TraceFacts:

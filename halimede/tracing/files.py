@@ -76,11 +76,12 @@ class TraceFile:
 
 class FileStream:
     """Where the roots of one setting go, from its begin to its end. `frequency`: so many of them make a file, 0 for
-    one file for all. On the event loop."""
+    one file for all. `ends`: `finish` will most likely be called. On the event loop."""
 
-    def __init__(self, file: TraceFile, frequency: int, writer: Writer) -> None:
+    def __init__(self, file: TraceFile, frequency: int, writer: Writer, ends: bool = False) -> None:
         self._file = file
         self._frequency = frequency
+        self._numbered = frequency > 0 or ends
         self._writer = writer
         self._kept: list[str | Root] = []
         self._size = 0
@@ -105,15 +106,15 @@ class FileStream:
         if self._count == self._frequency:
             self.finish()
         elif self._size > KEPT or self._unspelled == UNSPELLED:
-            self._hand_over(self._frequency > 0)
+            self._hand_over(self._numbered)
 
     def finish(self) -> None:
         """What there is makes a file with a number: the setting has traced as many as it should."""
         self._end(True)
 
     def close(self) -> None:
-        """The setting is replaced, or the server ends."""
-        self._end(self._frequency > 0)
+        """The setting is replaced, or the server ends. What was begun with a number is ended so."""
+        self._end(self._frequency > 0 or bool(self._path))
 
     def _end(self, numbered: bool) -> None:
         self._hand_over(numbered)

@@ -161,8 +161,9 @@ def _name(value: float) -> bytes:
     return b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
 
 
-# What orjson writes with an exponent and rapidjson without one: from 1e-6 until 1e-5, and from 1e16 until 1e21.
-_DECIMAL_THERE = re.compile(rb"e(?:-6|\+1[6-9]|\+20)[,\]]")
+# What orjson writes with an exponent and rapidjson without one: from 1e-6 until 1e-5, and from 1e16 until 1e21. Older
+# versions of orjson write `e16`, newer ones `e+16`.
+_DECIMAL_THERE = re.compile(rb"e(?:-6|\+?1[6-9]|\+?20)[,\]]")
 
 
 def _renotated(text: bytes) -> bytes:

@@ -247,7 +247,9 @@ def write_data(tensor: Tensor) -> bytes:
         return b"[]"
     if kind.code not in "fd":
         return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
-    return json.write_doubles(np.frombuffer(view, datatype.numpy).astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        wide = np.frombuffer(view, datatype.numpy).astype(np.float64)
+    return json.write_doubles(wide)
 
 
 def _write_strings(tensor: Tensor) -> bytes:

@@ -1,4 +1,6 @@
+import gc
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -14,13 +16,13 @@ from halimede.models.loader import (
     LoadedVersion,
     LoadOptions,
     LoadResult,
-    all_of,
     load,
     load_in_steps,
     places,
     survey,
 )
 from halimede.models.repository import FoundModel, fingerprint
+from halimede.models.steps import all_of
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.tensors import FP32
 from tests.fakes import PATIENCE
@@ -427,6 +429,45 @@ def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
     backend = FakeBackend(description=Description(tensors, tensors, opened))
     assert not load_model(tmp_path, 'backend: "fake"', backend).failed
     assert [folder.opened for _, folder in backend.opened] == [opened]
+
+
+@pytest.mark.parametrize("breaks_at", [-1, 1])
+def test_load_that_fails_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> None:
+    """Though nobody collects garbage: what a description leaves may be gigabytes, and its load's error is kept."""
+
+    class Session:
+        pass
+
+    session = Session()
+    gone = weakref.ref(session)
+    tensors = (DescribedTensor("x", FP32, (-1, 4)),)
+    backend = FakeBackend([Invalid("it does not fit")], Description(tensors, tensors, session), breaks_at)
+    del session
+    gc.disable()
+    try:
+        result = load_model(tmp_path, 'backend: "fake"', backend)
+        assert str(failure(result)) == "it does not fit"
+        del backend
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_load_seconds_are_those_of_its_own_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("halimede.models.steps.monotonic", lambda: now)
+
+    class Slow(FakeBackend):
+        def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+            nonlocal now
+            now += 2
+            return super().open(config, folder)
+
+    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}) / "m")
+    steps = load_in_steps(found, (1,), OneBackend(Slow()), LoadOptions())
+    next(steps)
+    now += 100  # other models are loaded meanwhile
+    assert opened(all_of(steps)).load_seconds == 2
 
 
 def test_a_load_whose_server_ends_between_its_steps_opens_nothing(tmp_path: Path) -> None:

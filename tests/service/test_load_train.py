@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from halimede.errors import Invalid
-from halimede.models.loader import Steps
+from halimede.models.steps import Steps
 from halimede.service.load_slots import LoadSlots
 from halimede.service.load_train import TOGETHER, LoadTrain
 

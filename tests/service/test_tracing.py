@@ -294,6 +294,22 @@ def test_levels_are_bits_of_what_is_noted() -> None:
     assert spans.roots[0].level == TIMESTAMPS | TENSORS
 
 
+def test_traces_of_a_count_are_in_one_file_however_large(tmp_path: Path) -> None:
+    """Contract T6."""
+    count = 1500
+    traces = Traces(TraceOptions(level=("TIMESTAMPS",), rate=1, count=count, file=str(tmp_path / "t")))
+    for number in range(count):
+        request = InferRequest("m")
+        request.id = f"{number:0>1000}"
+        slot = traces.tracing.traced(request, RecordingReply(), HTTP, (1, 2))
+        assert request.trace is not None
+        request.trace.begun(request, 1, [1, 2, 3, 4, 5, 6])
+        slot.send(None, True)
+    traces.tracing.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["t.0"]
+    assert (tmp_path / "t.0").read_text().count('"request_id"') == count
+
+
 def test_traces_that_end_after_their_setting_was_replaced_are_written(tmp_path: Path) -> None:
     traces = Traces(TraceOptions(level=("TIMESTAMPS",), rate=1, count=2, file=str(tmp_path / "t")))
     slots = []

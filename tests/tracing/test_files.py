@@ -41,8 +41,8 @@ class Disk:
         self.writer = Writer(gather=0)
         self.file = TraceFile(str(folder / "trace.json"))
 
-    def stream(self, frequency: int = 0) -> FileStream:
-        return FileStream(self.file, frequency, self.writer)
+    def stream(self, frequency: int = 0, ends: bool = False) -> FileStream:
+        return FileStream(self.file, frequency, self.writer, ends)
 
     def written(self) -> dict[str, int]:
         """The traces in each file."""
@@ -108,6 +108,20 @@ def test_what_is_kept_in_memory_is_bounded(disk: Disk, frequency: int, level: in
     assert 0 < (count - len(traces(path))) * size <= KEPT + 2000
     stream.close()
     assert disk.written() == {path.name: count}
+
+
+@pytest.mark.parametrize("level", [TIMESTAMPS, TENSORS])
+@pytest.mark.parametrize("end", [FileStream.finish, FileStream.close])
+def test_as_many_as_wanted_are_in_one_file_however_many(
+    disk: Disk, end: Callable[[FileStream], None], level: int
+) -> None:
+    """Contract T6; also where fewer came."""
+    stream, one = disk.stream(ends=True), trace(TIMESTAMPS | level)
+    count = 2 * KEPT // len(text_of(one))
+    for _ in range(count):
+        stream.take(one)
+    end(stream)
+    assert disk.written() == {"trace.json.0": count}
 
 
 def test_text_that_takes_long_is_made_on_the_thread(disk: Disk) -> None:

@@ -162,6 +162,13 @@ def test_double_alone(value: float, text: bytes) -> None:
     assert json.write(value) == text.decode()
 
 
+def test_doubles_as_older_versions_of_orjson_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the plus sign, as 3.10 does."""
+    write = orjson.dumps
+    monkeypatch.setattr(orjson, "dumps", lambda values, option: write(values, option=option).replace(b"e+", b"e"))
+    test_doubles_in_an_array()
+
+
 def test_doubles_none() -> None:
     assert json.write_doubles([]) == b"[]"
 

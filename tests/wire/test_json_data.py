@@ -2,6 +2,7 @@
 
 import math
 import struct
+import warnings
 
 import numpy as np
 import orjson
@@ -304,6 +305,15 @@ def test_few_numbers_and_many_are_the_same(datatype: str, count: int) -> None:
     assert pack_data("INPUT0", known, shape, [[value] for value in values.tolist()]) == values.tobytes()
     written = write_data(Tensor("OUTPUT0", known, shape, HostMemory(values.tobytes())))
     assert orjson.loads(written) == values.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 257])
+def test_signalling_nan_is_written_as_another(count: int) -> None:
+    """And no warning goes to standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        written = write_data(tensor("FP32", (count,), struct.pack("<I", 0x7F800001) * count))
+    assert written == b"[" + b",".join([b"NaN"] * count) + b"]"
 
 
 def test_shape_of_many_dimensions() -> None:
