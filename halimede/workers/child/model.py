@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,6 +19,7 @@ from .model_config import ModelConfig
 from .requests import InferenceRequest
 from .values import InferenceResponse
 
+SETTLED_SECONDS = 3.0
 HIDDEN = "__tracebackhide__"
 """A global of modules whose frames stand between those of a model and are not shown."""
 
@@ -83,6 +85,17 @@ class _OneFile:
         return spec_from_file_location(name, self._path) if name == self._name else None
 
 
+def _are_fresh(*folders: str) -> bool:
+    """Whether a source there is so young that its bytecode must not be kept: Python tells a source from another by its
+    size and the second of its change, and a model may be loaded, changed and loaded again within one."""
+    for folder in folders:
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            if name.endswith(".py") and os.path.isfile(path) and time.time() - os.path.getmtime(path) < SETTLED_SECONDS:
+                return True
+    return False
+
+
 Report = Callable[[str, BaseException], None]
 
 
@@ -110,6 +123,7 @@ class UserModel:
             raise ModelFailed(f"Python model file not found in '{self.path}'")
         name = os.path.splitext(os.path.basename(self.path))[0]
         try:
+            sys.dont_write_bytecode |= _are_fresh(self.folder, self._directory, os.path.dirname(self.path))
             module = self._import_of_backend(name) if self._code else self._import_of_version(name)
             return module.TritonPythonModel
         except BaseException as error:

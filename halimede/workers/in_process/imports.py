@@ -18,6 +18,7 @@ from importlib.machinery import (
 from importlib.util import module_from_spec
 from itertools import count
 from pathlib import Path
+from time import time
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -25,6 +26,7 @@ __tracebackhide__ = True
 """An import that fails is shown as the model wrote it."""
 
 PREFIX = "halimede_model_"
+SETTLED_SECONDS = 3.0
 _NUMBERS = count(1)
 """As many as there are in the process, like `sys.modules` itself."""
 _FILES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
@@ -136,3 +138,9 @@ class _Loader(SourceFileLoader):
         root = sys.modules[module.__name__.partition(".")[0]]
         vars(module)["__builtins__"] = vars(root)["__builtins__"]
         super().exec_module(module)
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
+        """Keeps the bytecode only of a source that is some seconds old: Python tells it from another by its size and
+        the second of its change, and a model may be loaded, changed and loaded again within one."""
+        if time() - Path(self.path).stat().st_mtime >= SETTLED_SECONDS:
+            super().set_data(path, data, _mode=_mode)
