@@ -175,7 +175,7 @@ class OnItsThread(Protocol):
 class Rewarmed(Protocol):
     """An instance that may come back, and then is warmed up before it says that it is healthy."""
 
-    def warm_again_by(self, warm: Callable[[Callable[[], None]], None], /) -> None:
+    def warm_again_by(self, warm: Callable[[Callable[[], None]], object], /) -> None:
         """On a load thread, after it was warmed up for the first time. `warm` is called on the event loop; it executes
         batches, and calls what it is given when that is over, however it ended."""
         ...

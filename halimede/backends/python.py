@@ -85,7 +85,7 @@ class PythonInstance:
         """Whether its last batch was so quick that sharing a core with the loop may pay."""
         self._numbers = count(1)
         self._flights: dict[int, Flight] = {}
-        self._warm: Callable[[Callable[[], None]], None] | None = None
+        self._warm: Callable[[Callable[[], None]], object] | None = None
         self._warming = False
         supervisor.attach(self._taken_over, self._tell)
 
@@ -265,7 +265,7 @@ class PythonInstance:
         self._supervisor.serves()
         self._tell()
 
-    def warm_again_by(self, warm: Callable[[Callable[[], None]], None]) -> None:
+    def warm_again_by(self, warm: Callable[[Callable[[], None]], object]) -> None:
         self._warm = warm
 
     def _warmed(self, worker: Worker) -> None:

@@ -93,7 +93,7 @@ def warm_up(
             each.result()
     for place, instance in instances:
         if isinstance(instance, Rewarmed) and not place.passive:
-            instance.warm_again_by(partial(_warm_again, warming, samples, place, instance))
+            instance.warm_again_by(partial(_WarmingAgain, warming, samples, place, instance))
 
 
 def sample_problems(config: ModelConfig, folder: Path, version: int) -> list[Error]:
@@ -201,8 +201,8 @@ def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Err
 
 
 class _WarmingAgain:
-    """On the event loop: runs the samples, which were well the first time, one after the other. Where one is not now,
-    that is logged, and the instance serves: `over` is called in any case."""
+    """On the event loop: runs the samples, which were well the first time, one after the other, from its creation on.
+    Where one is not now, that is logged, and the instance serves: `over` is called in any case."""
 
     def __init__(
         self,
@@ -217,9 +217,9 @@ class _WarmingAgain:
         self._who = f"model '{warming.config.name}' instance {place.name}"
         self._instance = instance
         self._over = over
+        self._run_next()
 
-    def run(self) -> None:
-        """Begins the next sample."""
+    def _run_next(self) -> None:
         asked = next(self._runs, None)
         if asked is None:
             log.info("%s was warmed up again", self._who)
@@ -239,17 +239,7 @@ class _WarmingAgain:
             log.error("%s failed to run warmup sample '%s': %s", self._who, sample, errors[0])
             self._over()
         else:
-            self._warming.on_loop(self.run)
-
-
-def _warm_again(
-    warming: Warming,
-    samples: Sequence[_Asked],
-    place: InstancePlace,
-    instance: Instance,
-    over: Callable[[], None],
-) -> None:
-    _WarmingAgain(warming, samples, place, instance, over).run()
+            self._warming.on_loop(self._run_next)
 
 
 # What a sample asks.

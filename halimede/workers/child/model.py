@@ -20,6 +20,7 @@ from .requests import InferenceRequest
 from .values import InferenceResponse
 
 SETTLED_SECONDS = 3.0
+"""Between a change of a source and the first time that its bytecode may be kept (`_are_fresh`)."""
 HIDDEN = "__tracebackhide__"
 """A global of modules whose frames stand between those of a model and are not shown."""
 

@@ -8,6 +8,7 @@ builtins, since a hook of `sys.meta_path` does not know who imports. Any thread.
 import builtins
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -22,11 +23,12 @@ from time import time
 from types import FrameType, ModuleType
 from typing import Any
 
+from halimede.workers.child.model import SETTLED_SECONDS
+
 __tracebackhide__ = True
 """An import that fails is shown as the model wrote it."""
 
 PREFIX = "halimede_model_"
-SETTLED_SECONDS = 3.0
 _NUMBERS = count(1)
 """As many as there are in the process, like `sys.modules` itself."""
 _FILES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
@@ -142,5 +144,6 @@ class _Loader(SourceFileLoader):
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
         """Keeps the bytecode only of a source that is some seconds old: Python tells it from another by its size and
         the second of its change, and a model may be loaded, changed and loaded again within one."""
-        if time() - Path(self.path).stat().st_mtime >= SETTLED_SECONDS:
-            super().set_data(path, data, _mode=_mode)
+        with suppress(OSError):  # the source has gone meanwhile
+            if time() - Path(self.path).stat().st_mtime >= SETTLED_SECONDS:
+                super().set_data(path, data, _mode=_mode)
