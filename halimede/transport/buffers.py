@@ -42,14 +42,16 @@ def aligned(size: int, offset: int) -> memoryview:
 
 
 class Buffers:
-    """Lends buffers, and keeps a few of those that came back.
+    """Lends buffers, and keeps a few of those that came back last: sizes that nobody asks for any more make room.
 
     A buffer comes back when the last view of it is gone, wherever that was and on whatever thread: nobody has to say
     so.
     """
 
     def __init__(self) -> None:
-        self._kept: list[_Room] = []
+        self._kept: dict[int, _Room] = {}
+        """By address, the one that came back last at the end. Threads take from it and add to it whenever they like:
+        only in single steps, and nobody goes through it but through a copy."""
         self._lent: dict[int, tuple[weakref.ref[Any], _Room]] = {}
 
     def aligned(self, size: int, offset: int) -> memoryview:
@@ -67,14 +69,22 @@ class Buffers:
     def _take(self, size: int) -> _Room:
         """The buffer that came back last of those that fit, or a fresh one."""
         kept = self._kept
-        for i in range(len(kept) - 1, -1, -1):
-            if size <= kept[i].nbytes <= size + size // WASTE:
-                return kept.pop(i)
+        for address, room in reversed(list(kept.items())):
+            if size <= room.nbytes <= size + size // WASTE and kept.pop(address, None) is not None:
+                return room
         return _room(size)
 
     def _came_back(self, address: int, gone: object) -> None:
-        """On any thread; only adds at the end, so `_take` may look through the list meanwhile."""
+        """On any thread, while others do the same: at worst one too many is let go of."""
         _, room = self._lent.pop(address)
+        if room.nbytes > KEPT_BYTES:
+            return
         kept = self._kept
-        if len(kept) < KEPT_BUFFERS and sum([other.nbytes for other in kept]) + room.nbytes <= KEPT_BYTES:
-            kept.append(room)
+        kept[address] = room
+        others = list(kept.items())
+        size = sum([room.nbytes for _, room in others])
+        for i, (oldest, other) in enumerate(others):
+            if len(others) - i <= KEPT_BUFFERS and size <= KEPT_BYTES:
+                return
+            kept.pop(oldest, None)
+            size -= other.nbytes

@@ -96,6 +96,32 @@ def test_kept_buffers_are_few_and_not_large_in_sum(monkeypatch: pytest.MonkeyPat
         fresh.clear()
 
 
+@pytest.mark.parametrize("size", [LARGE, KEPT_BYTES // KEPT_BUFFERS])
+def test_buffers_of_a_size_that_nobody_asks_for_any_more_make_room(size: int) -> None:
+    buffers = Buffers()
+    earlier = [buffers.aligned(size, 0) for _ in range(KEPT_BUFFERS)]
+    earlier.clear()
+    for _ in range(2):
+        now = [buffers.aligned(2 * size, 0) for _ in range(3)]
+        places = {address(view) for view in now}
+        now.clear()
+    again = [buffers.aligned(2 * size, 0) for _ in range(3)]
+    assert {address(view) for view in again} == places
+
+
+def test_buffers_come_back_on_many_threads_at_once_and_stay_few() -> None:
+    buffers = Buffers()
+    held = [[buffers.aligned(LARGE + 64 * n, 0) for n in range(100)] for _ in range(8)]
+    threads = [Thread(target=views.clear) for views in held]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        buffers.aligned(LARGE, 0)[:1] = b"x"
+    buffers.aligned(LARGE, 0)
+    assert 0 < len(buffers._kept) <= KEPT_BUFFERS
+    assert not buffers._lent
+
+
 def test_lent_buffers_are_no_cycle() -> None:
     """Of what other threads leave meanwhile nothing is said."""
     buffers = Buffers()
