@@ -29,11 +29,14 @@ BUILT_IN = "requests" + SUFFIX
 
 def digest() -> str:
     """Of all sources of the package, since a constant of one module may be part of what was made of another."""
-    total = blake2b(digest_size=16)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        source = path.read_bytes()
-        total.update(f"{path.relative_to(PACKAGE)} {len(source)}\n".encode())
-        total.update(source)
+    total, start = blake2b(digest_size=16), len(str(PACKAGE)) + 1
+    # Every start waits for it, and with `Path` it takes twice as long.
+    for folder, _, names in sorted(os.walk(PACKAGE)):
+        for name in sorted(name for name in names if name.endswith(".py")):
+            with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
+                source = file.read()
+            total.update(f"{folder[start:]}/{name} {len(source)}\n".encode())
+            total.update(source)
     return total.hexdigest()
 
 

@@ -16,6 +16,9 @@ class Error(Exception):
     refused = False
     """Set where a request was turned away before it could be queued (contract G28 tells the two apart)."""
 
+    advice = ""
+    """Where a model cannot be loaded: what may help, for the log. Clients get the message alone."""
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message

@@ -34,7 +34,10 @@ def fetch(url: str, path: str, limit: float, sent: bytes | None = None) -> bytes
     except (OSError, ValueError) as error:
         raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
     except Exception as error:  # what http.client raises for an answer that is no HTTP
-        raise Unavailable(f"{url} is not answered as HTTP has it: {error!r}") from None
+        # The first frame of HTTP/2: three bytes of length, then its type, SETTINGS.
+        is_grpc = getattr(error, "line", "")[3:4] == "\x04"
+        what = "it speaks HTTP/2, as a gRPC port does" if is_grpc else repr(error)
+        raise Unavailable(f"{url} is not answered as HTTP has it: {what}") from None
 
 
 def fetch_json(url: str, path: str, limit: float, sent: bytes | None = None) -> Any:

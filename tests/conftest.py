@@ -11,6 +11,9 @@ os.environ.setdefault("HALIMEDE_COMPILED", "off")
 """Here and in the servers that tests start: the other form is tested where a run asks for it, as `make test` does for
 those with servers and `make test-forms` for units."""
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+"""As the command sets it: ONNX Runtime in the tests' own process reports to nobody."""
+
 IN_CI = os.environ.get("CI") == "true"
 
 settings.register_profile("ci", derandomize=True, deadline=None)

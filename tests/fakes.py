@@ -34,6 +34,7 @@ class ManualLoop:
         self.budget = TurnBudget(self.call_soon)
         self.ready: deque[Callable[[], object]] = deque()
         self.timers: list[tuple[int, int, Callable[[], None]]] = []
+        self.closed = False
         self._inbox: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._order = count()
 
@@ -41,6 +42,8 @@ class ManualLoop:
         self.ready.append(callback)
 
     def call_soon_threadsafe(self, callback: Callable[..., None], /, *args: object) -> None:
+        if self.closed:
+            raise RuntimeError("Event loop is closed")
         self._inbox.put(lambda: callback(*args))
 
     def call_at(self, when: int, callback: Callable[[], None]) -> None:

@@ -18,9 +18,10 @@ TESTS = Path(__file__).parent
 SOURCE_LINES = 500
 TEST_LINES = 600
 
+FOR_ALL = "frozen"
 ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        room: frozenset(may.split())
+        room: frozenset([*may.split(), FOR_ALL]) - {room}
         for room, may in {
             "errors": "",
             "tensors": "errors",
@@ -40,7 +41,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends config requests tensors errors platform",
-            "cache": "requests tensors errors",
+            "cache": "requests tensors errors platform",
             "service.port": "requests tensors errors",
             "service": "traces tracing service.port cache models scheduling backends config options custom_metrics "
             "requests tensors errors platform storage version",
@@ -54,11 +55,12 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "main": "cli",
             "version": "compiled",
             "compiled": "",
+            FOR_ALL: "",
         }.items()
     }
 )
 """The architecture: what each room may import besides itself. A room is a package or module of `halimede`, or a part of
-one that stands by itself."""
+one that stands by itself. What is `FOR_ALL` every room may import."""
 
 FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
     {

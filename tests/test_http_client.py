@@ -49,3 +49,16 @@ def test_answer_that_is_no_json_is_that_of_no_inference_server(body: bytes) -> N
     said = "is no inference server: /v2 is answered without JSON"
     with answering(b"HTTP/1.1 200 OK\r\n\r\n" + body) as url, pytest.raises(Unavailable, match=said):
         fetch_json(url, "/v2", LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x64", "it speaks HTTP/2, as a gRPC port does$"),
+        (b"+PONG\r\n", r"BadStatusLine\('\+PONG"),
+    ],
+    ids=["gRPC", "Redis"],
+)
+def test_port_of_another_protocol_is_told(answer: bytes, what: str) -> None:
+    with answering(answer) as url, pytest.raises(Unavailable, match=f"^{url} is not answered as HTTP has it: {what}"):
+        fetch_json(url, "/v2", LIMIT)

@@ -12,11 +12,12 @@ SECONDS = 30.0
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment that is set up, whose Python only prints what it is asked, and in which form."""
-    python = tmp_path / "bin" / "python"
-    python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho "[$HALIMEDE_COMPILED] $*"\n')
-    python.chmod(0o755)
+    """A virtual environment that is set up, whose programs only print what they are asked, and in which form."""
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "halimede"):
+        program = tmp_path / "bin" / name
+        program.write_text('#!/bin/sh\necho "[$HALIMEDE_COMPILED] $*"\n')
+        program.chmod(0o755)
     for name in (".demo", ".dev"):
         (tmp_path / name).touch()
     return tmp_path
@@ -35,6 +36,14 @@ def asked(target: str, environment: Path, **variables: str) -> list[str]:
 def test_what_must_be_compiled_can_be(environment: Path, wanted: str, form: str) -> None:
     """With `only` nothing is imported before it is compiled, and so it would never be."""
     assert asked("compiled", environment, HALIMEDE_COMPILED=wanted) == [f"[{form}] -m tools.compile --optional"]
+
+
+@pytest.mark.parametrize("variables", [{}, {"CI": "true"}])
+def test_server_runs_where_nothing_can_be_compiled(environment: Path, variables: dict[str, str]) -> None:
+    """Tests insist, where `CI` is set, and nothing else does."""
+    compiling, _, serving = asked("serve", environment, **variables)
+    assert compiling.endswith(" -m tools.compile --optional")
+    assert serving == "[] serve --model-repository=examples/model_repository"
 
 
 @pytest.mark.parametrize(

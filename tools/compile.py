@@ -24,6 +24,7 @@ MODULES = tuple(
     f"halimede.{name}"
     for room, names in {
         "": "requests tensors traces",
+        "backends.": "onnxruntime_instance",
         "front.": "grpc grpc_access http tracing",
         "models.": "checks version",
         "scheduling.": "alone assembly ensemble ensemble_run execution facts flow inference inline instances limited "

@@ -76,6 +76,15 @@ class RefusedError(RuntimeError):
     """The server says that it does not do what a row needs; the message says what it said."""
 
 
+class HungError(RuntimeError):
+    """perf_analyzer does not come to its end."""
+
+
+TRIES = 3
+"""Of perf_analyzer, which now and then comes to no end beside hundreds of clients of its own: its main thread is busy
+with what was measured, while the server goes on answering, whichever it is."""
+
+
 Figures = dict[str, float]  # throughput (inferences/s), p50, p99 and cpu (us)
 Rounds = dict[str, list[Figures]]  # by server name, in the order of the rounds
 
@@ -262,7 +271,16 @@ class Server:
             raise RuntimeError(f"no answer: {error}") from error
 
     def measure(self, name: str, seconds: float) -> Figures:
-        """One run of perf_analyzer; raises RuntimeError where it failed."""
+        """One run of perf_analyzer, or another where it hung beside a server that answers; raises RuntimeError where
+        it failed."""
+        for _ in range(TRIES - 1):
+            try:
+                return self._measured(name, seconds)
+            except HungError:
+                self.check(WORK[name])
+        return self._measured(name, seconds)
+
+    def _measured(self, name: str, seconds: float) -> Figures:
         model, pid = WORK[name].model, self.process.pid
         cpu, count = cpu_seconds(pid), self.served(model)
         row = self._perf(WORK[name], seconds)
@@ -311,7 +329,7 @@ def settle(servers: Sequence[Server]) -> None:
 
 
 def run_load(command: list[str], threads: int, limit: float, out: Path) -> tuple[str, int]:
-    """Runs perf_analyzer; what it said and its exit status. Raises RuntimeError when it does not end in time, unless
+    """Runs perf_analyzer; what it said and its exit status. Raises HungError when it does not end in time, unless
     all was measured and is written: it may hang while it ends its own streams, whichever server they go to."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
         prefer_main_thread(load.pid, threads)
@@ -320,7 +338,7 @@ def run_load(command: list[str], threads: int, limit: float, out: Path) -> tuple
         except subprocess.TimeoutExpired:
             load.kill()
             if not is_complete(out):
-                raise RuntimeError("perf_analyzer hung") from None
+                raise HungError("perf_analyzer hung") from None
             return "", 0
         return said, load.returncode
 

@@ -5,7 +5,7 @@ protocols `Batch` and `Responses` are what it may expect; the scheduling room im
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error
+from halimede.frozen import frozen
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import Tensor
@@ -203,7 +204,7 @@ def is_self_assessing(instance: object) -> TypeGuard[SelfAssessing]:
     return hasattr(instance, "ask_ready")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstancePlace:
     """Name, kind and device of an instance to create, and its number among all instances of the model version.
 
@@ -239,7 +240,7 @@ class BackendModel(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelFolder:
     """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
     the file that runs it where a Python-based backend serves it (contract R83). `opened` comes from the description
@@ -252,7 +253,7 @@ class ModelFolder:
     opened: object = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fault:
     """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
     blame."""

@@ -5,13 +5,14 @@ Reads a configuration's JSON; imports no runtime. Pure but for `filename_on`, wh
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 from halimede.platform.gpus import compute_capability
 
 Provider = tuple[str, tuple[tuple[str, str], ...]]
@@ -32,13 +33,13 @@ _PRECISIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accelerator:
     name: str
     parameters: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extras:
     """`filenames` by compute capability, such as 7.5."""
 

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import onnxruntime as ort
 
 from halimede.backends.api import ModelFolder
+from halimede.backends.onnxruntime_errors import translated
 from halimede.backends.onnxruntime_extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnxruntime_ranks import unknown_ranks
 from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
-from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.errors import Invalid, Unavailable, Unsupported
+from halimede.frozen import frozen
 from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, DataType
 
@@ -89,7 +91,7 @@ _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ALLOCATOR = "session.use_device_allocator_for_initializers"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionPlan:
     """How to build a session. Equal plans for the same file give interchangeable sessions.
 
@@ -114,7 +116,7 @@ class SessionPlan:
     libraries: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """String settings with the place they come from, for errors."""
 
@@ -299,19 +301,6 @@ def open_session(path: str, plan: SessionPlan) -> Any:
     if plan.device is not None and CUDA not in session.get_providers():
         raise Unavailable(f"onnxruntime could not use GPU {plan.device}")
     return session
-
-
-_ORT_ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
-
-
-def translated(error: Exception) -> Error:
-    """An exception of the runtime as the real server's backend words it: `onnx runtime error 2: ...`."""
-    if isinstance(error, Error):
-        return error
-    match = _ORT_ERROR.fullmatch(str(error).strip())
-    if match is None:
-        return Internal(f"onnx runtime error: {error}")
-    return Internal(f"onnx runtime error {match[1]}: {match[2].strip()}")
 
 
 def describe_session(session: Any, path: str, model: str) -> Description:

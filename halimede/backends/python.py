@@ -29,7 +29,7 @@ from halimede.backends.python_settings import (
 )
 from halimede.backends.python_source import faults_of
 from halimede.config.model_config import Incomplete, ModelConfig
-from halimede.errors import Error, Internal, Invalid
+from halimede.errors import Error, Internal, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.platform.urgent import Urgent
 from halimede.tensors import Buffer
@@ -386,10 +386,10 @@ class PythonBackend:
         return faults
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel | InProcessModel:
-        """Raises Invalid for parameters that make no sense, Internal for an environment that does not."""
+        """Raises Unsupported or Invalid for bad parameters, Internal for an environment that makes no sense."""
         force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if force_cpu not in ("yes", "no"):
-            raise Invalid(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
+            raise Unsupported(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
         warn_of_own_stub(config.name, folder.model)
         limit = execution_limit(config, self._settings.execution_limit)
         if runs_in_process(config, limit):

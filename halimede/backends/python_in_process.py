@@ -131,6 +131,7 @@ class InProcessInstance:
         self._model = PrivateModel(order, self._channel, self._caller, self._reporter.report)
         self._loop = loop
         self._readiness: _Readiness | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @property
@@ -155,6 +156,9 @@ class InProcessInstance:
         self._calls.loading = False
 
     def _initialize(self, args: dict[str, str]) -> None:
+        # A worker's main thread has one for whoever asks, as `asyncio.get_event_loop().run_until_complete` does.
+        self._own_loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self._own_loop)
         say = partial(write_log, self._channel, Level.INFO, 0)
         with Progress(say, f"{self._who}: still initializing", self._model.path):
             self._model.start(args)
@@ -225,6 +229,8 @@ class InProcessInstance:
         self._release()
 
     def _release(self) -> None:
+        if self._own_loop is not None:
+            self.thread.submit(self._own_loop.close)
         self.thread.stop()
         if self._readiness is not None:
             self._readiness.close()

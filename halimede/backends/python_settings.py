@@ -5,13 +5,13 @@ Called on load threads.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 from halimede.backends.api import InstancePlace
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 from halimede.workers.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ ENVIRONMENT = "EXECUTION_ENV_PATH"
 """The parameter that names a model's own environment (contract P71)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonSettings:
     """The backend's settings. `finish_limit` is how long a model may take to finalize, `describe_limit` to complete its
     configuration, `execution_limit` to execute a batch (0: as long as it likes), `patience` how long requests wait for
@@ -60,7 +60,8 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
 
 
 _NUMBERS: Mapping[str, tuple[int, str]] = {
-    "shm-default-byte-size": (4 << 20, "shm-default-byte-size can't be smaller than 4 MiBs"),
+    # The limit is that of the real server, which is not the one of its text: 1 MiB is its default.
+    "shm-default-byte-size": (1 << 20, "shm-default-byte-size can't be smaller than 4 MiBs"),
     "shm-growth-byte-size": (1, "shm-growth-byte-size can't be smaller than or equal to zero."),
     "stub-timeout-seconds": (1, "stub-timeout-seconds can't be smaller than or equal to zero."),
     "thread-pool-size": (1, "thread-pool-size can't be less than 1."),

@@ -6,13 +6,14 @@ Pure but for reading the file; any thread.
 import ast
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from halimede.backends.api import Fault, ModelFolder
 from halimede.backends.python_settings import ENVIRONMENT
 from halimede.config.model_config import ModelConfig
 from halimede.config.problems import Severity
+from halimede.frozen import frozen
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"
@@ -20,7 +21,7 @@ COMPLETES = "auto_complete_config"
 _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that returns a list of responses"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PythonSource:
     """`methods` are those of the class, None where they cannot be told: it is derived, imported or made. `reads` and
     `writes` are the names of tensors that stand in the code, with the line of the first time."""

@@ -6,7 +6,6 @@ memory, and one that is not installed only fails the models that want it. Called
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import cast
 from halimede.backends.api import Backend
 from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
 from halimede.errors import Unavailable
+from halimede.frozen import frozen
 from halimede.platform.urgent import Urgent
 from halimede.workers.calls import Port
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BackendEntry:
     """Where a backend lives, and the extra of this package that installs its runtime (empty: always there)."""
 

@@ -4,11 +4,11 @@ Looks at file names, opens nothing. Called on load threads.
 """
 
 from collections.abc import Container
-from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.backends.api import ModelFolder
 from halimede.errors import Error, Invalid, Unsupported
+from halimede.frozen import frozen
 
 PYTHON_BASED = "model.py"
 """The runtime of a Python-based backend, and the name of its file."""
@@ -17,7 +17,7 @@ _RUNS_PYTHON = "python"
 _ENVIRONMENT = f"pb_exec_env_{PYTHON_BASED}.tar.gz"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Runtime:
     """A backend of this server, by its name in the registry. Where a Python-based one serves the model that is
     `python`, `code` is the file with its class, and `environment` the archive beside it, if there is one."""
@@ -52,13 +52,20 @@ def find_runtime(
         raise Invalid(f"unable to find backend library '{runtime}' for model '{model}', searched: {searched}")
     if _is_plain(backend) and (directory / backend / PYTHON_BASED).is_file():
         return _python_based(model, backend, directory)
-    raise unknown_backend(backend)
+    raise unknown_backend(backend, directory)
 
 
-def unknown_backend(name: str) -> Error:
-    return Invalid(
+def unknown_backend(name: str, directory: Path | None = None) -> Error:
+    """`directory` is where a Python-based backend of this name was looked for."""
+    error = Invalid(
         f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration."
     )
+    if directory is not None and _is_plain(name):
+        error.advice = (
+            f"'{name}' is not served here: export the model to ONNX, or load it in a model.py; a backend in Python "
+            f"would be {directory / name / PYTHON_BASED}"
+        )
+    return error
 
 
 def _python_based(model: str, backend: str, directory: Path) -> Runtime:

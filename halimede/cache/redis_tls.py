@@ -7,17 +7,18 @@ the threads of couriers; the context, which reads the files, when the cache is o
 import socket
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Connection
 
 from halimede.errors import Invalid
+from halimede.frozen import frozen
+from halimede.platform.key_files import load_own
 
 _FILES: Final = ("cert", "key", "cacert", "cacert_dir")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RedisTls:
     """`name` is whom the certificate of the server must be for."""
 
@@ -34,16 +35,11 @@ def redis_tls(settings: Mapping[str, str]) -> RedisTls:
     try:
         context = ssl.create_default_context(cafile=given.get("cacert"), capath=given.get("cacert_dir"))
         if "cert" in given:
-            context.load_cert_chain(given["cert"], given["key"], _no_password)
+            load_own(context, given["cert"], given["key"])
     except (OSError, ValueError) as error:
         files = ", ".join(f"'{name}' {path}" for name, path in given.items())
         raise Invalid(f"Failed to initialize RedisCache: cannot use {files}: {error}") from error
     return RedisTls(context, settings.get("sni") or settings["host"])
-
-
-def _no_password() -> str:
-    """Without it the library asks at the terminal, and the start waits."""
-    raise ValueError("the key is encrypted, and its password cannot be given")
 
 
 class SecuredConnection(Connection):

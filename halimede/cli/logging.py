@@ -69,6 +69,7 @@ class Log(logging.Handler):
         self._out: Sink = file or out
         self._err: Sink = file or err
         self._file = file
+        self._console = err
         self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
         self._repeats = Repeats()
         self._lost = 0
@@ -78,6 +79,10 @@ class Log(logging.Handler):
         self.addFilter(lambda record: _is_wanted(self._options, record.levelno))
         self.configure(options)
         self._writer.start()
+
+    def say(self, text: str) -> None:
+        """A line on standard error, behind what was logged before; it is in no log file. Any thread."""
+        self._lines.put((self._console, f"{text}\n"))
 
     def configure(self, options: LogOptions) -> None:
         """From now on these levels and this format count (contract L5); the file stays. Any thread."""

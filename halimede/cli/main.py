@@ -5,13 +5,15 @@ is answered at once. Runs on the main thread.
 """
 
 import os
+import select
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede import FORM, __version__
 from halimede.errors import Error, Unsupported
+from halimede.frozen import frozen
 from halimede.options import (
     HelpRequested,
     ServerOptions,
@@ -33,9 +35,10 @@ from halimede.options import (
     top_usage,
     usage,
 )
+from halimede.platform.imports import quick_imports
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Command:
     """A subcommand: takes the words after its name, returns the exit status of the process."""
 
@@ -72,7 +75,8 @@ def _start(options: ServerOptions) -> int:
     if not options.model_repositories:
         _say("error: creating server: Invalid argument - --model-repository must be specified")
         return 1
-    from halimede.cli.serve import serve
+    with quick_imports():
+        from halimede.cli.serve import serve
 
     return serve(options)
 
@@ -92,7 +96,8 @@ def _model(args: Sequence[str]) -> int:
         return 1
     for warning in order.server.warnings:
         _say(f"Warning: {warning}")
-    from halimede.cli.model_run import run
+    with quick_imports():
+        from halimede.cli.model_run import run
 
     return run(order)
 
@@ -124,7 +129,8 @@ def _check(args: Sequence[str]) -> int:
     except Error as error:
         _say(f"error: {error}\nhalimede check --help lists the options.")
         return 1
-    from halimede.cli.check import run
+    with quick_imports():
+        from halimede.cli.check import run
 
     return run(order)
 
@@ -152,7 +158,8 @@ def _init(args: Sequence[str]) -> int:
     except Error as error:
         _say(f"error: {error}\nhalimede init --help lists the options.")
         return 1
-    from halimede.cli.init import run
+    with quick_imports():
+        from halimede.cli.init import run
 
     return run(order)
 
@@ -217,7 +224,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return the exit status."""
     if argv is None:
         _fill_standard_descriptors()
-    words = sys.argv[1:] if argv is None else argv
+    # ONNX Runtime, here and in the workers, reports to its maker and keeps a database for that in the home directory.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        status = _run(sys.argv[1:] if argv is None else argv)
+        if sys.stdout is not None:  # it is where it was closed by whoever started this process
+            sys.stdout.flush()
+    except BrokenPipeError:
+        if _is_read(sys.stdout.fileno()):
+            raise
+        # `| head`: what could not be written must not fail once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _is_read(descriptor: int) -> bool:
+    """False for a pipe whose reader went away."""
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return not poll.poll(0)
+
+
+def _run(words: Sequence[str]) -> int:
     if not words:
         _say(_help())
         return 1

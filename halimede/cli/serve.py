@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 
 from halimede import FORM, __version__
 from halimede.cli.hints import hints
@@ -47,6 +48,9 @@ LOADING_INTERVAL = 0.005
 """Seconds, Python's own choice."""
 LOADING_THRESHOLD = 20_000
 """New objects between two looks of the garbage collector while models are loaded: nearly all of them stay."""
+
+MOST_COMPARED = 100
+"""Models from which the one that newcomers are told to try is chosen."""
 
 LAST_SECONDS = 2.0
 """What is left to libraries for what they do at the end of a process."""
@@ -107,7 +111,7 @@ class Server:
         try:
             engine = Engine(self._options, loop, self._logs.configure)
         except Error as error:
-            print(f"error: creating server: {error.word} - {error}", file=sys.stderr)
+            self._logs.say(f"error: creating server: {error.word} - {error}")
             return 1
         offload = Offload(loop)
         try:
@@ -130,7 +134,7 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                sys.stderr.write(f"error: creating server: {error.word} - {error}\n")  # whole: the log is there too
+                self._logs.say(f"error: creating server: {error.word} - {error}")
             return not options.exit_on_error
         gc.freeze()  # a thousand models are many objects: the collector need not look at the program's own with theirs
         with _for_loads():
@@ -152,14 +156,14 @@ class Server:
         except Error as error:
             log.error("%s", error)
             if options.exit_on_error:
-                print(f"error: creating server: Internal - {error}", file=sys.stderr)
+                self._logs.say(f"error: creating server: Internal - {error}")
                 return False
             loaded = True
         log_table(log, agent_table(_agents(engine.models)))
         log_table(log, backend_table(engine.backends, options))
         log_table(log, model_table(_rows(engine.models)))
         if not loaded and options.exit_on_error:
-            print("error: creating server: Internal - failed to load all models", file=sys.stderr)
+            self._logs.say("error: creating server: Internal - failed to load all models")
             return False
         return True
 
@@ -172,7 +176,7 @@ class Server:
         try:
             await self._open_ports(engine, offload, loop)
         except Error as error:
-            print(f"error: {error}", file=sys.stderr)
+            self._logs.say(f"error: {error}")
             return False
         self._say_hints(engine)
         return True
@@ -243,7 +247,9 @@ class Server:
         if not self._http:
             return
         configs = [
-            version.config for record in engine.models for version in engine.models.ready_versions(record.name)[-1:]
+            version.config
+            for record in islice(engine.models, MOST_COMPARED)
+            for version in engine.models.ready_versions(record.name)[-1:]
         ]
         lines = hints(configs, self._http, _interpreter())
         if lines:

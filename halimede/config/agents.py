@@ -3,18 +3,19 @@ put the model, and another configuration, elsewhere. Reads a file; any thread.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 
 from halimede.config import message as messages
 from halimede.config.files import read_whole
 from halimede.config.rendering import json_text
+from halimede.frozen import frozen
 
 _FIELD = b"model_repository_agents"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AgentSpec:
     """One agent of a model, with its parameters."""
 
@@ -22,7 +23,7 @@ class AgentSpec:
     parameters: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskedAgents:
     """The agents of a model in their order, and the configuration that names them as JSON, with nothing completed."""
 

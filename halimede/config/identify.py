@@ -4,18 +4,18 @@ R54, R70, R71). Looks at file names, opens nothing; any thread.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.config.files import entries_of, leads_to_directory
 from halimede.config.message import Message
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 
 ENSEMBLE = "ensemble"
 """The platform of a model that is made of others and has no backend."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """A kind of model file. `directory` says whether its file is a directory, None where it may be either."""
 
@@ -53,7 +53,7 @@ def complete_backend(message: Message, folder: Path) -> None:
         message.platform = message.platform or found.platform
         message.default_model_filename = message.default_model_filename or found.filename
     elif not (message.backend or message.platform or message.default_model_filename):
-        _complete_custom(message, folder.name)
+        _complete_custom(message, folder)
 
 
 def _named(message: Message) -> Format | None:
@@ -92,12 +92,19 @@ def _usual(backend: str) -> Format | None:
     return next((f for f in FORMATS if f.backend == backend != "tensorflow"), None)
 
 
-def _complete_custom(message: Message, model: str) -> None:
+def _complete_custom(message: Message, folder: Path) -> None:
+    model = folder.name
     _, dot, backend = model.partition(".")
     if not dot:
-        raise Invalid(
+        error = Invalid(
             f"Invalid model name: Could not determine backend for model '{model}' with no backend in model "
             "configuration. Expected model name of the form 'model.<backend_name>'."
         )
+        error.advice = (
+            f"'{folder.parent}' looks like a model, and a repository is the directory around its models"
+            if model.isdecimal()
+            else "its configuration names no backend, and there is neither a 1/model.onnx nor a 1/model.py"
+        )
+        raise error
     message.backend = backend
     message.default_model_filename = f"model.{backend}"

@@ -5,7 +5,7 @@ The protobuf message stays inside `halimede.config`; what others need of it trav
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
@@ -14,10 +14,11 @@ from halimede.config.message import parse_bytes
 from halimede.config.rendering import json_text
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
+from halimede.frozen import frozen
 from halimede.tensors import DataType, Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorSpec:
     """An input or output (contract R46, R47). `dims` without the batch dimension, -1 where any size goes.
 
@@ -49,7 +50,7 @@ class BatchInputKind(Enum):
     ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchInput:
     """A model's inputs `targets` that the server makes of the sizes of the input `source`, INT32 or FP32."""
 
@@ -59,7 +60,7 @@ class BatchInput:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchOutput:
     """Outputs that lie one behind the other for all requests of a batch; each request's part has the shape of its input
     `source` where the configuration leaves a size open (contract S39)."""
@@ -76,7 +77,7 @@ class InstanceKind(Enum):
     MODEL = "MODEL"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResourceNeed:
     """What an instance needs of a resource while it runs (contract S100): of its own device, or of the server's."""
 
@@ -85,7 +86,7 @@ class ResourceNeed:
     is_global: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InstanceGroup:
     """`count` instances of one kind, on each of `gpus` where the kind is GPU (contract R53).
 
@@ -109,7 +110,7 @@ class InstanceGroup:
         return f"gpu_{device}" if self.kind is InstanceKind.GPU else self.kind.value.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QueuePolicy:
     """How requests may wait (contract S27 to S31): at most `max_size` of them and for `timeout_us`, 0 for no limit.
 
@@ -123,7 +124,7 @@ class QueuePolicy:
     delays: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DynamicBatching:
     """The dynamic batcher's settings (contract S20). `preferred_batch_sizes` sorted, never empty unless the model's
     max_batch_size is 0.
@@ -149,7 +150,7 @@ class WarmupData(Enum):
     FILE = "file"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WarmupInput:
     """An input of a warm-up sample: `dims` without the batch dimension, `datatype` UNKNOWN_DATATYPE and `data` None
     where the configuration does not say; `file` lies in the model's folder `warmup`."""
@@ -161,7 +162,7 @@ class WarmupInput:
     file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WarmupSample:
     """`batch_size` requests of one row each, run together `count` times before an instance serves (contract W1)."""
 
@@ -179,7 +180,7 @@ class VersionChoice(Enum):
     SPECIFIC = "specific"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VersionPolicy:
     """Which of the version directories are served: the `latest` n, all, or the listed ones (contract R44)."""
 
@@ -188,7 +189,7 @@ class VersionPolicy:
     specific: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelConfig:
     """Everything a load and a request need to know of a model's configuration.
 
@@ -285,7 +286,7 @@ class ModelConfig:
     """Whether it asks more of a runtime than is said here: accelerators, operators, other files for some GPUs."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Incomplete:
     """A configuration that a backend may complete: what can decide how the model is opened to be looked at, as
     `ModelConfig` has it, and how many instances it shall have in all."""
@@ -303,7 +304,7 @@ class Incomplete:
         return json_text(parse_bytes(self.message))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DescribedTensor:
     """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown."""
 
@@ -313,7 +314,7 @@ class DescribedTensor:
     optional: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Description:
     """What a model file says of itself, to complete a configuration from (contract R72). `opened` is what its backend
     had to open for that, and need not open again."""

@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from halimede.frozen import frozen
+
 _TOKEN = re.compile(
     r"""[ \t\r\n\f\v]+|\#[^\n]*
     |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -24,7 +26,7 @@ _GROUP = re.compile(r"instance group .*?_(\d+) of model")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Token:
     kind: str
     text: str

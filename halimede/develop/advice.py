@@ -1,6 +1,6 @@
 """What to write instead: for problems in the server's words, which say what is wrong and not what would be right.
 
-Pure, but for names of files that are looked up where one is missing.
+Pure, but for files that are looked at where one is missing or broken.
 """
 
 import re
@@ -22,6 +22,8 @@ _ELSEWHERE = frozenset({"pytorch", "tensorflow", "tensorrt", "openvino", "tensor
 """Backends of Triton's that are not here."""
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
 
+_POINTER = b"version https://git-lfs."
+
 _Advice = str | Callable[[re.Match[str]], str]
 
 
@@ -30,6 +32,20 @@ def _of_backend(match: re.Match[str]) -> str:
         return f"'{match[1]}' is not served here: export the model to ONNX, or load it in a model.py"
     meant = _BACKENDS.get(match[1].lower())
     return f'backend: "{meant}"' if meant else f"{_EXTRA}; '{match[1]}' is none of them"
+
+
+def _of_model_file(match: re.Match[str]) -> str:
+    """What lies where a model was expected that can be read."""
+    try:
+        with Path(match[1]).open("rb") as file:
+            start = file.read(len(_POINTER))
+    except OSError:
+        return ""
+    if start == _POINTER:
+        return "git lfs pull: what lies there only points to the model"
+    return (
+        "the whole file: this one is broken off, or none of this kind" if start else "the whole file: this one is empty"
+    )
 
 
 def _renamed(match: re.Match[str]) -> str:
@@ -53,8 +69,11 @@ def _renamed(match: re.Match[str]) -> str:
 
 _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"Could not determine backend for model", 'backend: "python" with 1/model.py, or "onnxruntime" with 1/model.onnx'),
+    (r"HTTP clients ask for this model as", "a name of letters of ASCII, digits, '_', '-', '.' and '~'"),
+    (r"got \ufeff", "the same file saved without a byte order mark"),
     (r"unable to find backend library for backend '([^']*)'", _of_backend),
     (r"unable to find '([^']*\.\w+)' for model instance", _renamed),
+    (r"Load model from (.+) failed:(Protobuf parsing failed|No graph was found)", _of_model_file),
     (r"must specify 'dims'", "dims: [ -1 ], or the sizes; without the batch dimension where max_batch_size is not 0"),
     (r"must specify 'data_type'", _TYPES),
     (r"must specify 'name'", 'name: "..."'),
@@ -92,7 +111,7 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
     (r"is unused in ensemble|is not used$", "take it out, or put it into a step's input_map"),
     (r"for ensemble '[^']*' is not written", "an output_map of a step with this tensor as its value"),
     (r"unexpected platform type '([^']*)'", lambda m: _of_backend(m) if m[1] else 'backend: "..."'),
-    (r"unexpected 'platform' and 'backend' pair", "take the platform away"),
+    (r"unexpected 'platform' and 'backend' pair, got:(?!,)", "take the platform away"),
     (r"default priority level must be in range", "default_priority_level: 1"),
     (r"must specify 'step' for ensemble", 'ensemble_scheduling { step [ { model_name: "..." ... } ] }'),
     (r"ensemble scheduling must be set", "ensemble_scheduling { step [ ... ] }, or another platform"),

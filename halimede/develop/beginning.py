@@ -11,13 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from halimede.config import ModelConfig, Severity
 from halimede.develop.new_config import config_text
-from halimede.errors import Error, Internal, Invalid
+from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.frozen import frozen
 from halimede.models.beginning import VERSION, beginning_of
 from halimede.models.loader import LoadOptions
 from halimede.models.repository_review import review_repositories
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[^./\\\0:][^/\\\0:]*")
 _MOST_ELEMENTS = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     """What is made of a file with this ending, or of a directory with this file in it."""
 
@@ -40,7 +40,7 @@ class Kind:
 KINDS = (Kind(".onnx", "onnxruntime", "model.onnx"), Kind(".py", "python", "model.py"))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Begun:
     """`notes` are what the user should look at, `next` the command that serves the model, `run` one that asks it
     without a server, empty where no line can be typed."""
@@ -59,6 +59,8 @@ def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
     name = order.name or _name_of(source)
     if not _NAME.fullmatch(name):
         raise Invalid(f"'{name}' cannot be the name of a model: write --name")
+    if name.isdecimal():
+        raise Invalid(f"'{name}' would be taken for a version: write --name")
     folder = repository / name
     if os.path.lexists(folder):
         raise Invalid(f"'{folder}' exists already; --name gives the model another name")
@@ -81,10 +83,15 @@ def _kind_of(source: Path) -> Kind:
 
 
 def _name_of(source: Path) -> str:
-    """`model.onnx` says nothing; its directory may."""
-    if source.is_dir():
-        return source.resolve().name
-    return source.stem if source.stem != "model" else source.resolve().parent.name or source.stem
+    """`model.onnx` says nothing; its directory may, and that of a version lies in one with the name of its model."""
+    if not source.is_dir() and source.stem != "model":
+        return source.stem
+    folder = source.resolve() if source.is_dir() else source.resolve().parent
+    if folder.name in {kind.filename for kind in KINDS}:  # an ONNX model with its data
+        folder = folder.parent
+    if folder.name.isdecimal():
+        folder = folder.parent
+    return folder.name or source.stem
 
 
 def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun:
@@ -98,9 +105,8 @@ def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun
         try:
             beginning = beginning_of(draft, options)
         except Error as error:
-            raise type(error)(
-                str(error).replace(str(draft.parent), str(folder.parent)) + _hint(source, kind)
-            ) from error
+            hint = "" if isinstance(error, Unavailable) else _hint(source, kind)  # it is not the model that is at fault
+            raise type(error)(str(error).replace(str(draft.parent), str(folder.parent)) + hint) from error
         config_file.write_text(config_text(folder.name, kind.backend, beginning), encoding="utf-8")
         config, notes = _reviewed(draft, options)
         if os.path.lexists(folder):

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from halimede.frozen import frozen
+
 GAP = 3
 """Columns between what stands in one layer."""
 PORT_GAP = 4
 """Columns between two lines that enter a box."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """Something with lines: a step (`lines` of text in a box), or an input or output of the pipeline (one line, no
     box). `reads` and `writes` are numbers of tensors; `weight` is its share of the time, 0 to 1."""
@@ -27,7 +29,7 @@ class Node:
     weight: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """`x`, `y` is its upper left corner."""
 
@@ -38,7 +40,7 @@ class Box:
     node: Node
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Wire:
     """A tensor's line between two layers. `segments` are pairs of ends (x, y, x, y), horizontal or vertical, the upper
     or left end first; `heads` are where it enters something, from above; `label` are lines of text beside it, which
@@ -51,7 +53,7 @@ class Wire:
     label_at: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Drawing:
     width: int
     height: int

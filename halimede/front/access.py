@@ -5,11 +5,12 @@ Plain values and pure functions; knows no protocol. Any thread.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 from halimede.requests import InferRequest
 
 
@@ -27,7 +28,7 @@ class Category(Enum):
     LOGGING = "logging"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """`keys` are the header and its value that a request to a category must have, by the name of the category; what is
     not there is open to all. `forward` finds the headers that become parameters of an inference; None: no header does.

@@ -97,7 +97,7 @@ class HttpFront:
         if scrapes is not None:
             routes = (*routes, scrapes.route())
         self.routes = routes
-        self._routes = [(re.compile(route.pattern.encode()), guarded(route, access.keys)) for route in routes]
+        self._routes = [(route.pattern.encode(), guarded(route, access.keys)) for route in routes]
 
     def handle(self, exchange: Exchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)
@@ -112,7 +112,7 @@ class HttpFront:
         """Finds the route of a target, and remembers it: clients ask for the same few again and again."""
         path = _path_of(target)
         for pattern, route in self._routes:
-            found = pattern.fullmatch(path)
+            found = re.fullmatch(pattern, path)  # compiled when first asked for: two dozen would hold up the start
             if found:
                 model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
                 known = Target(route.handle, route.methods, route.fields, model, version)

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import partial
 
 from halimede.errors import Error, Invalid, NotFound, Unavailable
+from halimede.frozen import frozen
 from halimede.models.version import ModelVersion
 
 UNLOADED = "unloaded"
@@ -52,7 +53,7 @@ class ModelRecord:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """What must be done to get from what is to what is wanted; new models first."""
 
@@ -75,6 +76,7 @@ class ModelTable:
         self._models: dict[str, ModelRecord] = {}
         self._latest: dict[str, ModelVersion] = {}
         self._ready: dict[tuple[str, int], ModelVersion] = {}
+        self._leaving: dict[ModelVersion, VersionRecord] = {}
         self.changes = 0
         """Grows whenever a version comes into service or leaves it."""
 
@@ -162,16 +164,23 @@ class ModelTable:
                 old.retire(partial(closed, old))
 
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
-        """The version answers nobody any more; `closed` is called when the last who held it let go."""
-        record = self._models[version.key].versions[version.number]
+        """The version answers nobody any more; `closed` is called when the last who held it let go. It is shown as
+        unloading until `gone` says that what it held is given back (contract R14)."""
+        record = self._leaving[version] = self._models[version.key].versions[version.number]
         record.state = State.UNLOADING
         self._index(version.key)
         version.retire(lambda: self._retired(record, version, closed))
 
     @staticmethod
     def _retired(record: VersionRecord, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
-        record.state, record.reason, record.version = State.UNAVAILABLE, UNLOADED, None
+        record.version = None
         closed(version)
+
+    def gone(self, version: ModelVersion) -> None:
+        """The end of a version that was retired or replaced. Another in its place has a record of its own."""
+        record = self._leaving.pop(version, None)
+        if record is not None:
+            record.state, record.reason = State.UNAVAILABLE, UNLOADED
 
     def _index(self, key: str) -> None:
         """Brings the look-ups of one model up to date."""

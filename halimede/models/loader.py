@@ -28,6 +28,7 @@ from halimede.config import (
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.frozen import frozen
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
@@ -63,7 +64,7 @@ class Backends(Protocol):
     def get(self, name: str) -> Backend: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadOptions:
     """`settings` gives the `--backend-config` settings of a backend, `host_policies` are those of `--host-policy`;
     `gpus` are the ids of the machine's devices; `backend_directory` is where Python-based backends lie (contract R83).
@@ -84,7 +85,7 @@ class LoadOptions:
     """Whether responses are kept where other servers find them, so that versions must be known by their contents."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EnsembleParts:
     """What an ensemble runs with: its steps, whoever serves them at a moment, and a number that changes when those may
     be others. On the event loop."""
@@ -155,7 +156,7 @@ class LoadResult:
         return any(isinstance(v, Error) for v in self.versions.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Code:
     """What a configuration makes run as code: a backend that is no runtime for data, the environment of its models
     and where they are executed, where it says so."""
@@ -165,7 +166,7 @@ class Code:
     execution: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Survey:
     """What a look at a model's directory says: its configuration can be read, these are the versions to serve (or why
     there are none), and this is how to tell whether something has changed since."""

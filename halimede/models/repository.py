@@ -5,12 +5,13 @@ Any thread; blocks on the file system.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from errno import ELOOP
 from pathlib import Path
 from typing import Protocol
 
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 
 Stamp = tuple[int, int]
 """When a file was written last, in ns, and its size."""
@@ -39,7 +40,7 @@ Remote = Callable[[str], Mapping[str, RemoteModel] | None]
 """The models of a repository that lies elsewhere, None for one of this machine."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FoundModel:
     """A model directory, which is a model's name in a repository (contract R1). `config` is a configuration as JSON
     that counts instead of the one in the directory (contract H113). `namespace` is its repository where one name may be
@@ -57,12 +58,14 @@ class FoundModel:
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Catalog:
-    """The models found, by key, and the names that more than one repository has where they must not (contract R5)."""
+    """The models found, by key, and the names that more than one repository has where they must not (contract R5).
+    `unnamed` are directories whose names are no text, so that nobody could ask for them."""
 
     models: dict[str, FoundModel]
     duplicates: tuple[str, ...] = ()
+    unnamed: tuple[Path, ...] = ()
 
     def named(self, name: str) -> list[FoundModel]:
         """Those of this name: several only where there are namespaces."""
@@ -77,12 +80,17 @@ def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote =
     directory (contract C8)."""
     models: dict[str, FoundModel] = {}
     duplicates: set[str] = set()
+    unnamed: list[Path] = []
     for repository in repositories:
         for found in _found_in(repository, repository if namespaces else "", remote):
+            if not _is_text(found.name):
+                unnamed.append(found.folder)
+                continue
             if found.key in models:
                 duplicates.add(found.key)
             models[found.key] = found
-    return Catalog({name: m for name, m in models.items() if name not in duplicates}, tuple(sorted(duplicates)))
+    unique = {name: model for name, model in models.items() if name not in duplicates}
+    return Catalog(unique, tuple(sorted(duplicates)), tuple(unnamed))
 
 
 def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundModel]:
@@ -93,9 +101,9 @@ def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundMode
             for name, model in sorted(elsewhere.items())
         ]
     root = Path(repository)
-    if not root.is_dir():
-        raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
     try:
+        if not repository or not root.is_dir():  # an empty path is not the folder where the server was started
+            raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
         folders = [root / entry.name for entry in os.scandir(root) if _is_model(entry)]
     except OSError as error:
         raise Invalid(f"failed to stat file {repository}: {error.strerror}") from error
@@ -104,6 +112,15 @@ def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundMode
 
 def _is_model(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(".") and _is_there(entry.is_dir)
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name of a file, of which the system knows bytes only, is text in UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_there(what: Callable[[], bool]) -> bool:
@@ -130,7 +147,7 @@ def fingerprint(folder: Path) -> Fingerprint:
     return look(folder).fingerprint
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """A model's directory at one time. `changed_at` is when anything in it was written, moved or renamed last, in ns of
     the wall clock: copies may keep the time of writing of what they copy, this time is their own."""

@@ -51,7 +51,8 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         problems.append(Problem("repository", text, root, instead="copy it, and check the copy"))
         return []
     try:
-        models = list(scan([repository], namespaces).models.values())
+        catalog = scan([repository], namespaces)
+        models = list(catalog.models.values())
         entries = sorted(root.iterdir())
     except (Error, OSError) as error:
         problems.append(Problem("repository", str(error), root))
@@ -62,6 +63,9 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         parent = root.resolve().parent
         problems.append(Problem("repository", text, root, instead=f"halimede check {parent}"))
         return []
+    for folder in catalog.unnamed:
+        text = "the name of this directory is no text in UTF-8, and it is not read"
+        problems.append(Problem("name", text, folder, instead="rename it", severity=Severity.WARNING))
     for entry in entries:
         if entry.is_file() and entry.suffix in _MODEL_ENDINGS:
             text = f"'{entry.name}' lies beside the models and is not read"

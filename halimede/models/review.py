@@ -10,6 +10,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder
@@ -91,6 +92,10 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     strict = not options.auto_complete
     reviewed = review(found.folder, config_name=options.config_name, strict=strict)
     model = ModelReview(found, reviewed)
+    sent = quote(found.name, safe="", errors="surrogateescape")
+    if sent != found.name:  # contract H93: nothing is decoded
+        text = f"HTTP clients ask for this model as '{sent}', and names are taken as they are written"
+        model.add("name", text, found.folder, Severity.WARNING)
     if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):
         return _finished(model)
     _review_agents(model, options)
@@ -156,7 +161,9 @@ def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
 
 
 def _review_version(model: ModelReview, draft: Draft, number: int, backends: Backends, options: LoadOptions) -> None:
-    prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
+    prepared = None
+    if draft.backend or not model.reviewed.problems:  # an unknown platform stands for no backend, and was said
+        prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
     if prepared is None:
         _review_files(model, version_folder(model.found.folder, number))
         model.reviewed.draft = draft

@@ -4,10 +4,8 @@ Written and removed on load threads; the counting is the event loop's.
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 
 from halimede.errors import Internal, Invalid
 
@@ -17,6 +15,8 @@ class Upload:
 
     def __init__(self, model: str, files: Sequence[tuple[str, bytes]]) -> None:
         """Writes the files. Raises Invalid for a path that leads out of the directory (contract H114), Internal."""
+        from tempfile import mkdtemp  # imported where it is used, as in `platform.scratch`
+
         places = [place_of(path) for path, _ in files]
         self.used = False
         self._users = 0
@@ -46,6 +46,8 @@ class Upload:
 
     def remove(self) -> None:
         """May block."""
+        import shutil
+
         shutil.rmtree(self._root, ignore_errors=True)
 
 

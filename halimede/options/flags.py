@@ -6,10 +6,10 @@ Data only: reading a command line is `parser`, what the values become is `values
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
+from halimede.frozen import frozen
 from halimede.options.kinds import (
     BACKEND_SETTING,
     BOOLEAN,
@@ -31,8 +31,8 @@ from halimede.options.kinds import (
     choice,
     filled,
     integer,
+    pair,
     restriction,
-    text,
 )
 
 
@@ -49,7 +49,7 @@ class Support(Enum):
 SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Flag:
     """One flag. `default` is written as on a command line; None means that the flag has no value until it is given."""
 
@@ -62,7 +62,7 @@ class Flag:
     """INERT: why it has no effect."""
     repeatable: bool = False
     deprecated: str = ""
-    """The warning when it is used."""
+    """The warning when it is used, where {} stands for what was given."""
 
     @property
     def default_value(self) -> Value | None:
@@ -77,7 +77,16 @@ _INFER_THREADS = integer(
 _COMPRESSION = choice(
     "invalid argument for --grpc_infer_response_compression_level", "none", "low", "medium", "high", any_case=False
 )
-_TRACE_LEVEL = choice("invalid value for trace level option: {}", "off", "timestamps", "tensors")
+_TRACE_LEVEL = choice(
+    "invalid value for trace level option: {}",
+    "off",
+    "timestamps",
+    "tensors",
+    also=("false", "on", "true", "min", "max"),
+)
+_BYTES_OF_GPU = pair("gpu:bytes", ":", INTEGER, INTEGER64)
+_PART_OF_GPU = pair("gpu:fraction", ":", INTEGER, REAL)
+_PORTS = pair("low-high", "-", INTEGER, INTEGER)
 _RESTRICTED_API = restriction("http-restricted-api", "api")
 _RESTRICTED_PROTOCOL = restriction("grpc-restricted-protocol", "protocol")
 _EVENT_LOOP = "connections are served by one event loop"
@@ -215,7 +224,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Sagemaker": (
         Flag("allow-sagemaker", BOOLEAN, "false", "Serve SageMaker's protocol.", PLANNED),
         Flag("sagemaker-port", PORT, "8080", "Port to listen on for SageMaker.", INERT, _SAGEMAKER),
-        Flag("sagemaker-safe-port-range", text("low-high"), None, "Ports allowed for the others.", INERT, _SAGEMAKER),
+        Flag("sagemaker-safe-port-range", _PORTS, None, "Ports allowed for the others.", INERT, _SAGEMAKER),
         Flag("sagemaker-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _SAGEMAKER),
     ),
     "Vertex": (
@@ -292,11 +301,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Memory/Device Management": (
         Flag("pinned-memory-pool-byte-size", INTEGER64, "268435456", "Pinned memory in bytes.", INERT, _NO_POOL),
         Flag(
-            "cuda-memory-pool-byte-size", text("gpu:bytes"), None, "Memory pool of a GPU.",
+            "cuda-memory-pool-byte-size", _BYTES_OF_GPU, None, "Memory pool of a GPU.",
             INERT, _NO_POOL, repeatable=True,
         ),
         Flag(
-            "cuda-virtual-address-size", text("gpu:bytes"), None, "Address space of one growable state on a GPU.",
+            "cuda-virtual-address-size", _BYTES_OF_GPU, None, "Address space of one growable state on a GPU.",
             INERT, _NO_POOL, repeatable=True,
         ),
         Flag(
@@ -314,7 +323,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
         Flag(
-            "model-load-gpu-limit", text("gpu:fraction"), None, "Refuse a load above this part of a GPU's memory.",
+            "model-load-gpu-limit", _PART_OF_GPU, None, "Refuse a load above this part of a GPU's memory.",
             PLANNED, repeatable=True,
         ),
     ),
@@ -327,7 +336,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag(
             "response-cache-byte-size", INTEGER64, None, "Use --cache-config=local,size=<bytes>.",
             deprecated="'--response-cache-byte-size' has been deprecated! This will default to the 'local' cache "
-            "implementation with the provided byte size for its config. Please use '--cache-config' instead.",
+            "implementation with the provided byte size for its config. Please use '--cache-config' instead. The "
+            "equivalent --cache-config CLI args would be: '--cache-config=local,size={}'",
         ),
         Flag(
             "trace-file", TEXT, "", "Use --trace-config=triton,file=<path>.",

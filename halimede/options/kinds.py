@@ -5,9 +5,9 @@ Knows no flag by name. Pure; raises `errors.Invalid` with the texts of the contr
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from halimede.errors import Invalid, Unsupported
+from halimede.frozen import frozen
 
 Value = bool | int | float | str | tuple[str, str, str]
 
@@ -16,7 +16,7 @@ _REAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     """One way to read a value; `label` is how the usage text names it. An empty label: the flag takes no value."""
 
@@ -65,12 +65,13 @@ def _read_verbosity(text: str) -> Value:
     return INTEGER.read(text) if word is None else word
 
 
-def choice(message: str, *words: str, any_case: bool = True) -> Kind:
-    """One of `words`; `message` is the contract's text for any other, where {} stands for what was given."""
+def choice(message: str, *words: str, any_case: bool = True, also: tuple[str, ...] = ()) -> Kind:
+    """One of `words`; `message` is the contract's text for any other, where {} stands for what was given. The words in
+    `also` are taken as well, and nobody is told of them."""
 
     def read(text: str) -> str:
         word = text.lower() if any_case else text
-        if word not in words:
+        if word not in words and word not in also:
             raise Invalid(f"{message.format(text)}\nUse {', '.join(words[:-1])} or {words[-1]}.")
         return word
 
@@ -91,6 +92,23 @@ def filled(message: str) -> Kind:
 def text(label: str = "string") -> Kind:
     """Any text."""
     return Kind(label, str)
+
+
+def pair(label: str, separator: str, first: Kind, second: Kind) -> Kind:
+    """Two numbers with `separator` between them."""
+
+    def read(text: str) -> Value:
+        one, found, other = text.partition(separator)
+        if not found:
+            raise Invalid(
+                "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
+                f"<first>{separator}<second>. Found: {text}"
+            )
+        first.read(one)
+        second.read(other)
+        return text
+
+    return Kind(label, read)
 
 
 def _read_backend_setting(text: str) -> tuple[str, str, str]:

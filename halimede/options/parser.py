@@ -37,7 +37,7 @@ class _Given:
 
     def add(self, flag: Flag, text: str) -> None:
         if flag.deprecated:
-            self.warnings.append(flag.deprecated)
+            self.warnings.append(flag.deprecated.format(text))
         try:
             value = flag.kind.read(text)
         except Invalid as error:
@@ -155,13 +155,15 @@ def _check_combinations(given: _Given) -> None:
         )
 
 
-def _check_support(given: _Given) -> None:
+def _check_support(given: _Given, environment: Mapping[str, str]) -> None:
     """Refuse what is not here yet; warn about what is read and has no effect."""
     for flag, value in given.changed():
         if flag.support is PLANNED:
             # A flag that has a default is supported as far as that, so the value belongs to the message.
             shown = "" if flag.default is None else f"={str(value).lower()}"
-            raise Unsupported(f"--{flag.name}{shown} is not supported yet")
+            asked = f"--{flag.name}=true" in _environment_words(environment)
+            hint = f"\nAIP_MODE asks for it: --{flag.name}=false does without." if asked else ""
+            raise Unsupported(f"--{flag.name}{shown} is not supported yet{hint}")
         if flag.support is INERT:
             given.warnings.append(f"'--{flag.name}' has no effect: {flag.note}.")
 
@@ -399,7 +401,7 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
             raise VersionRequested
         given.add(flag, text)
     _check_combinations(given)
-    _check_support(given)
+    _check_support(given, environment)
     options = _compile(given, environment)
     _check_ports(options)
     return options

@@ -48,7 +48,7 @@ def trace_options(
             key = ("triton" if setting in ("file", "log-frequency") else "", setting)
             if key in given:
                 warn(f"Overriding deprecated '--{flag}' in favor of provided {called} in --trace-config!")
-            elif setting == "level" and "off" in old[flag]:
+            elif setting == "level" and not {"off", "false"}.isdisjoint(old[flag]):
                 given[key] = ["off"]
             else:
                 given[key] = list(old[flag])

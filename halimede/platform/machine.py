@@ -3,8 +3,9 @@
 Blocks on small files that the kernel makes; any thread.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from halimede.frozen import frozen
 
 PROC = Path("/proc")
 _IDLE = (3, 4)
@@ -13,7 +14,7 @@ _WITHIN_OTHERS = 8
 """The times of guests, which come after the first eight, are also in those of users."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Bytes."""
 

@@ -1,13 +1,12 @@
 """Folders in the system's temporary folder that go with the process that made them.
 
 A folder is locked for as long as its owner lives, however that ends; so whoever looks later can tell what a killed
-process left behind, and remove it. Any thread; blocks.
+process left behind, and remove it. Any thread; blocks. Python's own modules for this are imported where they are
+used: they bring compressors, and most servers make no folder.
 """
 
 import fcntl
 import os
-import shutil
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +18,8 @@ class Scratch:
     what the system has for it. Raises OSError."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        import tempfile
+
         for _ in range(_TRIES):
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
             lock = _lock(self.path)
@@ -37,6 +38,8 @@ class Scratch:
 
 def remove_leftovers(prefix: str, parent: Path | None = None) -> list[Path]:
     """Removes the folders of this user that `prefix` begins and whose owners live no more, and says which."""
+    import tempfile
+
     removed = []
     for path in sorted((parent or Path(tempfile.gettempdir())).glob(f"{prefix}*")):
         lock = _lock(path)
@@ -49,6 +52,8 @@ def remove_leftovers(prefix: str, parent: Path | None = None) -> list[Path]:
 
 def remove_tree(path: Path) -> None:
     """As much of it as can be removed, also where a process that is being killed still writes there."""
+    import shutil
+
     for _ in range(_TRIES):
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():

@@ -331,6 +331,7 @@ class Run:
         facts, inference = self._owner.facts, self._inference
         outputs = []
         marks = _NO_MARKS if self._common is None else self._marks()
+        marked = False
         for name, number in self._course.results:
             tensor = frame.values[number]
             if tensor is None:
@@ -341,6 +342,9 @@ class Run:
             elif tensor.name != name:
                 tensor = Tensor(name, tensor.datatype, tensor.shape, tensor.memory)
             outputs.append(tensor if facts.restore is None else facts.restore(tensor))
+            if 0 in tensor.shape:  # one without elements says nothing of its sequence
+                continue
+            marked = True
             if frame.marks is not None:
                 marks = frame.marks.get(number, marks)
         frame.outputs_left = -1
@@ -350,7 +354,7 @@ class Run:
             except Error as error:
                 self._fail(error)
                 return
-        parameters = _parameters(marks) if outputs else None
+        parameters = _parameters(marks) if marked else None
         if self._held is not None:
             self._send(self._held)
         self._held = InferResponse(inference.request.id, facts.name, facts.version, outputs, parameters)

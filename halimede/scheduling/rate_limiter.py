@@ -8,13 +8,14 @@ docs/decisions/rate-limiter.md.
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
 from halimede.errors import Invalid
+from halimede.frozen import frozen
 
 EVERYWHERE = -1
 """As the device of a limit: each device has that much."""
@@ -42,7 +43,7 @@ class Resource(NamedTuple):
         return self.device == _GLOBAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demand:
     """What an instance takes while it runs; `priority` n runs it 1/n as often as priority 1 (contract S101)."""
 

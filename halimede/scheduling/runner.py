@@ -352,7 +352,10 @@ class Runner:
         self._elsewhere.append(execution)
         if not self._looks:  # the loop says that it looks no more before it looks for the last time
             self._looks = True
-            self._loop.call_soon_threadsafe(self._look)
+            try:
+                self._loop.call_soon_threadsafe(self._look)
+            except RuntimeError:
+                """The loop is closed: the engine has ended, and nobody waits for what came of it."""
 
     def _look(self) -> None:
         self._looks = False

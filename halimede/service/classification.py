@@ -8,16 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import copysign, prod
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from halimede.errors import Cancelled, Error, Invalid
 from halimede.requests import Answer, InferResponse, Reply, Resume
+from halimede.service.offload import Offload
 from halimede.tensors import BF16, BOOL, BYTES, FP16, FP64, HostMemory, Tensor, array_of, join_bytes
-
-A = TypeVar("A")
 
 Labels = Mapping[str, Sequence[str]]
 """By the name of the output. Bytes of a label that are not UTF-8 are kept as surrogate escapes."""
@@ -32,12 +31,6 @@ LONG_TEXT_WORK: Final = 1_200
 """The same of FP64, which may have three hundred digits."""
 
 _UNSUPPORTED: Final = frozenset({BOOL, FP16, BF16, BYTES})
-
-
-class Offload(Protocol):
-    """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
-
-    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None], /) -> None: ...
 
 
 class ClassifyingReply:

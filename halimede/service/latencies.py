@@ -7,10 +7,10 @@ Counts and sums of the summaries are those of the statistics; only what these ca
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf, nan
 
+from halimede.frozen import frozen
 from halimede.service.port import Histogram
 
 WINDOW_NS = 60_000_000_000
@@ -109,7 +109,7 @@ class Buckets:
         return Histogram((*self.bounds, inf), tuple(accumulate(self._counts)), self._ns / self._unit)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recent:
     """Quantiles of each phase of the inferences. Of a model whose responses are kept, hits and misses too."""
 
@@ -126,7 +126,7 @@ class Recent:
         return cls(*(Quantiles() for _ in range(7)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Latencies:
     """What is kept of a model version beside its statistics; None what was not asked for."""
 

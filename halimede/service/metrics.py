@@ -4,11 +4,12 @@ Contract M1 to M11; and those that models make for themselves, beside them (M23)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 
 from halimede.cache.api import CacheCounts
 from halimede.custom_metrics import Buckets, CustomMetrics, FamilyReading, Kind
+from halimede.frozen import frozen
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
 from halimede.platform.machine import Memory
@@ -21,7 +22,7 @@ from halimede.service.port import Histogram, MetricFamily
 from halimede.service.statistics import Statistics, Totals
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelMeasures:
     """What the metrics say of one model version. `waiting` inferences have no instance yet, the oldest of them for
     `oldest_seconds`; `inline_executions` of its batches ran on the event loop; `busy` of its `instances` run a batch;
@@ -46,7 +47,7 @@ class ModelMeasures:
         return {**self.tags, "model": self.name, "version": str(self.version)}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read:
     """A version with its labels in the order of their names, as the real server has them, and its integers."""
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from halimede.backends.api import Instance
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
 from halimede.errors import Error, Invalid, Unavailable
+from halimede.frozen import frozen
 from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import UNLOADED, ModelTable, plan
@@ -47,7 +48,7 @@ Accepts = Callable[[frozenset[str]], bool]
 """Whether a load may count although these files of the model changed meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Origin:
     """What the versions in service were loaded from, to see whether a load would change anything."""
 
@@ -147,6 +148,7 @@ class ModelLoads:
                 raise seen.versions
         except Error as error:
             log.error("failed to load '%s': %s", found.name, error)
+            advise(found.name, error)
             self._models.refuse(found.key, None, f"{error.word}: {error}")
             return False
         except Exception:
@@ -274,6 +276,7 @@ class ModelLoads:
         for number, error in failures.items():
             about = {"model": result.name, "version": number}
             log.error("failed to load '%s' version %d: %s: %s", result.name, number, error.word, error, extra=about)
+            advise(result.name, error)
             self._models.refuse(key, number, f"{error.word}: {error}")
         texts = [
             f"version {number} is at UNAVAILABLE state: {error.word}: {error};" for number, error in failures.items()
@@ -332,15 +335,18 @@ class ModelLoads:
     def _close(self, version: ModelVersion) -> None:
         """Nobody holds the version any more."""
         version.close()
-        about = {"model": version.name, "version": version.number}
-        log.info("successfully unloaded '%s' version %d", version.name, version.number, extra=about)
-        self._release(version.loaded)
+        self._release(version.loaded, version)
 
-    def _release(self, loaded: LoadedVersion) -> None:
-        """Closes an opened version on a thread."""
+    def _release(self, loaded: LoadedVersion, served: ModelVersion | None = None) -> None:
+        """Closes an opened version on a thread; `served` is the one that answered requests, where it did."""
         if loaded.turns is not None:
             loaded.turns.retire()
-        self._begin_closing(self._give_back(loaded))
+        self._begin_closing(self._give_back(loaded, served))
+
+    def _unloaded(self, version: ModelVersion) -> None:
+        self._models.gone(version)
+        about = {"model": version.name, "version": version.number}
+        log.info("successfully unloaded '%s' version %d", version.name, version.number, extra=about)
 
     def _let_go(self, instance: Instance) -> None:
         """Closes an instance of a version that serves on."""
@@ -357,9 +363,13 @@ class ModelLoads:
         except Exception:
             log.exception("closing an instance broke")
 
-    async def _give_back(self, loaded: LoadedVersion) -> None:
+    async def _give_back(self, loaded: LoadedVersion, served: ModelVersion | None) -> None:
         """The files that came for it go with the last that used them."""
-        await self.threads.close(loaded.close)
+        try:
+            await self.threads.close(loaded.close)
+        finally:
+            if served is not None:
+                self._unloaded(served)
         self._memory.ask()
         if loaded.turns is not None:
             loaded.turns.close()
@@ -400,6 +410,12 @@ class ModelLoads:
         for upload in self._living:
             upload.remove()
         self._living.clear()
+
+
+def advise(model: str, error: Error) -> None:
+    """What may help, where somebody knows it."""
+    if error.advice:
+        log.warning("model '%s': %s", model, error.advice, extra={"model": model})
 
 
 def _load_options(options: ServerOptions) -> LoadOptions:

@@ -6,11 +6,12 @@ Called on the event-loop thread; answers come by callback, possibly before the c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from halimede.errors import Error
+from halimede.frozen import frozen
 from halimede.requests import InferRequest, Reply
 from halimede.tensors import DataType, Shape
 
@@ -23,22 +24,22 @@ class Query(Generic[A]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerLive(Query[bool]):
     """Contract H7. Unavailable while the server is exiting."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerReady(Query[bool]):
     """Contract H8."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerMetadata(Query["ServerFacts"]):
     """Contract H9."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelReady(Query[bool]):
     """Contract H10, G4: False for a model that is known and not ready; NotFound for an unknown one."""
 
@@ -46,7 +47,7 @@ class ModelReady(Query[bool]):
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelMetadata(Query["ModelFacts"]):
     """Contract H11."""
 
@@ -54,7 +55,7 @@ class ModelMetadata(Query["ModelFacts"]):
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelConfiguration(Query["ConfigFacts"]):
     """Contract H12."""
 
@@ -62,7 +63,7 @@ class ModelConfiguration(Query["ConfigFacts"]):
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelStatistics(Query["list[ModelCounts]"]):
     """Contract H119; an empty `model` asks for all of them."""
 
@@ -70,14 +71,14 @@ class ModelStatistics(Query["list[ModelCounts]"]):
     version: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metrics(Query["list[MetricFamily]"]):
     """Contract M1 to M24; only what a model made by this name where one is given."""
 
     family: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelTransaction(Query[bool]):
     """Whether the model is decoupled; the errors are those of an inference that finds no model (contract H14)."""
 
@@ -96,7 +97,7 @@ MEMORY_DISABLED: Final = "Client shared memory is disabled. Start the server wit
 """What registering and unregistering are refused with (contract H90)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegisterSystemMemory(Query[None]):
     """Contract H91, H92: a part of the POSIX segment that `key` names. Numbers are below 2**64, otherwise unchecked."""
 
@@ -106,7 +107,7 @@ class RegisterSystemMemory(Query[None]):
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RegisterCudaMemory(Query[None]):
     """Contract H95: device memory of another process, by the `handle` of CUDA IPC."""
 
@@ -116,7 +117,7 @@ class RegisterCudaMemory(Query[None]):
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnregisterMemory(Query[None]):
     """Contract H94: one region, or all of the kind where no name is given. No error where there is none."""
 
@@ -124,28 +125,28 @@ class UnregisterMemory(Query[None]):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemMemoryStatus(Query["list[SystemRegion]"]):
     """Contract H93: one region, or all of them by name."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CudaMemoryStatus(Query["list[CudaRegion]"]):
     """Contract H96: one region, or all of them by name."""
 
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RepositoryIndex(Query["list[IndexEntry]"]):
     """What the repositories hold, or only what is ready (contract H110, G7)."""
 
     ready: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadModel(Query[None]):
     """Loads a model, or loads it again (contract H112 to H118, G8). Answered once it serves or has failed.
 
@@ -159,7 +160,7 @@ class LoadModel(Query[None]):
     asker: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UnloadModel(Query[None]):
     """Contract H116, G9. Answered once the model takes no more requests.
 
@@ -175,7 +176,7 @@ class UnloadModel(Query[None]):
 LOG_FORMATS: Final = ("default", "ISO8601", "json")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogSettings(Query["LogFacts"]):
     """What is logged, once the changes are made: pairs of a field of LogFacts and its new value (contract H124, G12).
 
@@ -186,7 +187,7 @@ class LogSettings(Query["LogFacts"]):
     refusal: Error | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceSettings(Query["TraceFacts"]):
     """How inferences of a model, or of all of them, are traced once the changes are made: pairs of a field of
     TraceFacts and its new value, None for that of the layer below (contract H121 to H123, G11, T2).
@@ -199,7 +200,7 @@ class TraceSettings(Query["TraceFacts"]):
     refusal: Error | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServerFacts:
     """What the server says of itself (contract H9)."""
 
@@ -208,7 +209,7 @@ class ServerFacts:
     extensions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorFacts:
     """`shape` begins with -1 for the batch where the model batches (contract H11)."""
 
@@ -217,7 +218,7 @@ class TensorFacts:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelFacts:
     """What a model takes and gives (contract H11); `versions` are those that serve, or the one asked for."""
 
@@ -228,7 +229,7 @@ class ModelFacts:
     outputs: tuple[TensorFacts, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConfigFacts:
     """A model configuration, as the protocol's JSON and as a serialized protobuf ModelConfig."""
 
@@ -236,7 +237,7 @@ class ConfigFacts:
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class IndexEntry:
     """One line of the repository index: a model version, or a model of which no version is known (contract H110)."""
 
@@ -246,7 +247,7 @@ class IndexEntry:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogFacts:
     """What is logged: `format` is one of LOG_FORMATS, an empty `file` the console."""
 
@@ -258,7 +259,7 @@ class LogFacts:
     format: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TraceFacts:
     """How inferences are traced: `level` holds TIMESTAMPS, TENSORS or nothing, one inference in `rate` is traced, until
     `count` were (-1: no limit)."""
@@ -273,7 +274,7 @@ class TraceFacts:
     """Settings of the mode opentelemetry, with their values; it has no files."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Duration:
     """How many times something happened and the nanoseconds it took in sum."""
 
@@ -281,7 +282,7 @@ class Duration:
     ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchCounts:
     """What was executed at one batch size."""
 
@@ -291,7 +292,7 @@ class BatchCounts:
     compute_output: Duration
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResponseCounts:
     """What became of the responses of one number, the first, the second and so on, of requests to a decoupled model.
 
@@ -309,7 +310,7 @@ class ResponseCounts:
 RESPONSE_FIELDS: Final = tuple(field.name for field in fields(ResponseCounts))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelCounts:
     """The statistics of one model version (contract H119); `last_inference` in milliseconds since the epoch.
 
@@ -327,7 +328,7 @@ class ModelCounts:
     responses: tuple[ResponseCounts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SystemRegion:
     """A registered part of a POSIX segment (contract H93)."""
 
@@ -337,7 +338,7 @@ class SystemRegion:
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CudaRegion:
     """Registered device memory (contract H96)."""
 
@@ -346,7 +347,7 @@ class CudaRegion:
     byte_size: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Histogram:
     """The value of a series: how many observations were at most each of `bounds`, the last of which is infinite, and
     their sum."""
@@ -356,7 +357,7 @@ class Histogram:
     sum: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Summary:
     """The value of a series: pairs of a quantile and what was observed there, how many were observed, and their sum."""
 
@@ -365,7 +366,7 @@ class Summary:
     sum: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MetricFamily:
     """One metric: `kind` is "counter", "gauge", "summary" or "histogram"; `series` are pairs of labels and value, in
     order of exposition."""

@@ -19,7 +19,7 @@ from halimede.models.upload import Upload
 from halimede.options import ServerOptions
 from halimede.service.load_consent import LoadConsent
 from halimede.service.load_turns import LoadTurns
-from halimede.service.model_loads import ModelLoads
+from halimede.service.model_loads import ModelLoads, advise
 from halimede.service.port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
 from halimede.service.repository_poll import RepositoryPoll
 from halimede.storage.repositories import RemoteRepositories
@@ -89,6 +89,8 @@ class RepositoryControl:
         """Loads the models that the options ask for; False when one of them failed. Raises Error when a repository
         cannot be read."""
         catalog = await self._scan()
+        for folder in catalog.unnamed:
+            log.warning("ignore directory '%s' whose name is no text in UTF-8", folder)
         names = self._wanted(catalog)
         wanted = {found.key: found for name in names for found in catalog.named(name)}
         duplicates = names.intersection(catalog.duplicates)
@@ -97,7 +99,7 @@ class RepositoryControl:
             self._models.refuse(name, None, DUPLICATE)
         missing = {name for name in names if not catalog.named(name)} - duplicates
         for name in sorted(missing):
-            log.error("failed to load '%s': failed to poll from model repository", name)
+            log.error("failed to poll model '%s': model not found in any model repository.", name)
         if self._options.model_control_mode == "poll":
             loaded = await self._poll.start(catalog)
             self._begin(self._poll.run())
@@ -272,4 +274,5 @@ def _check_name(name: str) -> None:
 def _not_polled(name: str, error: Error) -> Internal:
     """What a client reads of a model that does not get as far as a version; the log has the reason (contract H118)."""
     log.error("failed to load '%s': %s", name, error)
+    advise(name, error)
     return Internal(f"failed to load '{name}', failed to poll from model repository")

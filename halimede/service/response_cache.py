@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from halimede.backends.runtimes import PYTHON_BASED
 from halimede.cache.api import Cache, CacheCounts
@@ -24,10 +24,9 @@ from halimede.requests import Answer, InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.assembly import place
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import PLACED_BYTES
+from halimede.service.offload import Offload
 
 log = logging.getLogger(__name__)
-
-A = TypeVar("A")
 
 LOOKED_AT_BYTES = 128 << 10
 """Inputs that are still hashed on the event loop: less than 0.1 ms."""
@@ -41,12 +40,6 @@ _COMPUTE_START = int(Moment.COMPUTE_START)
 _QUEUE_START = int(Moment.QUEUE_START)
 _TENSORS_ONLY = frozenset({"identity", "onnxruntime"})
 """Backends whose models see nothing of a request but its tensors."""
-
-
-class Offload(Protocol):
-    """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
-
-    def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None], /) -> None: ...
 
 
 class Version(Protocol):

@@ -1,11 +1,10 @@
 """From two looks at a server to what it does: how much a second, and how long each takes. Pure."""
 
-from dataclasses import dataclass
-
+from halimede.frozen import frozen
 from halimede.top.sample import Counted, Key, Look, ModelSample
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelRates:
     """What a model version did between two looks. Rates a second; milliseconds on the average, None where nothing
     happened; the rest as it was at the second look, None where the server does not tell."""

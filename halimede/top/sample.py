@@ -1,16 +1,17 @@
 """One look at a server: the counts of its models, and what its metrics say besides. Plain values; pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from halimede.frozen import frozen
 from halimede.top.exposition import Sample
 
 Key = tuple[str, str]
 """A model's name and version."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Counted:
     """How often something happened, and the nanoseconds that it took."""
 
@@ -18,7 +19,7 @@ class Counted:
     ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ModelSample:
     """What the statistics of a model version say, and its metrics where there are such (None: nobody tells)."""
 
@@ -38,7 +39,7 @@ class ModelSample:
     p99_us: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Machine:
     """What the metrics say of the machine; None where they say nothing."""
 
@@ -49,7 +50,7 @@ class Machine:
     """Name and utilization of each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """A look at the time `at` (seconds of a clock that only goes forward)."""
 

@@ -6,6 +6,7 @@ which makes a whole array of the file each time.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -22,35 +23,22 @@ UNSPELLED: Final = 32
 """Roots without their text that are kept, at most: the thread is not at one batch of them for long."""
 
 
-class TraceFile:
-    """One name for all settings."""
+class ArrayFile:
+    """A file that is an array of JSON objects. On the writer's thread."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, outage: Outage) -> None:
         self.path = path
-        self._index = 0
+        self._outage = outage
         self._begun = False
-        self._outage = Outage()
 
-    # On the event loop.
-
-    def numbered(self) -> str:
-        name = f"{self.path}.{self._index}"
-        self._index += 1
-        return name
-
-    def begin(self) -> bool:
-        """Whether the file without a number has begun already, which it does anew with the server."""
-        begun, self._begun = self._begun, True
-        return begun
-
-    # On the writer's thread.
-
-    def append(self, path: str, traces: Sequence[str | Root], begun: bool) -> None:
-        """Adds objects to the array in the file `path`; where it is not `begun`, what was there goes. A disk that is
-        full or a folder that is not there is said once, and the text is lost."""
+    def append(self, traces: Sequence[str | Root]) -> None:
+        """Adds objects to the array; the first time what was there goes. A disk that is full or a folder that is not
+        there is said once, and the text is lost."""
         text = ",".join([trace if isinstance(trace, str) else text_of(trace) for trace in traces])
+        path = Path(self.path)
         try:
-            with Path(path).open("r+b" if begun and Path(path).exists() else "wb", buffering=0) as file:
+            with path.open("r+b" if self._begun and path.exists() else "wb", buffering=0) as file:
+                self._begun = True
                 self._add(file, text.encode("utf-8", "replace"))
         except OSError as error:
             self._outage.failed("failed creating trace file: %s: %s", path, error.strerror or error)
@@ -74,6 +62,26 @@ class TraceFile:
             raise
 
 
+class TraceFile:
+    """One name for all settings. On the event loop."""
+
+    def __init__(self, path: str) -> None:
+        self._outage = Outage()
+        self._index = 0
+        self.whole = ArrayFile(path, self._outage)
+        """The file without a number, which begins anew with the server."""
+        self.numbered = self._next()
+        """The next file with a number."""
+
+    def _next(self) -> ArrayFile:
+        return ArrayFile(f"{self.whole.path}.{self._index}", self._outage)
+
+    def take_number(self) -> None:
+        """What is the next file now is somebody's."""
+        self._index += 1
+        self.numbered = self._next()
+
+
 class FileStream:
     """Where the roots of one setting go, from its begin to its end. `frequency`: so many of them make a file, 0 for
     one file for all. `ends`: `finish` will most likely be called. On the event loop."""
@@ -87,7 +95,8 @@ class FileStream:
         self._size = 0
         self._unspelled = 0
         self._count = 0
-        self._path = ""
+        self._part: ArrayFile | None = None
+        """The file with a number that was begun."""
 
     def take(self, root: Root) -> None:
         """Most become text here: a thread that made it would take turns with the loop at the interpreter, which costs
@@ -114,11 +123,11 @@ class FileStream:
 
     def close(self) -> None:
         """The setting is replaced, or the server ends. What was begun with a number is ended so."""
-        self._end(self._frequency > 0 or bool(self._path))
+        self._end(self._frequency > 0 or self._part is not None)
 
     def _end(self, numbered: bool) -> None:
         self._hand_over(numbered)
-        self._path = ""
+        self._part = None
         self._count = 0
 
     def _hand_over(self, numbered: bool) -> None:
@@ -127,11 +136,7 @@ class FileStream:
         self._unspelled = 0
         if not kept:
             return
-        file = self._file
-        if numbered:
-            begun = bool(self._path)
-            path = self._path = self._path or file.numbered()
-        else:
-            begun = file.begin()
-            path = file.path
-        self._writer.put(lambda: file.append(path, kept, begun), size, len(kept))
+        file = self._part or self._file.numbered if numbered else self._file.whole
+        if self._writer.put(partial(file.append, kept), size, len(kept)) and file is self._file.numbered:
+            self._file.take_number()
+            self._part = file

@@ -8,9 +8,10 @@ import logging
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from halimede.frozen import frozen
 from halimede.transport.buffers import Buffers
 from halimede.transport.grpc_bidirectional import StreamCall
 from halimede.transport.grpc_calls import Bidirectional, Rpcs
@@ -33,7 +34,7 @@ ABORT_SECONDS = 1.0
 """For the last frames to leave when a server stops with calls still open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """`reuse_port`: several servers may share one port (`--reuse-grpc-port`). `max_receive_bytes`: of one message
     (contract G15). `response_compression`: the level none, low, medium or high (G36). `tls`: a context that offers

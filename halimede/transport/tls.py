@@ -1,8 +1,11 @@
 """TLS for the gRPC port: certificates, mutual authentication, and the agreement on HTTP/2 (contract G37)."""
 
 import ssl
+from collections.abc import Mapping
+from pathlib import Path
 
 from halimede.errors import Invalid
+from halimede.platform.key_files import load_own
 
 
 def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.SSLContext:
@@ -15,16 +18,26 @@ def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.S
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
+    names = {"certificate": certificate, "key": key}
+    if mutual:
+        names["root certificate"] = root
     try:
-        context.load_cert_chain(certificate, key, _no_password)
+        _check_readable(names)
+        load_own(context, certificate, key)
         if mutual:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(root)
+    except ssl.SSLError as error:  # says where in its own source it stood, and no name
+        files = ", ".join(f"{what} '{name}'" for what, name in names.items())
+        raise Invalid(f"cannot use the gRPC server's TLS files: {error} ({files})") from error
     except (OSError, ValueError) as error:
         raise Invalid(f"cannot use the gRPC server's TLS files: {error}") from error
     return context
 
 
-def _no_password() -> str:
-    """Without it the library asks at the terminal, and the start waits."""
-    raise ValueError("the key is encrypted, and its password cannot be given")
+def _check_readable(names: Mapping[str, str]) -> None:
+    """The library tells no names. Raises OSError or ValueError, which do."""
+    for what, name in names.items():
+        if not name:
+            raise ValueError(f"no {what} is given")
+        Path(name).open("rb").close()

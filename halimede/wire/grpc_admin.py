@@ -5,10 +5,10 @@ cannot be read and Invalid for a version that is none (H13).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from halimede.errors import Error, Invalid, Unsupported
+from halimede.frozen import frozen
 from halimede.schema import service_pb2 as pb
 from halimede.service.port import (
     LOG_FORMATS,
@@ -49,7 +49,7 @@ _SERVING = bytes((8, 1))
 _NOT_SERVING = bytes((8, 2))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exchange:
     """One question: the request message to a query (may raise Error), and the query's answer to the response."""
 
@@ -235,7 +235,10 @@ def _trace_changes(settings: Any) -> Iterator[tuple[str, tuple[str, ...] | int |
     if "trace_file" in settings:
         raise Unsupported(TRACE_FILE)
     if "trace_level" in settings:
-        yield "level", read_levels(settings["trace_level"].value) if settings["trace_level"].value else None
+        levels = settings["trace_level"].value
+        named = read_levels(levels) if levels else None
+        if named is not None or not levels:
+            yield "level", named
     for setting, field in NUMBERS.items():
         if setting in settings:
             values = settings[setting].value

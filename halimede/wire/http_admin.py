@@ -157,7 +157,9 @@ def _trace_changes(members: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
         levels = members["trace_level"]
         if levels is not None and type(levels) is not list:
             raise Internal("attempt to access JSON non-array as array")
-        yield "level", None if levels is None else read_levels([_string(level) for level in levels])
+        named = None if levels is None else read_levels([_string(level) for level in levels])
+        if levels is None or named is not None:
+            yield "level", named
     for setting, field in NUMBERS.items():
         if setting in members:
             text = members[setting]

@@ -17,11 +17,12 @@ _SHOWN_RANGE = {"trace_rate": "[ 0, 4294967295 ]", "trace_count": "[ -1, 2147483
 _NUMBER = re.compile(r"\s*([+-]?)0*([0-9]+)", re.ASCII)
 
 
-def read_levels(names: Sequence[str]) -> tuple[str, ...]:
-    """The levels that are named, none for OFF and for names that mean nothing. Raises Invalid."""
+def read_levels(names: Sequence[str]) -> tuple[str, ...] | None:
+    """The levels that are named, none for OFF; None where no name means anything, which changes nothing. Raises
+    Invalid."""
     if "OFF" in names and len(names) > 1:
         raise Invalid("Expect only one trace level 'OFF' is specified")
-    return tuple(level for level in LEVELS if level in names)
+    return tuple(level for level in LEVELS if level in names) or (() if "OFF" in names else None)
 
 
 def read_number(setting: str, text: str, got: str) -> int:

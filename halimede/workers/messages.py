@@ -148,13 +148,18 @@ _FORM = b"call"
 def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
     """The number of the batch that the call is made for (0: none), that of the trace that it belongs to (0: none) and
     the request; its tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input that is
-    there twice, Unsupported for a correlation id that is too long."""
+    there twice, or a correlation id that is too long."""
     batch, number, timeout, version, flags, inputs, length = message.unpack(CALL)
     request_id = message.raw(length).decode()
     request = InferRequest(message.text(), version)
     request.id = request_id
     request.inner = True
-    request.correlation_id = check_correlation_id(message.text()) if flags & TEXT_CORRELATION else number
+    request.correlation_id = number
+    if flags & TEXT_CORRELATION:
+        try:
+            request.correlation_id = check_correlation_id(message.text())
+        except Unsupported as error:
+            raise refused(request.model_name, str(error)) from None
     request.sequence_start = flags & SEQUENCE_START != 0
     request.sequence_end = flags & SEQUENCE_END != 0
     request.timeout_us = timeout

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from halimede.backends.api import Placement
-from halimede.backends.onnxruntime import OnnxInstance, OnnxModel, OnnxRuntimeBackend
+from halimede.backends.onnxruntime import OnnxModel, OnnxRuntimeBackend
+from halimede.backends.onnxruntime_instance import OnnxInstance
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.platform.hosts import HostPolicy, available_cores
@@ -165,6 +166,13 @@ def test_optional_input_is_an_initializer_of_the_model(bench: Bench) -> None:
     both = bench.run(onnx_models.overridable(), config, request({"x": ("FP32", x), "bias": ("FP32", bias)}, ["y"]))
     assert alone.scattered["y"].tolist() == [2, 3]
     assert both.scattered["y"].tolist() == [11, 22]
+
+
+def test_input_that_only_the_configuration_calls_optional_is_missed_and_not_read(bench: Bench) -> None:
+    inputs = [spec("x", "FP32", [2], optional=True), spec("bias", "FP32", [2])]
+    config = model_config(inputs, [spec("y", "FP32", [2])])
+    with pytest.raises(Internal, match=r"onnx runtime error: Required inputs \(\['x'\]\) are missing"):
+        bench.run(onnx_models.overridable(), config, request({"bias": ("FP32", np.ones(2, np.float32))}, ["y"]))
 
 
 def test_text_that_is_not_utf8_fails_only_its_own_request(bench: Bench) -> None:

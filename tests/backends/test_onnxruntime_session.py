@@ -14,6 +14,7 @@ import pytest
 
 from halimede.backends.api import ModelFolder
 from halimede.backends.onnxruntime import OnnxRuntimeBackend
+from halimede.backends.onnxruntime_errors import translated
 from halimede.backends.onnxruntime_session import (
     SessionPlan,
     Settings,
@@ -21,7 +22,6 @@ from halimede.backends.onnxruntime_session import (
     run_options,
     spinning,
     thread_budget,
-    translated,
 )
 from halimede.config.model_config import DescribedTensor, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported

@@ -12,7 +12,7 @@ import pytest
 from halimede.backends.api import Placement
 from halimede.backends.python import PythonBackend
 from halimede.backends.python_settings import parse_settings
-from halimede.errors import Internal, Invalid
+from halimede.errors import Internal, Invalid, Unsupported
 from halimede.tensors import DATATYPES, tensor_of
 from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder
@@ -169,7 +169,7 @@ def test_model_without_execute_fails_its_requests(rig: Rig, tmp_path: Path) -> N
 
 @pytest.mark.rows("P72")
 def test_wrong_value_for_force_cpu_is_refused(rig: Rig, tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match=r"^Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'$"):
+    with pytest.raises(Unsupported, match=r"^Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe'$"):
         rig.backend.open(config(parameters={"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"}), folder(tmp_path, SCRIPTED))
 
 
@@ -237,7 +237,7 @@ def test_describe_ends_at_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("shm-default-byte-size", "1000", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-default-byte-size", "1048575", "shm-default-byte-size can't be smaller than 4 MiBs"),
         ("shm-growth-byte-size", "0", "shm-growth-byte-size can't be smaller than or equal to zero."),
         ("stub-timeout-seconds", "0", "stub-timeout-seconds can't be smaller than or equal to zero."),
         ("thread-pool-size", "0", "thread-pool-size can't be less than 1."),
@@ -250,6 +250,11 @@ def test_bad_setting_is_refused(name: str, value: str, text: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_settings({name: value})
     assert caught.value.message == text
+
+
+@pytest.mark.rows("P70")
+def test_smallest_shared_memory_is_less_than_the_text_says() -> None:
+    parse_settings({"shm-default-byte-size": "1048576"})
 
 
 def test_limits_come_from_the_settings() -> None:

@@ -119,7 +119,7 @@ def test_two_models_and_two_instances_share_nothing_of_their_own(rig: InProcessR
 
 
 def test_model_that_cannot_be_loaded_leaves_nothing(rig: InProcessRig, tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     unsure = "class TritonPythonModel:\n    @property\n    def is_ready(self): raise LookupError('unsure')"
     leaving = "class TritonPythonModel:\n    def initialize(self, args): exit(3)"
     for source in ("import utils\n1 / 0", None, leaving, unsure):
@@ -128,10 +128,9 @@ def test_model_that_cannot_be_loaded_leaves_nothing(rig: InProcessRig, tmp_path:
         with pytest.raises(Internal, match=r"ZeroDivisionError|not found in|SystemExit: 3|unsure"):
             rig.start(where)
     assert not private_modules()
-    for thread in threading.enumerate():
-        if thread.name == "m_0_0":
-            thread.join(PATIENCE)
-    assert threading.active_count() <= before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), thread.name
 
 
 def test_error_of_an_import_shows_frames_of_the_model_only(rig: InProcessRig, tmp_path: Path) -> None:
@@ -300,6 +299,30 @@ def test_background_loop_ends_with_its_model(rig: InProcessRig, tmp_path: Path) 
     instance.close()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_thread_of_a_model_has_an_event_loop_until_it_is_closed(rig: InProcessRig, tmp_path: Path) -> None:
+    source = """
+        import asyncio
+        import numpy as np
+        import triton_python_backend_utils as pb_utils
+
+        class TritonPythonModel:
+            async def answer(self):
+                await asyncio.sleep(0)
+                return pb_utils.InferenceResponse([pb_utils.Tensor("Y", np.array([1]))])
+
+            def execute(self, requests):
+                loop = asyncio.get_event_loop()
+                return [loop.run_until_complete(self.answer()) for _ in requests]
+    """
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    instance = rig.start(folder(tmp_path, source))
+    for _ in range(2):
+        assert not rig.run(instance, FakeRequest()).failed
+    instance.close()
+    instance.thread._thread.join(PATIENCE)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 # ---- memory

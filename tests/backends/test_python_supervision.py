@@ -22,10 +22,14 @@ from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses,
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
 
 
+PATIENT = {"restart-wait-seconds": "60"}
+"""A worker is expected back however busy the machine is."""
+
+
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     with turning_loop() as loop:
-        it = Rig(loop)
+        it = Rig(loop, PATIENT)
         yield it
         it.backend.close()
 
@@ -264,7 +268,7 @@ def test_time_of_a_dead_worker_is_not_counted_against_the_next(tmp_path: Path) -
             sender.send(R([T(np.zeros(200_000, np.uint8))]))
     """
     with turning_loop() as loop:
-        rig = Rig(loop, {"execution-timeout-seconds": "1"})
+        rig = Rig(loop, {"execution-timeout-seconds": "1", **PATIENT})
         instance = rig.start(folder(tmp_path, SCRIPTED), decoupled=True)
         watch = Watch(rig, instance)
         stream = Releasing()
@@ -329,7 +333,7 @@ HANGS_LATER = NEVER_AGAIN.replace(
 
 def test_worker_that_cannot_be_started_is_tried_again_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with turning_loop() as loop:
-        rig = Rig(loop, {"restart-wait-seconds": "60"})  # two starts on a busy machine
+        rig = Rig(loop, PATIENT)
         where = folder(tmp_path, NEVER_AGAIN)
         instance = rig.start(where)
         watch = Watch(rig, instance)
@@ -350,8 +354,8 @@ def test_requests_wait_no_longer_than_the_operator_wants(tmp_path: Path, wait: s
         instance = rig.start(folder(tmp_path, NEVER_AGAIN))
         watch = Watch(rig, instance)
         rig.run(instance, scripted("os._exit(3)"))
-        until(lambda: HOPELESS in watch.said)
-        assert watch.said[0] == (HOPELESS if wait == "0" else DOWN)
+        until(lambda: HOPELESS in watch.said)  # at once where its start had taken more than a second
+        assert watch.said[0] == HOPELESS or (wait, watch.said[0]) == ("1", DOWN)
         instance.close()
         rig.backend.close()
 

@@ -60,6 +60,18 @@ def test_backend_that_is_nowhere(folder: ModelFolder, directory: Path, name: str
     )
 
 
+@pytest.mark.parametrize(("name", "told"), [("tensorrt", True), ("../backends/fw", False), ("", False)])
+def test_backend_that_is_nowhere_comes_with_advice(folder: ModelFolder, directory: Path, name: str, told: bool) -> None:
+    with pytest.raises(Invalid) as caught:
+        find_runtime("m", name, "", folder, directory, KNOWN)
+    assert caught.value.advice == (
+        f"'tensorrt' is not served here: export the model to ONNX, or load it in a model.py; a backend in Python would "
+        f"be {directory}/tensorrt/model.py"
+        if told
+        else ""
+    )
+
+
 @pytest.mark.parametrize("name", ["empty", "nowhere", "python", "../backends/fw"])
 def test_runtime_python_without_its_file(folder: ModelFolder, directory: Path, name: str) -> None:
     with pytest.raises(Invalid) as caught:

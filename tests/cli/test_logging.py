@@ -176,6 +176,18 @@ def test_log_file_takes_everything_and_is_appended_to(console: Console, tmp_path
     assert (first, words(rest)) == ("before", ["info", "warning", "error"])
 
 
+def test_what_is_said_comes_behind_the_log_and_is_in_no_file(console: Console, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    console.install(LogOptions())
+    logger.error("before")
+    console.log.say("said")
+    console.install(LogOptions(file=str(path)))
+    console.log.say("said once more")
+    before, *others = console.lines()[1]
+    assert (words([before]), others) == (["before"], ["said", "said once more"])
+    assert path.read_text() == ""
+
+
 def test_log_file_that_cannot_be_opened_is_an_error(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "missing" / "log"
     with pytest.raises(Invalid) as caught:

@@ -1,13 +1,17 @@
 """The `halimede` command up to the point where a server would start: what it prints, where, and its exit status."""
 
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from halimede import FORM, __version__
 from halimede.cli.main import main
 from halimede.options import usage
+from tests.backends.onnx_models import identity
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +94,42 @@ def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
         ["sh", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, code], stdout=subprocess.PIPE, timeout=60, check=True
     )
     assert closed.stdout.decode() == f"halimede {__version__} ({FORM})\n[True, True]\n3\n"
+
+
+def test_reader_that_went_away_is_no_failure_to_tell_of() -> None:
+    """As of `halimede check REPO | head`."""
+    gone, end = os.pipe()
+    os.close(gone)
+    try:
+        run = subprocess.run(
+            [sys.executable, "-m", "halimede", "--version"], stdout=end, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    finally:
+        os.close(end)
+    assert (run.returncode, run.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_output_that_is_closed_is_no_failure() -> None:
+    line = 'exec "$0" -m halimede --version >&-'
+    run = subprocess.run(["sh", "-c", line, sys.executable], stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, b"")
+
+
+def test_onnx_runtime_reports_to_nobody(tmp_path: Path) -> None:
+    """It would begin by a database of what to report, in the home directory."""
+    home, model = tmp_path / "home", tmp_path / "m" / "1"
+    home.mkdir()
+    model.mkdir(parents=True)
+    (model / "model.onnx").write_bytes(identity("FP32", [2]))
+    environment = {**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    del environment["ORT_DISABLE_TELEMETRY"]
+    line = [sys.executable, "-m", "halimede", "model", "run", str(tmp_path / "m"), "--input", "x=[1, 2]"]
+    run = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert list(home.rglob("*")) == []
+
+
+def test_who_wants_to_report_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    assert main(["--version"]) == 0
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"

@@ -27,6 +27,7 @@ FLAGS = (
 )
 _ALL, _HTTP, _GRPC, _AIO = "test_kinds_all", "test_kinds_http", "test_kinds_grpc", "test_kinds_grpc_aio"
 _SHARED, _CONTROL, _TRANSPORT = "test_shared_memory", "test_control_clients", "test_grpc_transport"
+_SEQUENCES = "test_kinds_sequences"
 
 KINDS: Mapping[str, tuple[str, ...]] = {
     "simple_http_infer_client, simple_grpc_infer_client": (f"{_ALL}.test_sum_and_difference",),
@@ -57,6 +58,14 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "test_classification.test_grpc_client_reads_classes",
         "test_classification.test_asyncio_clients_read_classes",
     ),
+    "ensemble_image_client": ("test_classification.test_files_go_in_and_classes_of_the_last_model_come_out",),
+    "simple_http_sequence_sync_infer_client, simple_grpc_sequence_sync_infer_client": (
+        f"{_SEQUENCES}.test_one_request_at_a_time",
+    ),
+    "simple_grpc_sequence_stream_infer_client": (f"{_SEQUENCES}.test_all_at_once_in_a_stream",),
+    "simple_grpc_aio_sequence_stream_infer_client": (
+        f"{_SEQUENCES}.test_all_at_once_in_a_stream_of_the_asyncio_client",
+    ),
     "reuse_infer_objects_client": (f"{_ALL}.test_objects_are_used_again",),
     "memory_growth_test": (f"{_ALL}.test_memory_does_not_grow",),
     "client plugins, BasicAuth": (f"{_ALL}.test_basic_authentication",),
@@ -76,12 +85,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     ),
     "log and trace settings": (f"{_CONTROL}.test_log_settings_act", f"{_CONTROL}.test_trace_settings_are_kept"),
 }
-WAITING: Mapping[str, str] = {
-    "simple_http_sequence_sync_infer_client, simple_grpc_sequence_sync_infer_client": "sequences",
-    "simple_grpc_sequence_stream_infer_client, simple_grpc_aio_sequence_stream_infer_client": "sequences",
-    "ensemble_image_client": "ensembles",
-}
-"""Kinds without a test, and what they wait for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,47 @@ from tests.compat.serving import Serving, write_model
 SCORES = np.array([[0.1, 0.5, 0.25, 0.5], [8, -1, 9, 7]], np.float32)
 BEST = [[b"0.500000:1:dog", b"0.500000:3"], [b"9.000000:2:h\xc3\xa9ron", b"8.000000:0:cat"]]
 WAIT = 20.0
+READER = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [answer(request) for request in requests]
+
+
+def answer(request):
+    texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
+    scores = [[float(word) for word in text.split()] for (text,) in texts]
+    return pb_utils.InferenceResponse([pb_utils.Tensor("READ", np.array(scores, np.float32))])
+"""
+READER_CONFIG = """backend: "python"
+max_batch_size: 4
+input { name: "TEXT" data_type: TYPE_STRING dims: 1 }
+output { name: "READ" data_type: TYPE_FP32 dims: -1 }
+instance_group { kind: KIND_CPU }
+"""
+READ_AND_SCORED = """platform: "ensemble"
+max_batch_size: 4
+input { name: "INPUT0" data_type: TYPE_STRING dims: 1 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }
+ensemble_scheduling {
+  step {
+    model_name: "reader" model_version: -1
+    input_map { key: "TEXT" value: "INPUT0" } output_map { key: "READ" value: "read" }
+  }
+  step {
+    model_name: "scores" model_version: -1
+    input_map { key: "INPUT0" value: "read" } output_map { key: "OUTPUT0" value: "OUTPUT0" }
+  }
+}
+"""
 
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server of `scores`, which batches and has three labels, and of `flags`, whose output is BOOL."""
+    """A server of `scores`, which batches and has three labels, of `flags`, whose output is BOOL, and of the ensemble
+    `read_and_scored`: a model that makes numbers of the bytes of files, and `scores`."""
     folder = tmp_path_factory.mktemp("classification")
     write_model(folder / "models", "scores", "FP32", max_batch_size=4)
     config = folder / "models" / "scores" / "config.pbtxt"
@@ -30,6 +66,10 @@ def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     config.write_text(f'{before}{output} label_filename: "labels.txt"{after}')
     (folder / "models" / "scores" / "labels.txt").write_text("cat\ndog\nhéron\n", encoding="utf-8")
     write_model(folder / "models", "flags", "BOOL")
+    for name, text in {"reader": READER_CONFIG, "read_and_scored": READ_AND_SCORED}.items():
+        (folder / "models" / name / "1").mkdir(parents=True)
+        (folder / "models" / name / "config.pbtxt").write_text(text)
+    (folder / "models" / "reader" / "1" / "model.py").write_text(READER)
     with Serving(folder / "models", folder / "server.log") as serving:
         yield serving.wait_until_live()
         assert serving.stop() == 0, serving.log_text()[-3000:]
@@ -103,3 +143,19 @@ def test_client_is_told_that_there_are_no_classes(labelled: Serving, client: Any
     with client.InferenceServerClient(url) as connected, pytest.raises(InferenceServerException) as caught:
         connected.infer("flags", **asked(client, 1, np.array([True])))
     assert caught.value.message() == "class result not available for output due to unsupported type 'BOOL'"
+
+
+@pytest.mark.parametrize("client", [http_client, grpc_client])
+def test_files_go_in_and_classes_of_the_last_model_come_out(labelled: Serving, client: Any) -> None:
+    """A batch of files of different lengths to an ensemble, whose input and output the client asks for first."""
+    files = [" ".join(map(str, scores)).encode() for scores in SCORES.tolist()]
+    assert len({len(file) for file in files}) == 2
+    url = labelled.http_url if client is http_client else labelled.grpc_url
+    with client.InferenceServerClient(url) as connected:
+        as_json = {} if client is http_client else {"as_json": True}
+        metadata = connected.get_model_metadata("read_and_scored", **as_json)
+        (given,), (made,) = metadata["inputs"], metadata["outputs"]
+        tensor = client.InferInput(given["name"], [2, 1], given["datatype"])
+        tensor.set_data_from_numpy(np.array([[file] for file in files], np.object_))
+        wanted = [client.InferRequestedOutput(made["name"], class_count=2)]
+        assert classes_of(connected.infer("read_and_scored", [tensor], outputs=wanted)) == BEST

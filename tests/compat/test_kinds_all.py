@@ -13,7 +13,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc.auth import BasicAuth
 from tritonclient.utils import InferenceServerException
 
-from tests.compat.kinds import KINDS, ONE, ONES, SIXTEEN, WAITING, Kinds, Spoken
+from tests.compat.kinds import KINDS, ONE, ONES, SIXTEEN, Kinds, Spoken
 
 GROWTH = 16 << 20
 """Bytes that allocators may keep while 1,000 requests of 200 kB pass; all of them are 200 MB."""
@@ -28,7 +28,6 @@ def test_table_of_kinds_names_tests_that_exist() -> None:
     for place in {test for tests in KINDS.values() for test in tests}:
         module, _, name = place.partition(".")
         assert callable(getattr(importlib.import_module(f"tests.compat.{module}"), name, None)), place
-    assert not KINDS.keys() & WAITING.keys()
 
 
 def test_sum_and_difference(spoken: Spoken) -> None:

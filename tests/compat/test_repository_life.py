@@ -16,6 +16,23 @@ from tests.compat.serving import Serving, write_model, write_slow_model
 
 SETTLE = 0.6
 
+_PARTING = """import time
+from pathlib import Path
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for request in requests]
+
+    def finalize(self):
+        folder = Path(__file__).parent
+        (folder / "parting").touch()
+        limit = time.monotonic() + 20
+        while not (folder / "go").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+"""
 _COUNTED = """from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
@@ -230,6 +247,25 @@ def test_request_that_runs_ends_after_its_model_is_unloaded(explicit: tuple[Serv
     asking.join(30)
     assert status == [200]
     serving.until(lambda: states(serving)["slow"] == "unloaded", "did not end the model")
+
+
+@pytest.mark.rows("R14")
+def test_model_is_unloading_until_it_gave_back_what_it_holds(explicit: tuple[Serving, Path]) -> None:
+    """Who loads the next model into the same memory can wait for the word `unloaded`; who does not wait, need not."""
+    serving, models = explicit
+    version = write_model(models, "parting", "INT32", backend="python")
+    (version / "model.py").write_text(_PARTING)
+    assert load(serving, "parting") == (200, None)
+    assert load(serving, "parting", "unload") == (200, None)
+    serving.until((version / "parting").exists, "did not finalize the model")
+    assert states(serving)["parting"] == "UNLOADING"
+    assert load(serving, "parting") == (200, None)
+    assert states(serving)["parting"] == "READY"
+    (version / "go").touch()
+    serving.until(lambda: "unloaded 'parting'" in serving.log_text(), "did not end the first")
+    assert states(serving)["parting"] == "READY"
+    assert load(serving, "parting", "unload") == (200, None)
+    serving.until(lambda: states(serving)["parting"] == "unloaded", "did not end the second")
 
 
 @pytest.mark.rows("R27")

@@ -73,6 +73,20 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(answer.output_tensors(), answer.error())
 """
 
+_NAMED = """import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        value, name = (pb_utils.get_input_tensor_by_name(request, tensor).as_numpy() for tensor in ("INPUT0", "CORRID"))
+        assert name.shape == value.shape and request.correlation_id().encode() == name[0, 0]
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", value + np.int32(name[0, 0].split(b"-")[1]))])
+"""
+
 _CONTROLS = """control_input [
     { name: "START" control [ { kind: CONTROL_SEQUENCE_START bool_false_true: [ false, true ] } ] },
     { name: "READY" control [ { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } ] }
@@ -137,6 +151,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         (version / "model.py").write_text(_MODEL)
     calling = write_model(repository, "calling", "INT32", backend="python", max_batch_size=4)
     (calling / "model.py").write_text(_CALLING)
+    text = 'control_input [ { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } ] } ]'
+    named = write_model(
+        repository, "named", "INT32", backend="python", max_batch_size=4, more=f"sequence_batching {{ {text} }}"
+    )
+    (named / "model.py").write_text(_NAMED)
     (repository / "onnx" / "1").mkdir(parents=True)
     (repository / "onnx" / "config.pbtxt").write_text(_ONNX_CONFIG)
     (repository / "onnx" / "1" / "model.onnx").write_bytes(_onnx())
@@ -219,6 +238,14 @@ def test_sequence_over_every_protocol_and_through_a_model_that_calls(ask: Ask, m
     name = "rows" if model == "rows" else "sums"
     assert "must specify the START flag" in str(caught.value)
     assert f"to model '{name}'" in str(caught.value)
+
+
+@pytest.mark.rows("S59")
+def test_model_is_given_the_text_that_names_its_sequence(ask: Ask) -> None:
+    """In 2.51 a Python model with such a control answers nothing but errors."""
+    assert _sums(ask, "named", "grün-7", [1, 2, 3]) == [8, 9, 10]
+    with pytest.raises(InferenceServerException, match="data-type is 'UINT64', but model 'named' expects 'BYTES'"):
+        ask("named", 1, 7, True, True)
 
 
 @pytest.mark.rows("S61", "S63")

@@ -6,6 +6,7 @@ Fetches the package's dependencies and takes a minute or two: `make test-wheel`.
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ BUILD_SECONDS, ANSWER_SECONDS = 900.0, 60.0
 
 @pytest.mark.wheel
 def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) -> None:
+    """And nothing of what an earlier one has left in `build`."""
     here = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, here], check=True, timeout=BUILD_SECONDS)
+    left = here / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / "halimede"
+    left.mkdir(parents=True)
+    (left / "left.py").touch()
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=BUILD_SECONDS)
     python = tmp_path / "venv" / "bin" / "python"
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("HALIMEDE", "PYTHON"))}
@@ -42,3 +47,4 @@ def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) ->
     assert said("import halimede; print(halimede.FORM)", "only") == "compiled"
     form = "import halimede.service.engine as e; print(e.__file__.rpartition('.')[2])"
     assert (said(form, "only"), said(form, "off")) == ("so", "py")
+    assert said("import importlib.util; print(importlib.util.find_spec('halimede.left'))", "only") == "None"

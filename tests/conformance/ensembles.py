@@ -36,6 +36,20 @@ class TritonPythonModel:
             value = np.zeros(2, np.float32)
         return pb.InferenceResponse([pb.Tensor("OUTPUT0", value)])
 """
+_GROWS = """import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(pb.get_input_tensor_by_name(request, "INPUT0").as_numpy()) for request in requests]
+
+    def _answer(self, value):
+        times = int(value[0, 0])
+        value = np.repeat(value, times, axis=0) if times >= 0 else value[:, 0]
+        return pb.InferenceResponse([pb.Tensor("OUTPUT0", value)])
+"""
+"""A batch with each row as often as its first number says; for a negative one the first column only."""
 _SEEN = """import numpy as np
 import triton_python_backend_utils as pb
 
@@ -148,6 +162,7 @@ MEMBERS = {
     "flow2": Member(more=_DECOUPLED),
     "labelled": Member(outputs=(("OUTPUT0", "INT32", 'dims: 3 label_filename: "labels.txt"'),)),
     "odd": Member(code=_ODD),
+    "grows": Member(max_batch_size=8, code=_GROWS),
     "seen": Member(code=_SEEN),
     "repeat": Member(more=_DECOUPLED, code=_REPEAT),
     "broken": Member(more='default_model_filename: "none"\n'),
@@ -158,6 +173,8 @@ GOOD = {
     "both": Made((one("INPUT0", "OUTPUT1"), one("OUTPUT1", "OUTPUT0")), outputs=_OUT2),
     "through": Made((one("INPUT0", "OUTPUT0"),), outputs=(*_OUT, ("INPUT0", "INT32", "dims: -1"))),
     "batched": Made((one("INPUT0", "x", "batch8"), one("x", "OUTPUT0", "batch8")), max_batch_size=8),
+    "grown": Made((one("INPUT0", "x", "grows"), one("x", "OUTPUT0", "batch8")), max_batch_size=8),
+    "grown_last": Made((one("INPUT0", "x", "batch8"), one("x", "OUTPUT0", "grows")), max_batch_size=8),
     "to_unbatched": Made((one("INPUT0", "x", "batch8"), one("x", "OUTPUT0")), max_batch_size=8),
     "to_batched": Made((one("INPUT0", "x"), one("x", "OUTPUT0", "batch8"))),
     "to_rank2": Made((one("INPUT0", "OUTPUT0", "rank2"),), max_batch_size=8),

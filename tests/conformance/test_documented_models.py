@@ -122,7 +122,12 @@ def test_decoupled_model_over_http(pair: Pair, count: int) -> None:
 @pytest.mark.rows("P1", "P31")
 @pytest.mark.parametrize(
     ("model", "batch", "dynamic"),
-    [("completed_flat", 0, False), ("completed_batch", 4, False), ("completed_dynamic", 4, True)],
+    [
+        ("completed_flat", 0, False),
+        ("completed_batch", 4, False),
+        ("completed_dynamic", 4, True),
+        ("completed_directly", 4, True),
+    ],
 )
 def test_configuration_is_completed_alike(pair: Pair, model: str, batch: int, dynamic: bool) -> None:
     config = same_of_both(pair, lambda server: config_of(server, model))

@@ -64,6 +64,13 @@ BROKEN: dict[str, str | bytes] = {
     "completion_raises_the_odd": _completion(_ODD),
     "completion_returns_nothing": _completion("return None"),
     "completion_returns_a_dict": _completion("return {}"),
+    "completion_is_no_json": _completion("config.as_dict()['parameters'] = {1}; return config"),
+    "file_of_another_kind": _initialize("pass"),
+    "cpu_only_or_not": _initialize("pass"),
+}
+_MORE = {
+    "file_of_another_kind": 'default_model_filename: "other"\n',
+    "cpu_only_or_not": 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "maybe" } }\n',
 }
 
 
@@ -73,10 +80,11 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
     for name, source in {**LOADED, **BROKEN}.items():
         version = folder / "models" / name / "1"
         version.mkdir(parents=True)
-        (version / "model.py").write_bytes(source if isinstance(source, bytes) else source.encode())
+        file = version / ("other" if name == "file_of_another_kind" else "model.py")
+        file.write_bytes(source if isinstance(source, bytes) else source.encode())
         tensors = "" if name.startswith("completion") else _INPUTS
         (version.parent / "config.pbtxt").write_text(
-            f'backend: "python"\n{tensors}instance_group [ {{ kind: KIND_CPU }} ]\n'
+            f'backend: "python"\n{tensors}instance_group [ {{ kind: KIND_CPU }} ]\n{_MORE.get(name, "")}'
         )
     with pair_of(folder / "models", folder) as both:
         yield both
@@ -99,5 +107,5 @@ def test_reasons_are_those_of_the_real_server(pair: Pair) -> None:
     assert {name for name, model in found.items() if model["state"] == "READY"} == set(LOADED)
     assert {name for name, model in found.items() if model["state"] == "UNAVAILABLE"} == set(BROKEN)
     for name in BROKEN:
-        how = ("is not healthy", "At:", "Error: ", "a valid pb.ModelConfig")
+        how = ("is not healthy", "At:", "Error: ", "a valid pb.ModelConfig", "must end with '.py'", "Incorrect value")
         assert any(word in found[name]["reason"] for word in how), found[name]

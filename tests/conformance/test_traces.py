@@ -141,6 +141,15 @@ class Traffic:
         found: dict[str, Any] = self._http.get_trace_settings()
         return found
 
+    def levels(self) -> list[Any]:
+        """What is traced after each of some changes, not all of which mean something."""
+        changes: list[list[str]] = [["TENSORS"], [], ["x"], ["x", "TIMESTAMPS"], ["off"], ["OFF"], ["timestamps"]]
+        over_both = [self._http.update_trace_settings(None, {"trace_level": one})["trace_level"] for one in changes]
+        for one in changes:
+            answer = self._grpc.update_trace_settings("int32", {"trace_level": one or ["y"]}, as_json=True)
+            over_both.append(answer["settings"]["trace_level"])
+        return over_both
+
     def stream(self, model: str, told: bool) -> None:
         answers: queue.Queue[Any] = queue.Queue()
         self._grpc.start_stream(lambda result, error: answers.put(error or result))
@@ -316,7 +325,7 @@ def test_spans_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> Non
     for model in ("bls", "int32", "raises"):
         servers.copy_models(tmp_path / "models" / model, MODELS / model)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    seen, settings, resources = {}, {}, {}
+    seen, settings, resources, levels = {}, {}, {}, {}
     for ours, command in ((True, servers.our_command()), (False, servers.real_command())):
         with collecting() as collector:
             flags = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "opentelemetry,resource=zone=here")
@@ -331,6 +340,7 @@ def test_spans_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> Non
                     ask("raises", np.array([1], np.int32), f"fails {client}")
                 traffic.post("int32/infer", "{no")
                 settings[ours] = traffic.settings()
+                levels[ours] = traffic.levels()
                 traffic.close()
                 limit = time.monotonic() + PATIENCE
                 while len(collector.named("InferRequest")) < 7 and time.monotonic() < limit:
@@ -342,5 +352,6 @@ def test_spans_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> Non
     assert [one.events[0][:4] for one in seen[False] if one.far][-1:] == ["HTTP"]
     assert len(seen[True]) == 4 * 5 + 2 * 3 + 1
     assert settings[True] == settings[False]
+    assert levels[True] == levels[False]
     for name in ("service.name", "zone"):
         assert resources[True][name] == resources[False][name]

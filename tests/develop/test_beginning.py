@@ -120,6 +120,17 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "models" / "m" / "config.pbtxt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("source", ["net/1/model.onnx", "net/1", "net/model.onnx", "1/net.onnx", "net/1/model.onnx/"])
+def test_name_comes_from_the_model_and_not_from_its_version(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source if source.endswith(".onnx") else f"{source}/model.onnx", identity("FP32", [3]))
+    assert begin(order(tmp_path / source, tmp_path / "models")).folder == tmp_path / "models" / "net"
+
+
+def test_name_of_digits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="'12' would be taken for a version: write --name"):
+        begin(order(write(tmp_path, "12.onnx", identity("FP32", [3])), tmp_path / "models"))
+
+
 @pytest.mark.parametrize("name", ["../up", ".hidden", "a/b", ".."])
 def test_name_stays_in_the_repository(name: str, tmp_path: Path) -> None:
     with pytest.raises(Error, match="cannot be the name of a model"):

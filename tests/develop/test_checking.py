@@ -3,6 +3,7 @@ has none."""
 
 import asyncio
 import json
+import os
 import re
 from errno import EACCES
 from pathlib import Path
@@ -66,6 +67,66 @@ def test_fault_is_named(faulty: Checked, fault: Fault) -> None:
         and (fault.line == 0 or file == str(folder / fault.file))
         for severity, code, line, text, instead, file in told
     ), told
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('platform: "foo"', [("unexpected platform type 'foo' for m", True)]),
+        (
+            'backend: "tensorflow"',
+            [("unexpected 'platform' and 'backend' pair, got:, tensorflow", False), ("unable to find backend", True)],
+        ),
+    ],
+)
+def test_platform_that_is_nobodys_is_one_problem(tmp_path: Path, said: str, told: list[tuple[str, bool]]) -> None:
+    write(tmp_path, "m", _GOOD.replace('backend: "onnxruntime"', said), model_x=b"")
+    [model] = check([str(tmp_path)], OPTIONS).models
+    found = [problem for problem in model.problems if problem.severity.value == "error"]
+    assert len(found) == len(told)
+    for problem, (text, is_advised) in zip(found, told, strict=True):
+        assert text in problem.text
+        assert bool(problem.instead) is is_advised
+
+
+@pytest.mark.parametrize("name", ["two words", "größe", "a+b"])
+def test_name_that_http_clients_cannot_send_is_warned_of(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name)
+    write(tmp_path, "a_name-that.goes~1")
+    plain, named = sorted(check([str(tmp_path)], OPTIONS).models, key=lambda model: len(model.problems))
+    assert plain.problems == []
+    [problem] = named.problems
+    assert (problem.code, problem.severity.value, bool(problem.instead)) == ("name", "warning", True)
+
+
+def test_name_that_is_no_text_is_warned_of(tmp_path: Path) -> None:
+    folder = write(tmp_path, os.fsdecode(b"no\xfftext"))
+    checked = check([str(tmp_path)], OPTIONS)
+    assert checked.models == []
+    problem = checked.all_problems[0]
+    assert (problem.code, problem.file, problem.severity.value) == ("name", folder, "warning")
+    assert "no text" in text_of(checked)
+    assert document(checked, strict=False)["errors"] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "instead"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+        (b"", "the whole file: this one is empty"),
+        (identity("FP32", [4])[:-9], "the whole file: this one is broken off"),
+    ],
+)
+def test_model_file_that_is_none_is_told_apart(tmp_path: Path, content: bytes, instead: str) -> None:
+    write(tmp_path, "m", model_onnx=content)
+    [model] = check([str(tmp_path)], OPTIONS).models
+    assert [(p.code, p.instead[: len(instead)]) for p in model.problems] == [("model-file", instead)]
+
+
+def test_byte_order_mark_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "m", f"\ufeff{_GOOD}")
+    [model] = check([str(tmp_path)], OPTIONS).models
+    assert [problem.instead for problem in model.problems] == ["the same file saved without a byte order mark"]
 
 
 def test_model_without_a_fault_has_no_problem(faulty: Checked) -> None:

@@ -87,6 +87,8 @@ def test_retired_version_answers_nobody_and_is_closed_when_nobody_holds_it() -> 
     table.retire(new, closed.append)
     assert closed == [new]
     assert table.find("m", -1) is old
+    assert states(table)[2] == (State.UNLOADING, "")
+    table.gone(new)
     assert states(table)[2] == (State.UNAVAILABLE, "unloaded")
     with pytest.raises(Unavailable, match="version 2 is not at ready state"):
         table.find("m", 2)
@@ -111,8 +113,21 @@ def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
     loop.run_until(lambda: bool(closed))
     assert reply.response.model_version == 1
     assert closed == [one]
-    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+    assert states(table) == {1: (State.UNLOADING, "")}  # what it holds is still to be given back
     one.close()
+    table.gone(one)
+    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+
+
+def test_end_of_a_version_leaves_the_next_one_of_its_number_alone() -> None:
+    table, old, new = ModelTable(), version(1), version(1)
+    publish(table, old)
+    table.retire(old, lambda closed: None)
+    table.loading("m", [1])
+    assert states(table) == {1: (State.LOADING, "")}
+    publish(table, new)
+    table.gone(old)
+    assert states(table) == {1: (State.READY, "")}
 
 
 def test_published_versions_take_the_place_of_all_that_served() -> None:
@@ -124,6 +139,8 @@ def test_published_versions_take_the_place_of_all_that_served() -> None:
     closed: list[ModelVersion] = []
     publish(table, new, more, closed=closed.append)
     assert closed == [old, gone]
+    for each in closed:
+        table.gone(each)
     assert [table.find("m", 1), table.find("m", 3), table.find("m", -1)] == [new, more, more]
     assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "unloaded"), 3: (State.READY, "")}
 
@@ -155,7 +172,8 @@ def test_table_lists_models_by_name() -> None:
         (["loading"], False),
         (["publish", "refuse"], False),
         (["refuse all"], False),
-        (["publish", "retire"], True),
+        (["publish", "retire"], False),
+        (["publish", "retire", "gone"], True),
         (["publish", "loading"], True),
     ],
 )
@@ -174,4 +192,6 @@ def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], 
                 table.refuse("m", None, "Invalid argument: bad")
             case "retire":
                 table.retire(one, lambda closed: None)
+            case "gone":
+                table.gone(one)
     assert table.all_ready() is ready

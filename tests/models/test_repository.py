@@ -33,6 +33,20 @@ def test_scan_takes_a_name_of_two_repositories_for_neither(tmp_path: Path) -> No
     assert catalog.duplicates == ("both",)
 
 
+def test_scan_leaves_out_a_name_that_is_no_text(tmp_path: Path) -> None:
+    repository(tmp_path, {"m": ""})
+    folder = tmp_path / os.fsdecode(b"no\xfftext")
+    folder.mkdir()
+    catalog = scan([str(tmp_path)])
+    assert (list(catalog.models), catalog.unnamed) == (["m"], (folder,))
+
+
+def test_scan_of_what_the_system_refuses_to_look_at(tmp_path: Path) -> None:
+    """As of a directory in one that may not be entered."""
+    with pytest.raises(Invalid, match=r"^failed to stat file .*x: File name too long$"):
+        scan([str(tmp_path / ("x" * 300))])
+
+
 @pytest.mark.parametrize("kind", ["missing", "file"])
 def test_scan_of_what_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
     """Contract C8."""
@@ -41,6 +55,16 @@ def test_scan_of_what_is_no_directory_is_refused(tmp_path: Path, kind: str) -> N
         path.touch()
     with pytest.raises(Invalid, match="repository path is not a valid directory"):
         scan([str(path)])
+
+
+def test_scan_of_an_empty_path_is_not_one_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of `--model-repository=$FORGOTTEN`."""
+    repository(tmp_path, {"m": ""})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Invalid, match="repository path is not a valid directory"):
+        scan([""])
 
 
 def test_scan_of_an_empty_repository_finds_nothing(tmp_path: Path) -> None:

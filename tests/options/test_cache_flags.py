@@ -53,6 +53,9 @@ def test_size_alone_is_a_local_cache_and_warns() -> None:
     assert configs(options) == {"local": {"size": "8192"}}
     assert len(options.warnings) == 2
     assert options.warnings[0].startswith("'--response-cache-byte-size' has been deprecated!")
+    assert [warning.rpartition(" ")[2] for warning in options.warnings] == [
+        "'--cache-config=local,size=4096'", "'--cache-config=local,size=8192'",
+    ]  # fmt: skip
 
 
 @pytest.mark.rows("C49")

@@ -44,7 +44,13 @@ def test_flag_at_its_default_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.support is Support.PLANNED])
 def test_planned_flag_is_refused_for_another_value(name: str) -> None:
-    other = {"boolean": "true", "integer": "5", "off|timestamps|tensors": "tensors", "none|low|medium|high": "low"}
+    other = {
+        "boolean": "true",
+        "integer": "5",
+        "off|timestamps|tensors": "tensors",
+        "none|low|medium|high": "low",
+        "gpu:fraction": "0:0.5",
+    }
     label = FLAGS[name].kind.label
     value = other.get(label, "x") if "|" not in label or label in other else label.split("|")[1]
     if name == "rate-limit":
@@ -57,7 +63,8 @@ def test_planned_flag_is_refused_for_another_value(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, flag in FLAGS.items() if flag.support is Support.INERT])
 def test_inert_flag_says_why_it_has_no_effect(name: str) -> None:
     flag = FLAGS[name]
-    value = "false" if flag.default == "true" else "true" if flag.kind.label == "boolean" else "77"
+    known = {"boolean": "true", "gpu:bytes": "0:77", "low-high": "7-77"}
+    value = "false" if flag.default == "true" else known.get(flag.kind.label, "77")
     assert parse([f"--{name}={value}"], {}).warnings == (f"'--{name}' has no effect: {flag.note}.",)
     assert flag.note
 

@@ -263,6 +263,19 @@ def test_disabled_completion_overrides_strict_model_config() -> None:
             'Bad option: "--backend-config".\n'
             "--backend-config option format is '<backend name>,<setting>=<value>'. Got a",
         ),
+        (
+            ["--cuda-memory-pool-byte-size=64"],
+            'Bad option: "--cuda-memory-pool-byte-size".\nCannot parse pair option due to incorrect number of inputs.'
+            "--<pair option> argument requires format <first>:<second>. Found: 64",
+        ),
+        (
+            ["--cuda-virtual-address-size=0:"],
+            'Bad option: "--cuda-virtual-address-size".\nInvalid option value. Got ',
+        ),
+        (
+            ["--sagemaker-safe-port-range=a-9"],
+            'Bad option: "--sagemaker-safe-port-range".\nInvalid option value. Got a',
+        ),
         (["--allow-http"], "option '--allow-http' requires an argument"),
         (["--help=1"], "option '--help' doesn't allow an argument"),
         (
@@ -408,7 +421,9 @@ def test_hint_without_meaning_here_is_accepted_and_said() -> None:
 
 def test_vertex_mode_of_the_environment_is_refused_and_can_be_declined() -> None:
     environment = {"AIP_MODE": "PREDICTION"}
-    assert refusal(environment=environment) == "--allow-vertex-ai=true is not supported yet"
+    hint = "AIP_MODE asks for it: --allow-vertex-ai=false does without."
+    assert refusal(environment=environment) == f"--allow-vertex-ai=true is not supported yet\n{hint}"
+    assert refusal("--allow-sagemaker=1", "--allow-vertex-ai=0", environment=environment).endswith("supported yet")
     assert not read("--allow-vertex-ai=false", environment=environment).http.allowed
     assert read("--allow-vertex-ai=false", "--allow-http=true", environment=environment).http.allowed
 

@@ -121,6 +121,13 @@ def test_older_flags_are_overridden_by_newer_ones() -> None:
 @pytest.mark.rows("C43")
 def test_older_level_off_wins_over_other_older_levels() -> None:
     assert read("--trace-level=TENSORS", "--trace-level=OFF").level == ()
+    assert read("--trace-level=false", "--trace-level=TENSORS").level == ()
+
+
+@pytest.mark.rows("C43")
+@pytest.mark.parametrize("word", ["MIN", "max", "on", "TRUE"])
+def test_older_words_for_the_older_level(word: str) -> None:
+    assert read(f"--trace-level={word}").level == ("TIMESTAMPS",)
 
 
 def test_setting_that_is_not_there_is_said() -> None:

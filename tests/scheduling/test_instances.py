@@ -25,7 +25,6 @@ def test_instance_thread_runs_what_it_is_given_in_order(thread: InstanceThread) 
     assert [done.get(timeout=PATIENCE) for _ in range(5)] == [(i, "t") for i in range(5)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_instance_thread_survives_work_that_breaks(thread: InstanceThread) -> None:
     done: SimpleQueue[str] = SimpleQueue()
 

@@ -51,7 +51,6 @@ def test_inference_has_all_its_moments_in_order(rigs: Callable[..., Rig]) -> Non
         (SystemExit(1), Internal, "SystemExit: 1"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_backend_that_raises_fails_its_request_and_serves_the_next(
     rigs: Callable[..., Rig], raised: BaseException, kind: type[Error], text: str
 ) -> None:

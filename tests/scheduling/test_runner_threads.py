@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from time import monotonic_ns
 
+import pytest
+
 from halimede.errors import Internal, Unavailable
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
@@ -82,6 +84,29 @@ def test_none_is_forgotten_where_threads_end_at_any_moment() -> None:
     assert [reply.response.id for reply in replies] == [str(i) for i in range(2_000)]
 
 
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_batch_that_outlives_its_loop_ends_in_silence(caplog: pytest.LogCaptureFixture, decoupled: bool) -> None:
+    """As where the engine ends before the model does: nobody is there to be told, and the thread does not break."""
+    go, sent, over = threading.Event(), threading.Event(), threading.Event()
+
+    def execute(execution: Execution) -> None:
+        assert go.wait(PATIENCE)
+        echo(execution)
+        sent.set()
+
+    rig = Rig([execute], decoupled=decoupled)
+    rig.instances[0].thread = thread = InstanceThread("own")  # type: ignore[attr-defined] # an instance may have one
+    reply = rig.submit("a")
+    rig.loop.closed = True
+    go.set()
+    thread.submit(over.set)
+    assert over.wait(PATIENCE)
+    assert sent.is_set()
+    assert reply.answers == []
+    assert caplog.records == []
+    thread.stop()
+
+
 def test_thread_that_takes_nothing_does_not_hold_the_others_up() -> None:
     rig = Rig([echo, finishing(echo)])
     rig.instances[0].thread = GoneThread()  # type: ignore[attr-defined] # an instance may have one
@@ -150,6 +175,7 @@ def test_refusals_of_a_long_turn_do_not_keep_an_instance_waiting() -> None:
     assert len(thread.work) == 1
     thread.finish()
     assert not running.finals
+    rig.loop.budget._turned()  # however long the hand-over of "a" took
     assert isinstance(rig.submit("d").error, Unavailable)
     assert running.finals
     assert len(thread.work) == 1, "b runs"

@@ -142,10 +142,13 @@ def test_configuration_that_is_a_pipe_is_refused_and_holds_nobody(tmp_path: Path
     run(scenario)
 
 
-def test_start_in_explicit_mode_fails_for_a_name_that_is_not_there(tmp_path: Path) -> None:
+def test_start_in_explicit_mode_fails_for_a_name_that_is_not_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         engine = Engine(explicit(tmp_path, "nope"), asyncio.get_running_loop())
         assert await engine.start() is False
+        assert "failed to poll model 'nope': model not found in any model repository." in caplog.text
         assert await states(engine) == {("m", None): "", ("n", None): ""}
         assert await engine.stop(1)
 

@@ -173,15 +173,40 @@ def test_path_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest
 
 def test_disk_that_is_full_for_a_while_leaves_whole_arrays(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    path = str(tmp_path / "trace.json")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size, count in ((0, 1), (limits[0], 1), (3000, 5), (limits[0], 1)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
         try:
-            disk.file.append(path, [text_of(trace())] * count, True)
+            disk.file.whole.append([text_of(trace())] * count)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert disk.written() == {"trace.json": 2}
+
+
+@pytest.mark.parametrize(("frequency", "name"), [(0, "trace.json"), (2, "trace.json.0")])
+def test_file_whose_first_traces_were_lost_begins_with_the_next(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, frequency: int, name: str
+) -> None:
+    """What lay there is of an earlier server, and need not be whole. No number is left out."""
+    (disk.folder / name).write_text("[of an earlier server")
+    stream = disk.stream(frequency)
+    for bound in (-1, writing.MAX_WAITING):
+        monkeypatch.setattr(writing, "MAX_WAITING", bound)
+        stream.take(trace())
+        stream.take(trace())
+        stream.close()
+    assert disk.written() == {name: 2}
+
+
+def test_file_that_could_not_be_opened_first_begins_when_it_can(disk: Disk) -> None:
+    """Nothing of what the path leads to then is kept."""
+    path, later = disk.folder / "trace.json", disk.folder / "later"
+    path.symlink_to(later / "trace.json")
+    disk.file.whole.append([text_of(trace())])
+    later.mkdir()
+    path.write_text("[of an earlier server")
+    disk.file.whole.append([text_of(trace())])
+    assert len(traces(path)) == 1
 
 
 def test_writer_that_does_not_keep_up_loses_traces_and_says_so(

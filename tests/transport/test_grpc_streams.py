@@ -181,7 +181,7 @@ def test_streams_do_not_wait_for_each_other() -> None:
 
 def test_stream_cancelled_while_it_is_full_resumes_nobody() -> None:
     async def test() -> None:
-        async with served(echo := Echo()) as channel:
+        async with served(echo := Echo(), settings=NARROW) as channel:
             call = await opened(channel, echo)
             fill(echo.streams[0].call)
             resumed: list[int] = []

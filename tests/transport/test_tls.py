@@ -187,7 +187,7 @@ def test_file_that_cannot_be_used(made: Certificates, tmp_path: Path, missing: s
         bad.write_bytes(content)
     files = {"certificate": made.server.certificate, "key": made.server.key, "root": made.authority.certificate}
     paths = {name: str(path) for name, path in {**files, missing: bad}.items()}
-    with pytest.raises(Invalid, match=r"^cannot use the gRPC server's TLS files: "):
+    with pytest.raises(Invalid, match=rf"^cannot use the gRPC server's TLS files: .*'{bad}'"):
         server_context(**paths, mutual=True)
 
 

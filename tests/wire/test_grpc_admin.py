@@ -127,6 +127,7 @@ def test_trace_settings_are_read() -> None:
     changes = (("level", ("TENSORS",)), ("rate", 3), ("count", None))
     assert query("TraceSetting", f'model_name: "m" {text}') == TraceSettings("m", changes)
     assert query("TraceSetting", setting("trace_level")) == TraceSettings("", (("level", None),))
+    assert query("TraceSetting", setting("trace_level", 'value: "x"')) == TraceSettings("", ())
 
 
 def test_trace_settings_that_cannot_be_read_change_nothing() -> None:

@@ -166,6 +166,12 @@ def test_trace_settings_are_read() -> None:
     assert read_trace_settings("m", body({"trace_level": None}), LIMIT).changes == (("level", None),)
 
 
+@pytest.mark.parametrize("levels", [[], ["x"], ["timestamps"]])
+def test_trace_levels_that_mean_nothing_change_nothing(levels: list[str]) -> None:
+    read = read_trace_settings("m", body({"trace_level": levels, "trace_rate": "7"}), LIMIT)
+    assert (read.changes, read.refusal) == ((("rate", 7),), None)
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [

@@ -7,15 +7,16 @@ from halimede.wire.settings import read_levels, read_number
 @pytest.mark.parametrize(
     ("names", "levels"),
     [
-        ([], ()),
+        ([], None),
         (["OFF"], ()),
-        (["x"], ()),
+        (["x"], None),
+        (["off"], None),
         (["TIMESTAMPS"], ("TIMESTAMPS",)),
         (["TENSORS", "TIMESTAMPS"], ("TIMESTAMPS", "TENSORS")),
         (["TENSORS", "x", "TENSORS"], ("TENSORS",)),
     ],
 )
-def test_levels_are_read_in_one_order(names: list[str], levels: tuple[str, ...]) -> None:
+def test_levels_are_read_in_one_order(names: list[str], levels: tuple[str, ...] | None) -> None:
     assert read_levels(names) == levels
 
 

@@ -3,7 +3,7 @@
 Times are in seconds of the loop's clock. Each is asked from the event-loop thread by one connection.
 """
 
-from dataclasses import dataclass
+from halimede.frozen import frozen
 
 NEVER = float("-inf")
 IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
@@ -78,7 +78,7 @@ class LatestIds:
         return stream_id in self._ids
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keepalive:
     """How connections are kept and ended, in seconds, by the meaning that gRPC gives to it (contract G38, C34)."""
 

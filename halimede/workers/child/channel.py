@@ -7,6 +7,7 @@ even while a model computes.
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
 import signal
@@ -96,14 +97,14 @@ class Line(ABC):
 
     def wait_until(self, there: Callable[[], bool]) -> None:
         """Reads, or lets others read, until something is there; any thread. Raises OSError where the server is gone,
-        and FrameError."""
+        FrameError, and what a signal handler of the model raises meanwhile: many have an alarm as their time limit."""
         while not there():
-            if not self._read_unless(there):
+            if not self._read_unless(there, self._await):
                 raise BrokenPipeError(self.gone)
 
-    def _read_unless(self, there: Callable[[], bool]) -> bool:
+    def _read_unless(self, there: Callable[[], bool], before: Callable[[], None] | None = None) -> bool:
         """Reads once, or lets another thread read that already does; not at all where what is wanted is there
-        meanwhile. False at the end of the stream."""
+        meanwhile. What `before` raises does not end the stream. False at its end."""
         with self._lock:
             while self._reading and not there():
                 self._sleep()
@@ -112,10 +113,14 @@ class Line(ABC):
             if self._ended:
                 return False
             self._reading = True
+        begun = False
         try:
+            if before is not None:
+                before()
+            begun = True
             self._ended = not self._read()
         except BaseException:
-            self._ended = True
+            self._ended = begun
             raise
         finally:
             self._was_read()
@@ -157,6 +162,10 @@ class Line(ABC):
             raise
         finally:
             self._was_read()
+
+    def _await(self) -> None:  # noqa: B027  # elsewhere nothing breaks it off
+        """Where an exception may break off the waiting: waits until something has arrived, and reads nothing of it, so
+        that nothing is lost."""
 
     @abstractmethod
     def _read(self, wait: bool = True) -> bool:
@@ -204,12 +213,22 @@ class Channel(Line):
         self._sending = threading.Lock()
         self._late: deque[list[Any]] = deque()
         self._assembler = frames.Assembler()
+        self._bell: Any = None
 
     def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.add_reader(self._socket.fileno(), self.read_now)
+        """By a descriptor of its own, which can be read when the socket can: uvloop makes what it watches non-blocking,
+        for all threads."""
+        if self._bell is None:
+            self._bell = select.epoll()
+            self._bell.register(self._socket, select.EPOLLIN)
+        loop.add_reader(self._bell.fileno(), self.read_now)
 
     def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._socket.fileno())
+        loop.remove_reader(self._bell.fileno())
+
+    def _await(self) -> None:
+        if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:  # what a time limit is made of
+            self._socket.recv(1, socket.MSG_PEEK)
 
     def _read(self, wait: bool = True) -> bool:
         size = self._socket.recv_into(self._assembler.space(), 0, 0 if wait else socket.MSG_DONTWAIT)
@@ -266,7 +285,7 @@ class Channel(Line):
 
     def end_with_server(self) -> None:
         """From now on this process ends as soon as the server's end of the socket is closed."""
-        threading.Thread(target=self._watch, name="server watch", daemon=True).start()
+        _thread.start_new_thread(self._watch, ())  # models see no thread but their own, nor does gevent when it patches
 
     def _watch(self) -> None:
         poll = select.poll()

@@ -11,11 +11,17 @@ from . import frames
 from .channel import Line
 
 
-class Level(enum.IntEnum):
+class LogLevel(enum.IntEnum):
     INFO = 0
     WARNING = 1
     ERROR = 2
     VERBOSE = 3
+
+    __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+
+
+Level = LogLevel
+"""Under the interface's own name models print it."""
 
 
 class Logger:

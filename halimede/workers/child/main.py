@@ -6,12 +6,14 @@ interpreter that runs the model, and because no file here may shadow one of the 
 """
 
 import faulthandler
+import gc
 import importlib.util
 import io
 import os
 import socket
 import struct
 import sys
+from types import ModuleType
 
 
 def _import_package(folder: str) -> None:
@@ -23,6 +25,24 @@ def _import_package(folder: str) -> None:
     package = importlib.util.module_from_spec(spec)
     sys.modules["halimede_worker"] = package
     spec.loader.exec_module(package)
+
+
+_SETTING = "OPENBLAS_THREAD_TIMEOUT"
+
+
+def _import_worker() -> ModuleType:
+    """And numpy, whose threads look out for work for 0.4 ms (2^20 ticks) before they sleep, not for 25 ms: one for each
+    further core, at the start and after everything that they compute. What the operator has set stays."""
+    set_here = _SETTING not in os.environ
+    if set_here:
+        os.environ[_SETTING] = "20"
+    gc.disable()  # what is imported stays
+    try:
+        return importlib.import_module("halimede_worker.worker")
+    finally:
+        gc.enable()
+        if set_here:  # read by now, and nothing for what a model starts
+            del os.environ[_SETTING]
 
 
 def main() -> int:
@@ -39,7 +59,7 @@ def main() -> int:
             stream.reconfigure(line_buffering=True)
     try:
         _import_package(folder)
-        worker = importlib.import_module("halimede_worker.worker")
+        worker = _import_worker()
     except ImportError as error:
         return _refuse(descriptor, error)
     sys.path.insert(0, "")

@@ -20,6 +20,8 @@ class MetricKind(enum.IntEnum):
     GAUGE = 1
     HISTOGRAM = 2
 
+    __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+
 
 INCREMENT, SET, OBSERVE, DROP = range(1, 5)
 """What can be done to a metric. DROP, done to a family too, says that nobody holds it any more."""

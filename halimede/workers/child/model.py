@@ -5,6 +5,7 @@ The module is imported as `VERSION.FILE` from the model's directory, as a model 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -35,7 +36,7 @@ def explain(error: BaseException, seen: tuple[type[BaseException], ...] = ()) ->
     Frames of this package are not shown. An exception that no code of the model raised has no list.
     """
     message, broken = _message(error)
-    text = f"{type(error).__name__}: {message}"
+    text = f"{_type_name(error)}: {message}"
     frames = _own_frames(error)
     if frames:
         lines = [f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n" for frame in frames]
@@ -44,6 +45,19 @@ def explain(error: BaseException, seen: tuple[type[BaseException], ...] = ()) ->
     if broken is not None and type(broken) not in seen:  # else it may have no end
         text += "\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: " + explain(broken, seen)
     return text
+
+
+def _type_name(error: BaseException) -> str:
+    """As C knows it: a type that was made there may have its module in its name, which Python only says in its own
+    complaints."""
+    name = type(error).__name__
+    try:
+        memoryview(error)  # type: ignore[arg-type]
+    except TypeError as complaint:
+        _, _, said = str(complaint).rstrip("'").rpartition("'")
+        if said.endswith(f".{name}"):
+            return said
+    return name
 
 
 def _own_frames(error: BaseException) -> list[FrameType]:
@@ -122,7 +136,9 @@ class UserModel:
         """Imports the file and gives its class. Raises ModelFailed."""
         if not os.path.isfile(self.path):
             raise ModelFailed(f"Python model file not found in '{self.path}'")
-        name = os.path.splitext(os.path.basename(self.path))[0]
+        name, ending = os.path.splitext(os.path.basename(self.path))
+        if ending != ".py":
+            raise ModelFailed(f"Model name must end with '.py'. Model name is \"{name}{ending}\".")
         try:
             sys.dont_write_bytecode |= _are_fresh(self.folder, self._directory, os.path.dirname(self.path))
             module = self._import_of_backend(name) if self._code else self._import_of_version(name)
@@ -158,11 +174,12 @@ class UserModel:
         except BaseException as error:
             raise self._failed("initialize", error) from error
 
-    def complete(self, config: dict[str, Any], name: str) -> dict[str, Any] | None:
-        """What `auto_complete_config` makes of the configuration, None without one (P1). Raises ModelFailed."""
+    def complete(self, config: dict[str, Any], name: str) -> str:
+        """What `auto_complete_config` makes of the configuration, `null` without one, as JSON text (P1). Raises
+        ModelFailed."""
         kind = self.load()
         if not hasattr(kind, "auto_complete_config"):
-            return None
+            return "null"
         try:
             completed = kind.auto_complete_config(ModelConfig(config))
         except BaseException as error:
@@ -171,17 +188,21 @@ class UserModel:
             raise ModelFailed(
                 f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object."
             )
-        return completed.as_dict()
+        try:
+            return json.dumps(completed.as_dict())
+        except Exception as error:  # of numpy's numbers, for one
+            raise self._failed("auto_complete_config", error) from error
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
         """One response, or None, for each request (contract P3 to P5). Raises ModelFailed."""
+        expected = len(requests)  # a model may take them out of their list
         returned = self._call(requests)
         if isinstance(returned, CoroutineType):
             try:
                 returned = self._background.run(returned)
             except BaseException as error:
                 raise self._failed("execute", error) from error
-        return checked(returned, len(requests))
+        return checked(returned, expected)
 
     def execute_decoupled(self, requests: list[InferenceRequest], failed: Callable[[str], None]) -> None:
         """Calls `execute`, which answers by senders (contract P6). Raises ModelFailed.

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 
 class ModelConfig:
-    """A model configuration as JSON values, to be completed: what the model says must agree with what is there."""
+    """A model configuration as JSON values, to be completed: what the model says must agree with what is there. It is
+    given as such values, or as JSON text by a model that makes another one."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._config = copy.deepcopy(config)
-        self._name = str(config.get("name", ""))
+    def __init__(self, config: dict[str, Any] | str) -> None:
+        # There is no other way to the fields that no method sets, so models write here, under this name.
+        self._model_config: dict[str, Any] = json.loads(config) if isinstance(config, str) else copy.deepcopy(config)
+        self._name = str(self._model_config.get("name", ""))
         self._where = f"in auto-complete-config function for model '{self._name}'"
 
     def as_dict(self) -> dict[str, Any]:
-        return self._config
+        return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
         """Raises ValueError where the configuration says more."""
-        present = int(self._config.get("max_batch_size", 0))
+        present = int(self._model_config.get("max_batch_size", 0))
         if present > max_batch_size:
             raise ValueError(
                 f"configuration specified max_batch_size {present}, but in auto-complete-config function for model "
                 f"'{self._name}' specified max_batch_size {max_batch_size}"
             )
-        self._config["max_batch_size"] = max_batch_size
+        self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
         """Raises ValueError where the configuration chose another scheduler."""
         for other in ("sequence_batching", "ensemble_scheduling"):
-            if other in self._config:
+            if other in self._model_config:
                 raise ValueError(
                     f"Configuration specified scheduling_choice as '{other}', but auto-complete-config function for "
                     f"model '{self._name}' tries to set scheduling_choice as 'dynamic_batching'"
                 )
-        self._config.setdefault("dynamic_batching", {})
+        self._model_config.setdefault("dynamic_batching", {})
 
     def add_input(self, input: dict[str, Any]) -> None:
         """`name`, `data_type`, `dims` and, if wanted, `optional`. Raises ValueError."""
@@ -52,7 +55,7 @@ class ModelConfig:
         for key in transaction_policy_dict:
             if key != "decoupled":
                 raise ValueError(f"model transaction property {self._where} contains property other than 'decoupled'.")
-        present = self._config.setdefault("model_transaction_policy", {})
+        present = self._model_config.setdefault("model_transaction_policy", {})
         if "decoupled" not in transaction_policy_dict:
             return
         wanted = transaction_policy_dict["decoupled"]
@@ -76,11 +79,11 @@ class ModelConfig:
                 raise ValueError(f"{which} '{tensor['name']}' {where} is missing '{key}' property.")
 
     def _merge(self, which: str, tensor: dict[str, Any]) -> None:
-        for present in self._config.setdefault(which, []):
+        for present in self._model_config.setdefault(which, []):
             if present["name"] == tensor["name"]:
                 self._complete(which, present, tensor)
                 return
-        self._config[which].append(dict(tensor))
+        self._model_config[which].append(dict(tensor))
 
     def _complete(self, which: str, present: dict[str, Any], tensor: dict[str, Any]) -> None:
         """Fills what `present` leaves open; what both say must be the same."""

@@ -17,6 +17,8 @@ QUESTION, READY, NOT_READY = b"?", b"1", b"0"
 def answer_questions(is_ready: Callable[[], bool]) -> socket.socket:
     """Starts the thread. The result is the server's end of the socket."""
     ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        end.settimeout(None)  # a model may have set a default for the sockets that it opens
     threading.Thread(target=_answer, args=(ours, is_ready), name="readiness", daemon=True).start()
     return theirs
 

@@ -94,6 +94,7 @@ class InferenceRequest:
     """One request: what a client asked, or what a model makes to call another model (contract P43, P44)."""
 
     __slots__ = (
+        "__weakref__",
         "_correlation_id",
         "_exchange",
         "_flags",
@@ -160,6 +161,11 @@ class InferenceRequest:
         outputs = () if isinstance(requested_output_names, str) else tuple(requested_output_names)
         if isinstance(requested_output_names, str) or not all(isinstance(name, str) for name in outputs):
             raise TypeError(f"requested_output_names must be a list of names, not {requested_output_names!r}")
+        if "" in outputs:
+            raise TritonModelException(
+                f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be "
+                "empty."
+            )
         self._id = request_id
         self._correlation_id = correlation_id
         self._inputs = tensors

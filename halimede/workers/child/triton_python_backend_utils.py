@@ -188,6 +188,7 @@ def name_natively() -> None:
         TritonModelException,
     ):
         kind.__module__ = NATIVE
+    ModelConfig.__module__ = "triton_python_backend_utils"
 
 
 NATIVE = "c_python_backend_utils"

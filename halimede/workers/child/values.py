@@ -160,7 +160,7 @@ class Tensor:
     element raises is the model's.
     """
 
-    __slots__ = ("_array", "_name", "_number", "_shape", "_view")
+    __slots__ = ("__weakref__", "_array", "_name", "_number", "_shape", "_view")
 
     _array: np.ndarray[Any, Any] | None
     _view: Any
@@ -298,7 +298,7 @@ def checked_parameters(parameters: Any) -> dict[str, Any]:
 class InferenceResponse:
     """The answer to one request: tensors, or an error (contract P45)."""
 
-    __slots__ = ("_error", "_parameters", "_tensors")
+    __slots__ = ("__weakref__", "_error", "_parameters", "_tensors")
 
     def __init__(
         self,

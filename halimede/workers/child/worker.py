@@ -96,9 +96,9 @@ def _obey(channel: Channel, order: dict[str, Any]) -> int:
         return 1
     gc.freeze()
     if model.tells_ready:
-        channel.offer(_ready(None), answer_questions(model.is_ready))
+        channel.offer(_ready(), answer_questions(model.is_ready))
     else:
-        channel.send(_ready(None))
+        channel.send(_ready())
     return _serve(channel, caller, model, bool(order.get("decoupled")), reporter)
 
 
@@ -108,8 +108,9 @@ def _who(order: dict[str, Any]) -> str:
     return f"model '{order['name']}'" + (f" instance {instance}" if instance else "")
 
 
-def _ready(result: Any) -> list[Any]:
-    return frames.frame(frames.READY, [json.dumps(result).encode()])
+def _ready(result: str = "null") -> list[Any]:
+    """`result` is JSON."""
+    return frames.frame(frames.READY, [result.encode()])
 
 
 def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:

@@ -75,6 +75,17 @@ _ASYNC = {
     "without a loop": "call('int32', [1]).async_exec()",
 }
 
+_ALARM = """
+import signal
+def ring(*_): raise TimeoutError('over')
+signal.signal(signal.SIGALRM, ring)
+found = []
+for seconds in (0.02, 0):
+  signal.setitimer(signal.ITIMER_REAL, seconds)
+  try: found.append(told(call('slow', [1]).exec()))
+  except TimeoutError as e: found.append(str(e))
+"""
+
 _MODELS = {
     "ready or not": "[pb_utils.is_model_ready(name) for name in ('int32', 'nope', 'unready', '')]",
     "ready in a version": "[pb_utils.is_model_ready('int32', version) for version in ('', '1', '3')]",
@@ -94,6 +105,8 @@ _MADE = {
     "files that are no dictionary": "pb_utils.load_model('int32', '{}', ['x'])",
     "a request without a tensor": "pb_utils.InferenceRequest(model_name='int32', requested_output_names=[], "
     "inputs=[None], request_id='r')",
+    "a request for an output without a name": "call('int32', [1], outputs=['OUTPUT0', ''], request_id='r')",
+    "a correlation id that is too long": "told(call('int32', [1], correlation_id='x' * 129).exec())",
     "a parameter that is a float": "call('int32', [1], parameters={'a': 1.5})",
     "a correlation id that is a float": "call('int32', [1], correlation_id=1.5)",
 }
@@ -108,6 +121,7 @@ def _cases() -> Iterable[HttpCase]:
         yield _case(f"stream: {name}", "P50", f"found = {made}")
     for name, made in _ASYNC.items():
         yield _case(f"async: {name}", "P52", f"found = {made}")
+    yield _case("broken off by an alarm, and again", "P51", _ALARM)
     for name, asked in _MODELS.items():
         yield _case(name, "P30", f"found = {asked}")
     for name, (asked, text) in _FATAL.items():

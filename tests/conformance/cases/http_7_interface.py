@@ -46,6 +46,8 @@ _TENSORS = {
     "an element that has no text": "class Odd:\n  def __str__(self): raise ValueError('no text')\n"
     "found = tried(tensor, np.array([Odd()], object))",
     "an element that is no UTF-8": "found = tried(tensor, np.array(['\\ud800'], object))",
+    "weak references": "import weakref\nt, r = tensor(np.array([1])), pb_utils.InferenceResponse([])\n"
+    "found = [weakref.ref(x)() is x for x in (t, r, request)]",
     "where it is": "t = tensor(np.array([1])); found = [t.is_cpu(), t.shape(), repr(type(t.shape())), repr(type(t))]",
 }
 
@@ -179,6 +181,19 @@ _STRINGS = {
     "a.flags.c_contiguous, t.as_numpy() is a]",
 }
 
+_PROCESS = {
+    "threads": "import threading\nfound = [[t.name for t in threading.enumerate()], threading.active_count()]",
+    "its thread": "import threading\nfound = threading.current_thread() is threading.main_thread()",
+    "its event loop": "import asyncio\nloop = asyncio.get_event_loop()\nasync def f(): return 3\n"
+    "found = loop.run_until_complete(f())",
+    "names": "import inspect\nfound = [__name__, __package__, TritonPythonModel.__module__, "
+    "len(inspect.getsource(TritonPythonModel))]",
+    "constants": "found = [str(c) for c in (pb_utils.Logger.INFO, pb_utils.Logger.LogLevel.ERROR, "
+    "pb_utils.MetricFamily.GAUGE, pb_utils.TRITONSERVER_MEMORY_CPU)]",
+    "folders": "import os\nfound = [os.path.basename(os.path.dirname(__file__)), "
+    "os.path.dirname(__file__) == pb_utils.get_model_dir(), os.path.isabs(__file__)]",
+}
+
 _PARAMETERS: dict[str, Json] = {
     "none": {},
     "every type": {"a": True, "b": "x", "c": -5, "d": 1.5},
@@ -205,6 +220,7 @@ def _cases() -> Iterable[HttpCase]:
         ("error", "P46", _ERRORS),
         ("exception", "P47", _EXCEPTIONS),
         ("strings", "P78", _STRINGS),
+        ("process", "P13 P26", _PROCESS),
     ):
         for name, source in sources.items():
             yield http(f"model's {what}: {name}", rows, _run(source))

@@ -7,6 +7,7 @@ from tests.conformance.case import Because, HttpCase, Instead, Json, http, infer
 
 _NUMBER = "numbers(np.int32([1]))"
 _NEVER = "the real server never answers"
+_COUNTED_LATER = "the real server looks at the list that the model had, and ends"
 _PARAMETERS = "2.51 has no parameters of responses; since 2.73 it has"
 
 
@@ -42,6 +43,8 @@ _RAISES = {
     "one whose class raises": "class Odd(Exception):\n  @property\n  def __class__(self): raise "
     "ValueError\nraise Odd('x')",
     "the interface's own": "raise pb_utils.TritonModelException('mine')",
+    "one whose class was made in C": "import csv\nraise csv.Error('bad')",
+    "one whose class was made in C, without a module in its name": "import struct\nraise struct.error('bad')",
 }
 
 _RETURNS = {
@@ -167,6 +170,9 @@ def _cases() -> Iterable[HttpCase]:
     for name, (source, text, reason) in _BETTER.items():
         instead = Instead(Because.RIGHT, reason, _failed(text), asked="ends" not in reason)
         yield http(f"model raises: {name}", "P5", _run(source), masks="place length", instead=instead)
+    instead = Instead(Because.RIGHT, _COUNTED_LATER, _with_parameters(None), asked=False)
+    emptied = f"requests.clear(); returned = [InferenceResponse([{_NUMBER}])]"
+    yield http("model returns: after it emptied the list of requests", "P4", _run(emptied), instead=instead)
     batch = {"inputs": [tensor("INT32", [3, 1], [[1]] * 3)]}
     yield http("model refuses: a batch too large for it", "P12", infer("bls_seen", batch), masks="infer-error-type")
     generator = says(500, {"error": _NO_LIST}, **{"content-length": "<n>"})

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.errors import Error, NotFound, Unsupported
+from halimede.errors import Error, Internal, NotFound
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, array_of, tensor_of
 from halimede.workers.child import frames
@@ -125,7 +127,7 @@ def test_call_brings_everything_that_the_request_says(ends: tuple[Caller, Server
 def test_call_for_a_sequence_whose_id_is_too_long(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     threads.submit(caller.execute, request(1, correlation_id="x" * 129), True)
-    with pytest.raises(Unsupported, match="cannot be longer than 128 characters"):
+    with pytest.raises(Internal, match=r"^Model inner - Error when running inference: .* longer than 128 characters$"):
         read_call(server.next(frames.CALL))
 
 
@@ -259,6 +261,58 @@ def test_coroutines_wait_for_several_calls(ends: tuple[Caller, Server], threads:
     served = threads.submit(server.serve, 5)
     assert asyncio.run(asyncio.wait_for(several(), PATIENCE)) == [[[i]] for i in range(5)]
     result(served)
+
+
+def test_call_that_an_alarm_breaks_off_leaves_the_connection_as_it_is(
+    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+) -> None:
+    """The time limit that models know: a handler that raises, in the main thread."""
+    caller, server = ends
+
+    def ring(*_: object) -> None:
+        raise TimeoutError("over")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(TimeoutError, match="over"):
+            caller.execute(request(1), False)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    number, _ = server.call()
+    assert server.next(frames.CANCEL_CALL).batch == number
+    server.answer(number, [1])  # which nobody waits for
+    served = threads.submit(server.serve, 1)
+    assert values(caller.execute(request(2), False)) == [[2]]
+    result(served)
+
+
+class HardLoop(asyncio.SelectorEventLoop):
+    """Makes what it watches non-blocking, as uvloop does."""
+
+    def add_reader(self, fd: Any, *watch: Any) -> None:  # type: ignore[override]
+        os.set_blocking(fd, False)
+        super().add_reader(fd, *watch)
+
+
+def test_loop_that_changes_what_it_watches_leaves_the_connection_as_it_is(
+    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+) -> None:
+    caller, server = ends
+
+    async def one() -> Any:
+        return await caller.execute_async(request(1), False)
+
+    served = threads.submit(server.serve, 1)
+    with asyncio.Runner(loop_factory=HardLoop) as runner:
+        assert values(runner.run(asyncio.wait_for(one(), PATIENCE))) == [[1]]
+    result(served)
+    answer = threads.submit(caller.execute, request(2), False)  # waits for its answer by reading, and must block
+    number, _ = server.call()
+    assert not answer.done()
+    server.answer(number, [2])
+    assert values(result(answer)) == [[2]]
 
 
 def test_loops_of_two_threads_and_a_thread_without_one(

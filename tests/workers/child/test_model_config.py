@@ -1,5 +1,6 @@
 """What auto_complete_config may change, and what it is told when it contradicts the configuration (contract P31)."""
 
+import json
 import re
 from typing import Any
 
@@ -29,6 +30,14 @@ def test_empty_configuration_is_completed() -> None:
         "dynamic_batching": {},
         "model_transaction_policy": {"decoupled": False},
     }
+
+
+def test_another_configuration_can_be_made_of_the_text_of_one() -> None:
+    made = ModelConfig(json.dumps(config(max_batch_size=2).as_dict()))
+    made.set_max_batch_size(8)
+    assert made.as_dict() == config(max_batch_size=8).as_dict()
+    with pytest.raises(ValueError, match="for model 'm'"):
+        made.set_max_batch_size(4)
 
 
 def test_open_fields_of_a_present_tensor_are_filled() -> None:

@@ -1,7 +1,9 @@
 """What is said of a model that loads for long."""
 
+import _thread
 import sys
 import threading
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,18 +85,26 @@ def test_progress_that_is_over_says_nothing() -> None:
 
 
 def test_progress_ends_with_the_server() -> None:
-    waits = Waits()
+    waits, before = Waits(), _thread._count()
 
     def gone(*line: Any) -> None:
         raise BrokenPipeError
 
     with Progress(gone, "m", "/m/model.py", waits):
         waits.pass_one()
-        watcher = next((t for t in threading.enumerate() if t.name == "progress"), None)
-        if watcher is not None:
-            watcher.join(PATIENCE)
-            assert not watcher.is_alive()
+        limit = time.monotonic() + PATIENCE
+        while _thread._count() > before and time.monotonic() < limit:
+            time.sleep(0.001)
+        assert _thread._count() <= before
     assert len(waits.asked) == 1
+
+
+def test_watcher_is_no_thread_that_a_model_sees() -> None:
+    waits, seen = Waits(), threading.enumerate()
+    with Progress(lambda *line: None, "m", "/m/model.py", waits):
+        assert waits.looked.acquire(timeout=PATIENCE)
+        assert threading.enumerate() == seen
+        waits.ends.release()
 
 
 def test_place_outside_of_the_model_is_not_named() -> None:
