@@ -197,12 +197,31 @@ class Tensor:
         return f"Tensor({self.name!r}, {self.datatype}, {shape_text(self.shape)}, {self.memory.byte_size} bytes)"
 
 
+SMALL_BYTES = 1 << 10
+"""Up to here a copy costs less than what numpy does to show memory to others without one."""
+
+
 def array_of(tensor: Tensor) -> npt.NDArray[Any]:
     """The tensor as an array of `tensor.shape`: a view of host memory, or for BYTES a new object array of `bytes`.
 
     Raises Invalid if the memory does not hold exactly the elements of the shape.
     """
+    return _array_in(tensor, tensor.memory.host())
+
+
+def aligned_array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """As `array_of`, but a copy where the tensor is small or lies across the boundaries of its elements.
+
+    Off them an array is read slowly, and summed in another order: a request must not get another answer because its id
+    is a letter longer. Transports lay large tensors out, so only small ones are copied."""
     view = tensor.memory.host()
+    if view.nbytes <= SMALL_BYTES:
+        return _array_in(tensor, view if tensor.datatype is BYTES else memoryview(bytearray(view)))
+    array = _array_in(tensor, view)
+    return array if array.flags.aligned else array.copy()
+
+
+def _array_in(tensor: Tensor, view: memoryview) -> npt.NDArray[Any]:
     if tensor.datatype is BYTES:
         elements = np.empty(prod(tensor.shape), dtype=object)
         elements[:] = split_bytes(view, len(elements))
@@ -213,14 +232,15 @@ def array_of(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
-    """The array as a tensor, without a copy where it is contiguous. BYTES takes an object array of `bytes` (or `str`).
+    """The array as a tensor, without a copy where it is contiguous and not small. BYTES takes an object array of
+    `bytes` (or `str`).
 
     The caller sees to it that the array's dtype is `datatype.numpy`.
     """
     if datatype is BYTES:
         return Tensor(name, datatype, array.shape, HostMemory(join_bytes(array.reshape(-1).tolist())))
-    if not array.size:
-        return Tensor(name, datatype, array.shape, HostMemory(b""))
+    if array.nbytes <= SMALL_BYTES:
+        return Tensor(name, datatype, array.shape, HostMemory(array.tobytes()))
     return Tensor(name, datatype, array.shape, HostMemory(np.ascontiguousarray(array).data.cast("B")))
 
 

@@ -48,9 +48,10 @@ class Batch(Protocol):
 
     def arrays(self) -> Arrays:
         """The inputs of all requests gathered along the batch dimension, by name: views of request memory for a batch
-        of one, BYTES as object arrays of `bytes`. Marks the end of the input phase. An optional input that no request
-        has is absent. A ragged input is the elements of all requests in one dimension, and the inputs that the server
-        makes of a batch are there too (contract S36, S37). May raise Error."""
+        of one, unless they are small (`tensors.SMALL_BYTES`), BYTES as object arrays of `bytes`. Marks the end of the
+        input phase. An optional input that no request has is absent. A ragged input is the elements of all requests in
+        one dimension, and the inputs that the server makes of a batch are there too (contract S36, S37). May raise
+        Error."""
         ...
 
     def arrays_of(self, i: int) -> Arrays:

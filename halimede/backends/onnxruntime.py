@@ -102,9 +102,17 @@ def run_of(session: Any, config: ModelConfig) -> Run:
     bits = frozenset(spec.name for spec in (*config.model_inputs, *config.model_outputs) if spec.datatype is BF16)
     if bits:
         return BoundRun(session, bits).run
-    may_lack = any(spec.optional for spec in config.model_inputs)
-    run: Run = session.run if may_lack else getattr(session, "_sess", session).run
+    run: Run = session.run if _may_lack(config) else getattr(session, "_sess", session).run
     return run
+
+
+def _may_lack(config: ModelConfig) -> bool:
+    """Whether a batch may come without an input of the model: one that is optional, or one that the server adds to the
+    requests of sequences, which a warm-up sample has to bring by itself (contract W2)."""
+    if any(spec.optional for spec in config.model_inputs):
+        return True
+    names = {spec.name for spec in config.model_inputs}
+    return any(not names.issubset([each.name for each in sample.inputs]) for sample in config.warmup)
 
 
 class OnnxModel:

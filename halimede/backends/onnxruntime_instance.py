@@ -69,11 +69,13 @@ class OnnxInstance:
         outputs = {}
         for name, value in zip(names, values, strict=False):
             outputs[name] = value
-            if name in self._by_rows and value.shape[:1] != (rows,):
-                raise Internal(
-                    f"model '{self._model}', output '{name}': the model returned shape {shape_text(value.shape)} for a "
-                    f"batch of {rows}, expecting the first dimension to be the batch size"
-                )
+            if name in self._by_rows:
+                shape = value.shape
+                if not shape or shape[0] != rows:
+                    raise Internal(
+                        f"model '{self._model}', output '{name}': the model returned shape {shape_text(shape)} for a "
+                        f"batch of {rows}, expecting the first dimension to be the batch size"
+                    )
         return outputs
 
     def _decode_texts(self, arrays: Arrays) -> str:

@@ -230,13 +230,18 @@ class InProcessInstance:
 
     def _release(self) -> None:
         if self._own_loop is not None:
-            self.thread.submit(self._own_loop.close)
+            self.thread.submit(partial(_close_loop, self._own_loop))
         self.thread.stop()
         if self._readiness is not None:
             self._readiness.close()
         self._desk.close(self._end)
         self._channel.close()
         self._model.release()
+
+
+def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # the model runs it on a thread of its own, which it did not wait for
+        loop.close()
 
 
 class InProcess:

@@ -69,6 +69,10 @@ def plan(actual: Collection[str], desired: Collection[str]) -> Plan:
     )
 
 
+def _serves(record: ModelRecord, number: int) -> bool:
+    return number in record.versions and record.versions[number].state is State.READY
+
+
 class ModelTable:
     """The models by key, which is what clients call them by. `find` is on the way of every request: one look-up."""
 
@@ -129,7 +133,7 @@ class ModelTable:
         where the key is another."""
         record = self._record(key, name)
         for number in numbers:
-            if number not in record.versions or record.versions[number].version is None:
+            if not _serves(record, number):
                 record.versions[number] = VersionRecord(State.LOADING)
 
     def _record(self, key: str, name: str = "") -> ModelRecord:
@@ -140,11 +144,11 @@ class ModelTable:
 
     def refuse(self, key: str, number: int | None, reason: str) -> None:
         """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
-        serves meanwhile goes on (contract R11)."""
+        serves meanwhile goes on (contract R11); of one that is unloaded meanwhile, this is the last word."""
         record = self._record(key)
         if number is None:
             record.reason = reason
-        elif number not in record.versions or record.versions[number].version is None:
+        elif not _serves(record, number):
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
@@ -198,12 +202,14 @@ class ModelTable:
             self._latest[name] = version
 
     def forget_failures(self, key: str) -> None:
-        """The model is gone, and with it what could not be loaded of it; its versions in service are not."""
+        """The model is gone, and with it what could not be loaded of it. Its versions in service are not, and
+        those that leave it are unloading until they are `gone`."""
         record = self._models.get(key)
         if record is None:
             return
-        for number in [n for n, version in record.versions.items() if version.version is None]:
-            del record.versions[number]
+        for number, version in list(record.versions.items()):
+            if version.state not in (State.READY, State.UNLOADING):
+                del record.versions[number]
         if not record.versions:
             del self._models[key]
 

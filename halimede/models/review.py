@@ -93,7 +93,7 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     reviewed = review(found.folder, config_name=options.config_name, strict=strict)
     model = ModelReview(found, reviewed)
     sent = quote(found.name, safe="", errors="surrogateescape")
-    if sent != found.name:  # contract H93: nothing is decoded
+    if sent != found.name:  # nothing is decoded, nor is it by the real server
         text = f"HTTP clients ask for this model as '{sent}', and names are taken as they are written"
         model.add("name", text, found.folder, Severity.WARNING)
     if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):

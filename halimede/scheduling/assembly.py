@@ -1,7 +1,6 @@
 """Gather and scatter: the inputs of a batch's requests become arrays, a batch's arrays become each request's outputs.
 
-Pure functions on tensors, used by the thread that runs the batch. A batch of one is passed on without a copy, unless it
-lies across the boundaries of its elements.
+Pure functions on tensors, used by the thread that runs the batch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from halimede.errors import Internal
 from halimede.scheduling.inference import Inference
-from halimede.tensors import DataType, Destination, HostMemory, Tensor, array_of, tensor_of
+from halimede.tensors import DataType, Destination, HostMemory, Tensor, aligned_array_of, array_of, tensor_of
 
 Array = npt.NDArray[Any]
 
@@ -25,18 +24,12 @@ def gather(rows: Sequence[Inference], names: Collection[str] | None = None) -> d
     if len(rows) == 1:
         inputs = rows[0].request.inputs
         if names is None:
-            return {name: _aligned(array_of(tensor)) for name, tensor in inputs.items()}
-        return {name: _aligned(array_of(inputs[name])) for name in names}
+            return {name: aligned_array_of(tensor) for name, tensor in inputs.items()}
+        return {name: aligned_array_of(inputs[name]) for name in names}
     return {
         name: np.concatenate([array_of(inference.request.inputs[name]) for inference in rows])
         for name in (rows[0].request.inputs if names is None else names)
     }
-
-
-def _aligned(array: Array) -> Array:
-    """Off the boundaries of its elements an array is read slowly, and summed in another order: a request must not get
-    another answer because its id is a letter longer. Transports lay large tensors out, so small ones are copied."""
-    return array if array.flags.aligned else array.copy()
 
 
 def scatter(
@@ -46,10 +39,14 @@ def scatter(
 
     Raises Internal where an array does not hold a row for every row of the batch.
     """
-    total = sum(inference.batch_size for inference in rows)
-    for name, array in arrays.items():
-        if total and (array.ndim == 0 or array.shape[0] != total):
-            raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {total}")
+    total = 0
+    for inference in rows:
+        total += inference.batch_size
+    if total:
+        for name, array in arrays.items():
+            shape = array.shape
+            if not shape or shape[0] != total:
+                raise Internal(f"output '{name}' has shape {list(shape)} for a batch of {total}")
     if len(rows) == 1:
         return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
     parts, start = [], 0

@@ -365,11 +365,9 @@ class ModelLoads:
 
     async def _give_back(self, loaded: LoadedVersion, served: ModelVersion | None) -> None:
         """The files that came for it go with the last that used them."""
-        try:
-            await self.threads.close(loaded.close)
-        finally:
-            if served is not None:
-                self._unloaded(served)
+        await self.threads.close(loaded.close)  # broken off at the end of the server: then it is not unloaded
+        if served is not None:
+            self._unloaded(served)
         self._memory.ask()
         if loaded.turns is not None:
             loaded.turns.close()

@@ -15,10 +15,18 @@ import pytest
 from halimede.backends.api import Placement
 from halimede.backends.onnxruntime import OnnxModel, OnnxRuntimeBackend
 from halimede.backends.onnxruntime_instance import OnnxInstance
-from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
+from halimede.config.model_config import (
+    InstanceGroup,
+    InstanceKind,
+    ModelConfig,
+    WarmupData,
+    WarmupInput,
+    WarmupSample,
+)
+from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.errors import Internal, Invalid, Unsupported
 from halimede.platform.hosts import HostPolicy, available_cores
-from halimede.tensors import DATATYPES
+from halimede.tensors import DATATYPES, FP32
 from tests.backends import onnx_models
 from tests.backends.fakes import (
     FakeBatch,
@@ -173,6 +181,24 @@ def test_input_that_only_the_configuration_calls_optional_is_missed_and_not_read
     config = model_config(inputs, [spec("y", "FP32", [2])])
     with pytest.raises(Internal, match=r"onnx runtime error: Required inputs \(\['x'\]\) are missing"):
         bench.run(onnx_models.overridable(), config, request({"bias": ("FP32", np.ones(2, np.float32))}, ["y"]))
+
+
+@pytest.mark.parametrize("brought", [True, False])
+def test_control_that_a_warmup_sample_does_not_bring_is_missed_and_not_read(bench: Bench, brought: bool) -> None:
+    ready = Control(ControlKind.READY, "b", FP32)
+    inputs = [WarmupInput(name, FP32, (1,), WarmupData.ZERO) for name in ("ab" if brought else "a")]
+    config = replace(
+        model_config([spec("a", "FP32", [1])], [spec("sum", "FP32", [1])], 4),
+        sequence_batching=SequenceBatching(DirectStrategy(), controls=(ready,)),
+        warmup=(WarmupSample("s", 1, 1, tuple(inputs)),),
+    )
+    model = onnx_models.add_and_subtract(["n", 1])
+    given = {each.name: ("FP32", np.ones((1, 1), np.float32)) for each in inputs}
+    if brought:
+        assert bench.run(model, config, request(given, ["sum"])).scattered["sum"].tolist() == [[2]]
+        return
+    with pytest.raises(Internal, match=r"onnx runtime error: Required inputs \(\['b'\]\) are missing"):
+        bench.run(model, config, request(given, ["sum"]))
 
 
 def test_text_that_is_not_utf8_fails_only_its_own_request(bench: Bench) -> None:

@@ -325,6 +325,35 @@ def test_thread_of_a_model_has_an_event_loop_until_it_is_closed(rig: InProcessRi
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
+def test_loop_that_a_model_runs_elsewhere_is_left_to_it(
+    rig: InProcessRig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = """
+        import asyncio, threading
+
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.loop = asyncio.get_event_loop()
+                self.thread = threading.Thread(target=self.run, name="loop of m")
+                self.thread.start()
+
+            def run(self):
+                try:
+                    self.loop.run_forever()
+                finally:
+                    self.loop.close()
+    """
+    instance = rig.start(folder(tmp_path, source))
+    model, thread = instance._model._model, instance.thread._thread
+    instance.close()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert not caplog.text
+    model.loop.call_soon_threadsafe(model.loop.stop)
+    model.thread.join(PATIENCE)
+    assert model.loop.is_closed()
+
+
 # ---- memory
 
 

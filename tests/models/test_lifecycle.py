@@ -130,6 +130,36 @@ def test_end_of_a_version_leaves_the_next_one_of_its_number_alone() -> None:
     assert states(table) == {1: (State.READY, "")}
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_model_that_is_gone_is_unloading_until_it_gave_back_what_it_holds(held: bool) -> None:
+    table, one = ModelTable(), version(1)
+    publish(table, one)
+    table.refuse("m", 2, "Internal: broke")
+    if held:
+        one.hold()
+    table.retire(one, lambda closed: None)
+    table.forget_failures("m")
+    assert states(table) == {1: (State.UNLOADING, "")}
+    assert not table.all_ready()
+    table.gone(one)
+    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+    assert table.all_ready()
+
+
+def test_load_that_fails_while_the_version_is_still_held_is_told() -> None:
+    """As by the real server: only one that is ready stays what is known of it."""
+    table, old = ModelTable(), version(1)
+    publish(table, old)
+    old.hold()
+    table.retire(old, table.gone)
+    table.loading("m", [1])
+    assert states(table) == {1: (State.LOADING, "")}
+    table.refuse("m", 1, "Internal: broke")
+    old.let_go()
+    assert states(table) == {1: (State.UNAVAILABLE, "Internal: broke")}
+    assert not table.all_ready()
+
+
 def test_published_versions_take_the_place_of_all_that_served() -> None:
     """Contract R11, R12: the same number anew, another gone, a third one new."""
     table = ModelTable()

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from halimede.errors import Internal
 from halimede.scheduling.assembly import gather, scatter
 from halimede.scheduling.inference import Inference
-from halimede.tensors import BF16, BOOL, BYTES, FP32, INT64, DataType, HostMemory, Tensor, array_of, tensor_of
+from halimede.tensors import (
+    BF16,
+    BOOL,
+    BYTES,
+    FP32,
+    INT64,
+    SMALL_BYTES,
+    DataType,
+    HostMemory,
+    Tensor,
+    array_of,
+    tensor_of,
+)
 from tests.fakes import inference
 
 Array = npt.NDArray[Any]
@@ -29,22 +41,29 @@ def strings(*rows: bytes) -> Array:
     return array
 
 
-def test_gather_of_one_request_copies_nothing() -> None:
-    given = floats(3)
-    gathered = gather([asking(tensor_of("x", FP32, given), batch_size=3)])
-    assert np.shares_memory(gathered["x"], given)
+LARGE = SMALL_BYTES // 8 + 1
+"""Rows of `floats`: more than a tensor that is sooner copied."""
+
+
+@pytest.mark.parametrize("rows", [3, LARGE])
+def test_gather_of_one_request_copies_only_what_is_small(rows: int) -> None:
+    given = floats(rows)
+    gathered = gather([asking(Tensor("x", FP32, given.shape, HostMemory(given.data.cast("B"))), batch_size=rows)])
+    assert np.shares_memory(gathered["x"], given) is (rows == LARGE)
     assert gathered["x"].tolist() == given.tolist()
+    assert gathered["x"].flags.aligned
 
 
 @pytest.mark.parametrize("off", [0, 1, 2, 4])
-def test_gather_copies_what_lies_across_the_boundaries_of_its_elements(off: int) -> None:
-    room = np.zeros(64, np.uint8)
-    view = room[off : off + 24]
-    view[:] = floats(3).view(np.uint8).reshape(-1)
-    gathered = gather([asking(Tensor("x", FP32, (3, 2), HostMemory(view.data)), batch_size=3)])
-    assert gathered["x"].tolist() == floats(3).tolist()
+@pytest.mark.parametrize("rows", [3, LARGE])
+def test_gather_copies_what_lies_across_the_boundaries_of_its_elements(rows: int, off: int) -> None:
+    room = np.zeros(8 * rows + 64, np.uint8)
+    view = room[off : off + 8 * rows]
+    view[:] = floats(rows).view(np.uint8).reshape(-1)
+    gathered = gather([asking(Tensor("x", FP32, (rows, 2), HostMemory(view.data)), batch_size=rows)])
+    assert gathered["x"].tolist() == floats(rows).tolist()
     assert gathered["x"].flags.aligned
-    assert np.shares_memory(gathered["x"], room) is (off % 4 == 0)
+    assert np.shares_memory(gathered["x"], room) is (off % 4 == 0 and rows == LARGE)
 
 
 def test_gather_joins_requests_in_the_order_of_the_batch() -> None:
@@ -94,11 +113,13 @@ def test_scatter_gives_each_request_the_outputs_it_asked_for_in_its_order() -> N
     assert array_of(parts[1][0]).tolist() == [[2, 3]]
 
 
-def test_scatter_copies_nothing() -> None:
-    whole = floats(3)
-    rows = [asking(batch_size=1), asking(batch_size=2)]
-    for [part] in scatter(rows, {"x": whole}, {"x": FP32}):
-        assert np.shares_memory(array_of(part), whole)
+def test_scatter_copies_only_what_is_small() -> None:
+    whole = floats(LARGE + 1)
+    rows = [asking(batch_size=1), asking(batch_size=LARGE)]
+    [[small], [large]] = scatter(rows, {"x": whole}, {"x": FP32})
+    assert not np.shares_memory(array_of(small), whole)
+    assert np.shares_memory(array_of(large), whole)
+    assert [*array_of(small).tolist(), *array_of(large).tolist()] == whole.tolist()
 
 
 def test_scatter_of_one_request_without_batching_takes_any_shape() -> None:

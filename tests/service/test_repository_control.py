@@ -499,6 +499,25 @@ def test_stop_kills_what_does_not_close_however_many_there_are(tmp_path: Path) -
     run(scenario)
 
 
+def test_what_does_not_close_at_all_is_not_said_to_be_unloaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = Gated(frozenset({1}))
+    backend.close = lambda: None  # type: ignore[method-assign] # what a kill does not end
+
+    async def scenario() -> None:
+        caplog.set_level("INFO", "halimede")
+        controlled = Controlled(options_for(tmp_path, {"m": FAKE}), backend)
+        assert await controlled.control.start()
+        assert not await controlled.control.stop(0.01)
+        controlled.control.abandon()
+
+    run(scenario)  # its end breaks off what is still waited for
+    backend.closing.set()
+    assert "successfully loaded 'm'" in caplog.text
+    assert "successfully unloaded" not in caplog.text
+
+
 def test_stop_waits_for_what_a_load_under_way_has_opened(tmp_path: Path) -> None:
     async def scenario() -> None:
         backend = Gated()

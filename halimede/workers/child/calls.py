@@ -144,9 +144,10 @@ class _Listener:
         self._waiting = 0
 
     def begin(self) -> None:
-        self._waiting += 1
-        if self._waiting == 1:
+        """Raises OSError where the system gives no descriptor; then nobody waits more than before."""
+        if not self._waiting:
             self._channel.watched_by(self.loop)
+        self._waiting += 1
 
     def end(self) -> bool:
         """Whether nobody waits any more."""
@@ -225,8 +226,8 @@ class Caller:
                 self._give_up(call)
 
         call = self._begin(request, streamed, told)
-        self._listeners[loop] = listener
         listener.begin()
+        self._listeners[loop] = listener
         future.add_done_callback(over)
         return future
 

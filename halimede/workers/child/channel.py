@@ -7,15 +7,18 @@ even while a model computes.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the same of `signal` takes ten times as long
 import _thread
 import os
 import select
 import signal
 import socket
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -218,16 +221,18 @@ class Channel(Line):
     def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
         """By a descriptor of its own, which can be read when the socket can: uvloop makes what it watches non-blocking,
         for all threads."""
-        if self._bell is None:
-            self._bell = select.epoll()
-            self._bell.register(self._socket, select.EPOLLIN)
+        with self._lock:  # else the descriptor of whoever was a moment quicker is closed under its loop
+            if self._bell is None:
+                bell = select.epoll()
+                bell.register(self._socket, select.EPOLLIN)
+                self._bell = bell
         loop.add_reader(self._bell.fileno(), self.read_now)
 
     def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_reader(self._bell.fileno())
 
     def _await(self) -> None:
-        if signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:  # what a time limit is made of
+        if _signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL:  # what a time limit is made of
             self._socket.recv(1, socket.MSG_PEEK)
 
     def _read(self, wait: bool = True) -> bool:
@@ -237,12 +242,17 @@ class Channel(Line):
         return size > 0
 
     def send(self, buffers: list[Any]) -> None:
-        """Blocks until the kernel has taken everything. Raises OSError."""
+        """Blocks until the kernel has taken everything. Raises OSError, and what a signal handler of the model raises
+        meanwhile."""
         with self._sending:
-            if len(buffers) == 1:
-                self._write_one(buffers[0])
-            else:
-                self._write(buffers)
+            try:
+                if len(buffers) == 1:
+                    self._write_one(buffers[0])
+                else:
+                    self._write(buffers)
+            except BaseException as error:
+                self._break_off(error)
+                raise
         if self._late:
             self._flush()
 
@@ -256,6 +266,9 @@ class Channel(Line):
             try:
                 while self._late:
                     self._write(self._late.popleft())
+            except BaseException as error:
+                self._break_off(error)
+                raise
             finally:
                 self._sending.release()
 
@@ -265,6 +278,14 @@ class Channel(Line):
             socket.send_fds(self._socket, buffers, [sock.fileno()])
         if self._late:
             self._flush()
+
+    def _break_off(self, error: BaseException) -> None:
+        """Ends the connection, and with it this process: a part of the frame may have gone, and the server would take
+        the next one for the rest of it."""
+        if self._socket.fileno() >= 0 and not isinstance(error, ConnectionError):
+            print(f"a message to the server was broken off ({type(error).__name__}): this worker ends", file=sys.stderr)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _write_one(self, buffer: Any) -> None:
         sent = self._socket.send(buffer)

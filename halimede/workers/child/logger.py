@@ -18,6 +18,7 @@ class LogLevel(enum.IntEnum):
     VERBOSE = 3
 
     __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+    __format__ = object.__format__  # type: ignore[assignment]  # the same in an f-string
 
 
 Level = LogLevel

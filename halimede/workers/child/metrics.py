@@ -21,6 +21,7 @@ class MetricKind(enum.IntEnum):
     HISTOGRAM = 2
 
     __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+    __format__ = object.__format__  # type: ignore[assignment]  # the same in an f-string
 
 
 INCREMENT, SET, OBSERVE, DROP = range(1, 5)

@@ -53,8 +53,8 @@ def _type_name(error: BaseException) -> str:
     name = type(error).__name__
     try:
         memoryview(error)  # type: ignore[arg-type]
-    except TypeError as complaint:
-        _, _, said = str(complaint).rstrip("'").rpartition("'")
+    except BaseException as complaint:  # the model's own, where its class has a `__buffer__`
+        _, _, said = _message(complaint)[0].rstrip("'").rpartition("'")
         if said.endswith(f".{name}"):
             return said
     return name
@@ -184,14 +184,16 @@ class UserModel:
             completed = kind.auto_complete_config(ModelConfig(config))
         except BaseException as error:
             raise self._failed("auto_complete_config", error) from error
-        if not isinstance(completed, ModelConfig):
+        try:
+            values = completed.as_dict() if isinstance(completed, ModelConfig) else None
+            text = json.dumps(values)
+        except Exception as error:  # of numpy's numbers, for one
+            raise self._failed("auto_complete_config", error) from error
+        if not isinstance(values, dict):
             raise ModelFailed(
                 f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object."
             )
-        try:
-            return json.dumps(completed.as_dict())
-        except Exception as error:  # of numpy's numbers, for one
-            raise self._failed("auto_complete_config", error) from error
+        return text
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
         """One response, or None, for each request (contract P3 to P5). Raises ModelFailed."""

@@ -190,6 +190,8 @@ _PROCESS = {
     "len(inspect.getsource(TritonPythonModel))]",
     "constants": "found = [str(c) for c in (pb_utils.Logger.INFO, pb_utils.Logger.LogLevel.ERROR, "
     "pb_utils.MetricFamily.GAUGE, pb_utils.TRITONSERVER_MEMORY_CPU)]",
+    "constants in texts": "found = [f'{c}|{c!r}|{int(c)}' for c in (pb_utils.Logger.INFO, "
+    "pb_utils.MetricFamily.GAUGE)]",
     "folders": "import os\nfound = [os.path.basename(os.path.dirname(__file__)), "
     "os.path.dirname(__file__) == pb_utils.get_model_dir(), os.path.isabs(__file__)]",
 }

@@ -1,8 +1,10 @@
 """Calls to other models as the worker makes them, with the server's end of the socket in the test's hand."""
 
 import asyncio
+import errno
 import json
 import os
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -313,6 +315,26 @@ def test_loop_that_changes_what_it_watches_leaves_the_connection_as_it_is(
     assert not answer.done()
     server.answer(number, [2])
     assert values(result(answer)) == [[2]]
+
+
+def test_call_of_a_loop_that_gets_no_descriptor_fails_and_the_next_is_answered(
+    ends: tuple[Caller, Server], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, server = ends
+
+    def none_left() -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def both() -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(select, "epoll", none_left)
+            with pytest.raises(OSError, match="Too many open files"):
+                await caller.execute_async(request(1), False)
+        return await asyncio.wait_for(caller.execute_async(request(2), False), PATIENCE)
+
+    served = threads.submit(server.serve, 2)
+    assert values(asyncio.run(both())) == [[2]]
+    result(served)
 
 
 def test_loops_of_two_threads_and_a_thread_without_one(

@@ -1,8 +1,13 @@
 """The worker's end of the socket: batches and replies that arrive for different threads."""
 
+import asyncio
+import select
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -125,6 +130,60 @@ def test_sending_goes_on_beside_a_receiver(ends: tuple[Channel, Server], threads
     assert server.question()[0] == 5
     server.send(frames.CLOSE, 0)
     assert result(received).kind == frames.CLOSE
+
+
+def test_frame_that_an_alarm_breaks_off_is_the_last(
+    ends: tuple[Channel, Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the server took the next one for the rest of it."""
+    channel, server = ends
+
+    def ring(*_: object) -> None:
+        raise TimeoutError("over")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(TimeoutError, match="over"):  # nobody reads
+            channel.send(frames.frame(frames.CALL, [], [bytes(1 << 24)]))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    size = 0
+    while received := len(server.socket.recv(1 << 20)):
+        size += received
+    assert 0 < size < 1 << 24
+    with pytest.raises(BrokenPipeError):
+        channel.send(frames.frame(frames.LOG, []))
+    assert capsys.readouterr().err == "a message to the server was broken off (TimeoutError): this worker ends\n"
+
+
+def test_loops_that_begin_at_once_watch_the_same_descriptor(
+    ends: tuple[Channel, Server], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, _ = ends
+    made: list[Any] = []
+    both = Barrier(2)
+
+    def epoll() -> Any:
+        with suppress(BrokenBarrierError):  # nobody else is let in
+            both.wait(0.05)
+        made.append(epolls())
+        return made[-1]
+
+    class Loop(asyncio.SelectorEventLoop):
+        def add_reader(self, fd: Any, *watch: Any) -> None:  # type: ignore[override]
+            watched.append(fd)
+
+    epolls = select.epoll
+    watched: list[int] = []
+    monkeypatch.setattr(select, "epoll", epoll)
+    loops = [Loop() for _ in range(2)]
+    for one in [threads.submit(channel.watched_by, loop) for loop in loops]:
+        result(one)
+    for loop in loops:
+        loop.close()
+    assert [each.fileno() for each in made] * 2 == watched
 
 
 def test_what_a_finaliser_says_while_a_socket_is_offered_follows_it(ends: tuple[Channel, Server]) -> None:

@@ -113,6 +113,13 @@ def test_completed_configuration_that_is_no_json_is_refused(model: Callable[...,
         broken.complete({"name": "m"}, "m")
 
 
+@pytest.mark.parametrize("made", ["None", "'{}'", "[]"])
+def test_completed_configuration_that_is_no_dictionary_is_refused(model: Callable[..., UserModel], made: str) -> None:
+    broken = model(f"def auto_complete_config(config):\n        config._model_config = {made}\n        return config")
+    with pytest.raises(ModelFailed, match=r"in model 'm' must return a valid pb\.ModelConfig object\.$"):
+        broken.complete({"name": "m"}, "m")
+
+
 def test_model_may_empty_the_list_of_its_requests(model: Callable[..., UserModel]) -> None:
     emptying = model("execute = lambda self, requests: [requests.pop() and None for _ in range(len(requests))]")
     emptying.start({})
