@@ -158,7 +158,7 @@ class RepositoryControl:
         so cannot be loaded, is told in any case, as by the real server."""
         catalog = await self._scan()
         entries: list[IndexEntry] = []
-        gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models)
+        gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models, catalog.duplicates)
         for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
