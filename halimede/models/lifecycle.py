@@ -37,12 +37,13 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model. `reason` says why it has no versions at all. `key` is its name, or its name within its
-    namespace."""
+    """What is known of a model. `reason` says why it has no versions at all; it is `barren` where that is all that is
+    wrong with it. `key` is its name, or its name within its namespace."""
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
+    barren: bool = False
     key: str = ""
 
     @property
@@ -142,19 +143,19 @@ class ModelTable:
             record = self._models[key] = ModelRecord(name or key, key=key)
         return record
 
-    def refuse(self, key: str, number: int | None, reason: str) -> None:
+    def refuse(self, key: str, number: int | None, reason: str, barren: bool = False) -> None:
         """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
         serves meanwhile goes on (contract R11); of one that is unloaded meanwhile, this is the last word."""
         record = self._record(key)
         if number is None:
-            record.reason = reason
+            record.reason, record.barren = reason, barren
         elif not _serves(record, number):
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
         """From now on these versions answer, all at once; others that did until now are retired (R11, R12)."""
         record = self._record(key)
-        record.reason = ""
+        record.reason, record.barren = "", False
         before = self.ready_versions(key)
         for version in versions:
             record.versions[version.number] = VersionRecord(State.READY, "", version)
@@ -216,9 +217,11 @@ class ModelTable:
     # Readiness.
 
     def all_ready(self) -> bool:
-        """Strict readiness (contract H8): every model has a version, each is ready or was unloaded."""
-        return all(
-            record.versions and all(v.state is State.READY or v.reason == UNLOADED for v in record.versions.values())
+        """Strict readiness (contract H8): every model has a version, each is ready or was unloaded. One whose
+        configuration cannot be used is not among the models, as a folder that somebody is still filling."""
+        return not any(
+            (record.barren and not record.versions)
+            or any(v.state is not State.READY and v.reason != UNLOADED for v in record.versions.values())
             for record in self._models.values()
         )
 

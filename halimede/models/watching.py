@@ -48,8 +48,12 @@ class Watch:
         self._interval = interval
         self._watched: dict[str, _Watched] = {}
 
-    def look(self, found: Mapping[str, Look], busy: Collection[str], now: int, wall: int) -> Todo:
-        """What to do about the folders that were `found`. Those that are `busy` are being loaded: not now."""
+    def look(self, found: Mapping[str, Look], busy: Collection[str], now: int, wall: int, took: int = 0) -> Todo:
+        """What to do about the folders that were `found`. Those that are `busy` are being loaded: not now.
+
+        `took` is how long ago the looking began, and `wall` the time then: a machine that stalls meanwhile makes no
+        folder older than it was seen to be.
+        """
         load, unload, unsettled, times = [], [], [], []
         for key in sorted({*found, *self._watched}):
             watched = self._watched.setdefault(key, _Watched(since=now))
@@ -60,7 +64,7 @@ class Watch:
             if key in busy or not self._is_due(watched, now):
                 continue
             at = watched.since + self._settle
-            if now < at and (look is None or wall - look.changed_at < self._settle):
+            if now - took < at and (look is None or wall - look.changed_at < self._settle):
                 unsettled.append(key)
                 times.append(at)
             elif seen is None:

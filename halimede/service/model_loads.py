@@ -144,16 +144,15 @@ class ModelLoads:
         """A load that nobody waits for; False where it failed, which the log and the index tell."""
         try:
             seen, reloaded = await self._first_look(found, by_train)
-            if isinstance(seen.versions, Error):
-                raise seen.versions
         except Error as error:
-            log.error("failed to load '%s': %s", found.name, error)
-            advise(found.name, error)
-            self._models.refuse(found.key, None, f"{error.word}: {error}")
+            self._refuse(found, error)
             return False
         except Exception:
             log.exception("loading model '%s' broke", found.name)
             self._models.refuse(found.key, None, "Internal: the model could not be loaded")
+            return False
+        if isinstance(seen.versions, Error):
+            self._refuse(found, seen.versions, barren=True)
             return False
         try:
             await self.load(found, seen, accepts=accepts, reloaded=reloaded)
@@ -163,6 +162,11 @@ class ModelLoads:
             log.exception("publishing model '%s' broke", found.name)
             return False
         return True
+
+    def _refuse(self, found: FoundModel, error: Error, barren: bool = False) -> None:
+        log.error("failed to load '%s': %s", found.name, error)
+        advise(found.name, error)
+        self._models.refuse(found.key, None, f"{error.word}: {error}", barren)
 
     async def _first_look(self, found: FoundModel, by_train: bool) -> tuple[Survey, Reloaded | None]:
         """By the train the model is opened as well; but its agents, if there are any, hold nobody's slot."""

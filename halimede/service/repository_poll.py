@@ -105,8 +105,10 @@ class RepositoryPoll:
     async def _act(self, catalog: Catalog) -> tuple[Todo, Mapping[str, asyncio.Task[bool]]]:
         """Begins what is to be done, and returns it with the loads."""
         self._tell_duplicates(catalog)
+        began, wall = self._clock(), self._wall()
         looks = await self._loads.threads.look(_look_at_all, list(catalog.models.values()))
-        todo = self._watch.look(looks, self._loading, self._clock(), self._wall())
+        now = self._clock()
+        todo = self._watch.look(looks, self._loading, now, wall, now - began)
         for key in todo.unload:
             await self._unload(key)
         begun = {key: self._begin(catalog.models[key]) for key in todo.load}

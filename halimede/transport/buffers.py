@@ -44,14 +44,13 @@ def aligned(size: int, offset: int) -> memoryview:
 class Buffers:
     """Lends buffers, and keeps a few of those that came back last: sizes that nobody asks for any more make room.
 
-    A buffer comes back when the last view of it is gone, wherever that was and on whatever thread: nobody has to say
-    so.
+    A buffer comes back when the last view of it is gone, wherever that was: on whatever thread, or out of the garbage
+    collector in the middle of anything that is done here. Nobody has to say so.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Room] = {}
-        """By address, the one that came back last at the end. Threads take from it and add to it whenever they like:
-        only in single steps, and nobody goes through it but through a copy."""
+        self._kept: dict[int, tuple[int, _Room]] = {}
+        """By address, and with it, the one that came back last at the end."""
         self._lent: dict[int, tuple[weakref.ref[Any], _Room]] = {}
 
     def aligned(self, size: int, offset: int) -> memoryview:
@@ -59,32 +58,38 @@ class Buffers:
         use. Loop thread only."""
         if size < LEAST_BYTES:
             return memoryview(bytearray(size))
-        room = self._take(size + ALIGNMENT)
-        address = room.ctypes.data
+        address, room = self._take(size + ALIGNMENT)
         start = -(address + offset) % ALIGNMENT
         part = _Part((size,), np.uint8, room, start)
         self._lent[address] = weakref.ref(part, partial(self._came_back, address)), room
         return part.data
 
-    def _take(self, size: int) -> _Room:
-        """The buffer that came back last of those that fit, or a fresh one."""
-        kept = self._kept
-        for address, room in reversed(list(kept.items())):
-            if size <= room.nbytes <= size + size // WASTE and kept.pop(address, None) is not None:
-                return room
-        return _room(size)
+    def _take(self, size: int) -> tuple[int, _Room]:
+        """The buffer that came back last of those that fit, or a fresh one; its address first."""
+        for address, room in reversed(self._resting()):
+            if size <= room.nbytes <= size + size // WASTE and self._kept.pop(address, None) is not None:
+                return address, room
+        room = _room(size)
+        return room.ctypes.data, room
 
     def _came_back(self, address: int, gone: object) -> None:
-        """On any thread, while others do the same: at worst one too many is let go of."""
+        """Anywhere, while others do the same: at worst one too many is let go of."""
         _, room = self._lent.pop(address)
         if room.nbytes > KEPT_BYTES:
             return
-        kept = self._kept
-        kept[address] = room
-        others = list(kept.items())
-        size = sum([room.nbytes for _, room in others])
-        for i, (oldest, other) in enumerate(others):
-            if len(others) - i <= KEPT_BUFFERS and size <= KEPT_BYTES:
+        self._kept[address] = address, room
+        resting = self._resting()
+        size = sum([room.nbytes for _, room in resting])
+        for i, (oldest, other) in enumerate(resting):
+            if len(resting) - i <= KEPT_BUFFERS and size <= KEPT_BYTES:
                 return
-            kept.pop(oldest, None)
+            self._kept.pop(oldest, None)
             size -= other.nbytes
+
+    def _resting(self) -> list[tuple[int, _Room]]:
+        """Those that are kept at this moment. Where one comes or goes while they are listed, they are listed again."""
+        while True:
+            try:
+                return list(self._kept.values())
+            except RuntimeError:
+                continue

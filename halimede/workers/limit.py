@@ -4,7 +4,11 @@ Event-loop thread only. One timer for each instance and not one for each batch: 
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+LATE: Final = 0.1
+"""Seconds by which the loop may look too late at a batch. Beyond that it stood still itself, and reads for as long what
+was said meanwhile before it judges: the end of the batch may be among it."""
 
 
 class Clock(Protocol):
@@ -26,10 +30,13 @@ class ExecutionLimit:
         self._excused = excused
         self._since: float | None = None
         self._armed = False
+        self._due = 0.0
+        self._spared = False
 
     def begin(self) -> None:
         """A batch runs, or there is a reason to begin counting again."""
         self._since = self._clock.time()
+        self._spared = False
         if not self._armed:
             self._arm(self._seconds)
 
@@ -39,6 +46,7 @@ class ExecutionLimit:
 
     def _arm(self, delay: float) -> None:
         self._armed = True
+        self._due = self._clock.time() + delay
         self._clock.call_later(delay, self._look)
 
     def _look(self) -> None:
@@ -48,9 +56,13 @@ class ExecutionLimit:
         if self._excused():
             self.begin()
             return
-        left = self._since + self._seconds - self._clock.time()
+        now = self._clock.time()
+        left = self._since + self._seconds - now
         if left > 0:
             self._arm(left)
+        elif now - self._due > LATE and not self._spared:
+            self._spared = True
+            self._arm(LATE)
         else:
             self._since = None
             self._exceeded()

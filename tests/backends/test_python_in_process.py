@@ -23,6 +23,7 @@ from halimede.tensors import FP32, HostMemory, Memory, MemoryKind, Tensor
 from halimede.workers.in_process.imports import PREFIX
 from tests.backends.python_rig import SCRIPTED, InProcessRig, config, folder, scripted
 from tests.fakes import FakeMemory
+from tests.processes import open_descriptors
 from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, on_loop, turning_loop
 
 ONE = np.ones(1, np.float32)
@@ -316,13 +317,13 @@ def test_thread_of_a_model_has_an_event_loop_until_it_is_closed(rig: InProcessRi
                 loop = asyncio.get_event_loop()
                 return [loop.run_until_complete(self.answer()) for _ in requests]
     """
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     instance = rig.start(folder(tmp_path, source))
     for _ in range(2):
         assert not rig.run(instance, FakeRequest()).failed
     instance.close()
     instance.thread._thread.join(PATIENCE)
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    assert open_descriptors() <= before
 
 
 def test_loop_that_a_model_runs_elsewhere_is_left_to_it(

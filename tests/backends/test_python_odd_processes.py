@@ -14,7 +14,7 @@ import pytest
 
 from halimede.backends.python import PythonInstance
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
-from tests.backends.test_python_supervision import DOWN, UP, Watch, pid_of, until
+from tests.backends.test_python_supervision import DOWN, PATIENT, UP, Watch, pid_of, until
 from tests.processes import ended
 from tests.workers.fakes import PATIENCE, turning_loop
 
@@ -22,7 +22,7 @@ from tests.workers.fakes import PATIENCE, turning_loop
 @pytest.fixture
 def rig() -> Iterator[Rig]:
     with turning_loop() as loop:
-        it = Rig(loop)
+        it = Rig(loop, PATIENT)
         yield it
         it.backend.close()
 
@@ -204,8 +204,12 @@ DEATHS = {
     """,
     "a timer that the model forgot": """
         import signal
-        def late(*_):
-            raise TimeoutError("late")
+        def late(_, frame):
+            while frame is not None and frame.f_code.co_qualname != "TritonPythonModel.execute":
+                frame = frame.f_back
+            if frame is None:
+                raise TimeoutError("late")
+            signal.setitimer(signal.ITIMER_REAL, 0.1)  # it is not forgotten yet
         signal.signal(signal.SIGALRM, late)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         returned = [R([T([1])])]

@@ -11,6 +11,7 @@ import pytest
 from halimede.backends.api import SelfAssessing
 from halimede.backends.python import PythonInstance
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
+from tests.processes import open_descriptors
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
 
 _READY = """
@@ -47,10 +48,6 @@ class Answer:
 
 def ask(rig: Rig, instance: SelfAssessing) -> bool:
     return Answer(rig, instance).wait()
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_model_without_is_ready_has_no_say(rig: Rig, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from halimede.backends.python_settings import execution_limit
 from halimede.errors import Error, Internal, Invalid
 from halimede.workers.restarts import DELAYS
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted
-from tests.processes import ended, is_gone
+from tests.processes import ended, is_gone, open_descriptors
 from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, turning_loop
 
 UNHEALTHY = "Stub process 'm_0_0' is not healthy."
@@ -62,10 +62,6 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < limit
         time.sleep(0.01)
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def pid_of(rig: Rig, instance: PythonInstance) -> int:

@@ -19,7 +19,7 @@ import tritonclient.http.aio as httpaio
 
 from tests.compat.serving import Serving
 
-LIMIT = 30.0
+LIMIT = 60.0
 FLAGS = (
     "--allow-client-shm=true",
     "--http-header-forward-pattern=^(authorization|x-)",
@@ -256,6 +256,10 @@ class Kinds:
     serving: Serving
     repository: Path
 
+    def began(self, request: str) -> bool:
+        """Whether it has: a client that gave up early may have sent nothing, where the machine stood still."""
+        return self._said(f"begun-{request}")
+
     def until_stalled(self, request: str) -> None:
         self.serving.until(lambda: self._said(f"begun-{request}"), f"did not begin {request}")
 
@@ -269,6 +273,8 @@ class Kinds:
         return (self.repository / "stalls" / name).exists()
 
 
+TIMES = (0.3, 3.0, 30.0)
+"""Seconds that a client waits for an answer that does not come: more, where fewer were over before its model began."""
 SIXTEEN = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 ONE = np.ones(1, np.int32)

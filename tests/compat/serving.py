@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -39,25 +40,9 @@ DATATYPES = (
 MAX_BATCH_SIZE = 64
 ANSWER_SECONDS = 60.0
 START_SECONDS = 60.0
-STOP_SECONDS = 20.0
-
-SLOW_SECONDS = 1.0
-
-_SLOW = f"""import time
-
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep({SLOW_SECONDS})
-        return [answer(request) for request in requests]
-
-
-def answer(request):
-    tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
-    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())])
-"""
+STOP_SECONDS = 60.0
+HELD_SECONDS = 120.0
+"""For how long a held model waits to be let go, at most: longer than any test waits for anything else."""
 
 _HELD = f"""import time
 from pathlib import Path
@@ -71,7 +56,7 @@ class TritonPythonModel:
 
     def execute(self, requests):
         (self.folder / "begun").touch()
-        limit = time.monotonic() + {STOP_SECONDS}
+        limit = time.monotonic() + {HELD_SECONDS}
         while not (self.folder / "go").exists() and time.monotonic() < limit:
             time.sleep(0.01)
         return [answer(request) for request in requests]
@@ -102,12 +87,6 @@ def write_model(
     return version
 
 
-def write_slow_model(repository: Path, name: str = "slow") -> None:
-    """A Python model (INT32) that takes `SLOW_SECONDS`."""
-    version = write_model(repository, name, "INT32", backend="python")
-    (version / "model.py").write_text(_SLOW)
-
-
 def write_held_model(repository: Path, name: str = "held") -> Path:
     """A Python model (INT32) that says by a file `begun` in its folder that it executes, and goes on when there is a
     file `go`. Returns that folder."""
@@ -118,7 +97,7 @@ def write_held_model(repository: Path, name: str = "held") -> Path:
 
 def write_repository(repository: Path) -> Path:
     """`identity_<datatype>` (batches up to 64, dynamically) and `flat_<datatype>` (no batching) for every datatype in
-    lower case, and the Python model `slow`."""
+    lower case."""
     repository.mkdir(parents=True, exist_ok=True)
     for datatype in DATATYPES:
         word = datatype.lower()
@@ -126,7 +105,6 @@ def write_repository(repository: Path) -> Path:
             repository, f"identity_{word}", datatype, max_batch_size=MAX_BATCH_SIZE, more="dynamic_batching { }\n"
         )
         write_model(repository, f"flat_{word}", datatype)
-    write_slow_model(repository)
     return repository
 
 
@@ -143,6 +121,7 @@ class Serving:
 
     def __init__(self, repository: Path, log: Path, *flags: str, environment: dict[str, str] | None = None) -> None:
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+        self._has_metrics = not any(flag.startswith(("--allow-metrics", "--metrics-port")) for flag in flags)
         self.log = log
         self.mark = f"HALIMEDE_TEST_RUN={uuid.uuid4()}"
         name, _, value = self.mark.partition("=")
@@ -185,9 +164,16 @@ class Serving:
         return self.log.read_text(errors="replace")
 
     def wait_until_live(self) -> Self:
-        """Until the HTTP port answers: by then all models are loaded and the gRPC port is open (contract C61)."""
+        """Until the HTTP port answers: by then all models are loaded and the gRPC port is open (contract C61). And
+        until the metrics port is, which comes last, unless flags speak of it."""
         self.until(self._answers, "did not come up", START_SECONDS)
+        if self._has_metrics:
+            self.until(self._is_scraped, "opened no port for metrics", START_SECONDS)
         return self
+
+    def until_logged(self, text: str, seconds: float = STOP_SECONDS) -> None:
+        """A thread writes the log: a line may come later than what it tells of."""
+        self.until(lambda: text in self.log_text(), f"did not say '{text}'", seconds)
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = STOP_SECONDS) -> None:
         """Waits, while the server runs, until something holds; ServeError when it does not in that time."""
@@ -226,6 +212,12 @@ class Serving:
 
     def _answers(self) -> bool:
         return self.status("/v2/health/live") == 200
+
+    def _is_scraped(self) -> bool:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.metrics_port), 5).close()
+            return True
+        return False
 
     def status(self, path: str) -> int | None:
         """The status of a GET, or None where nobody answers."""

@@ -3,10 +3,12 @@
 The stream is read message by message and raw, so that the client library holds no more than its own window.
 """
 
+import json
 import os
 import signal
 import socket
 import struct
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.compat.serving import Serving, processes_with, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
 COUNTS = {"pool of any size": 10_000, "pool of 1": 2_000, "in process": 2_000}
 ELEMENTS = 25_000
 SIZE = 4 * ELEMENTS
@@ -60,7 +62,9 @@ class TritonPythonModel:
             tensor = pb_utils.Tensor("OUTPUT0", np.full({ELEMENTS}, sent, np.int32))
             sender.send(pb_utils.InferenceResponse([tensor]))
             sent += 1
-            os.pwrite(self.progress, struct.pack("<qq", sent, sent < count and sender.is_cancelled()), 0)
+            os.pwrite(self.progress, struct.pack("<qq", sent, 0), 0)
+        if sent < count:
+            os.pwrite(self.progress, struct.pack("<qq", sent, 1), 0)
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
@@ -88,7 +92,14 @@ class Flooded:
 
     def wait_until_it_stands_still(self) -> int:
         """How many responses were sent when no more came for a while."""
-        return stands_still(self.serving, lambda: self.progress()[0])
+        return stands_still(self.serving, lambda: self.progress()[0], self.probe)
+
+    def probe(self) -> None:
+        """A request of no responses: once it is over, neither the server nor the worker stands still itself."""
+        body = json.dumps({"INPUT0": 0}).encode()
+        url = f"http://{self.serving.http_url}/v2/models/flood/generate_stream"
+        with urllib.request.urlopen(url, body, timeout=LIMIT) as answer:
+            assert b"OUTPUT0" not in answer.read()
 
 
 def memory_of(serving: Serving) -> int:
@@ -96,11 +107,12 @@ def memory_of(serving: Serving) -> int:
     return sum(_resident(pid) for pid in processes_with(serving.mark))
 
 
-def stands_still(serving: Serving, count: Callable[[], int]) -> int:
-    """What is counted, once it grows no more for a while."""
+def stands_still(serving: Serving, count: Callable[[], int], probe: Callable[[], object]) -> int:
+    """What is counted, once it grows no more for a while in which whoever makes it grow answered each `probe`."""
     seen: list[int] = []
 
     def still() -> bool:
+        probe()
         seen.append(count())
         return len(seen) > 25 and seen[-1] > 0 and seen[-25] == seen[-1]
 

@@ -90,6 +90,7 @@ def test_models_of_s3_come_and_go(serve: Serve, storage: XmlStorage, tmp_path: P
     # Nothing changed: nothing is fetched, nothing is loaded.
     assert control(server, "said", "load")[0] == 200
     assert storage.fetched() == []
+    server.until_logged("successfully loaded 'said'")
     assert server.log_text().count("successfully loaded 'said'") == 1
 
     storage.objects["models/said/1/model.py"] = MODEL.replace("NUMBER", "5").encode()

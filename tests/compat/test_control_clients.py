@@ -5,6 +5,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from tests.compat.serving import Serving, write_model
 from tests.compat.test_far_port import FarServing
 
-SECONDS = 30.0
+SECONDS = 60.0
 FLAGS = (
     "--model-control-mode=explicit",
     "--load-model=still",
@@ -51,7 +52,7 @@ WAITS = """    def initialize(self, args):
         import os
         import time
 
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 120
         while not os.path.exists("{go}") and time.monotonic() < limit:
             time.sleep(0.01)
 """
@@ -60,6 +61,12 @@ ECHO_CONFIG = {
     "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
     "output": [{"name": "OUTPUT0", "data_type": "TYPE_STRING", "dims": [-1]}],
     "instance_group": [{"kind": "KIND_CPU"}],
+}
+
+MARK_CONFIG = {
+    "backend": "identity",
+    "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
+    "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [-1]}],
 }
 
 
@@ -167,9 +174,9 @@ def test_restricted_requests_need_their_key(client: Client) -> None:
 @pytest.mark.rows("H124", "G12", "L5")
 def test_log_settings_act(client: Client, serving: Serving) -> None:
     asked = {"log_info": False, "log_verbose_level": 2, "log_format": "ISO8601"}
+    at = logged_so_far(client, serving)
     changed = settings(client, client.call("update_log_settings", asked, **client.plain))
     assert {key: changed[key] for key in asked} == asked
-    at = len(serving.log_text())
     client.call("load_model", "moved")
     client.call("unload_model", "moved")
     assert "successfully loaded" not in serving.log_text()[at:]
@@ -182,6 +189,15 @@ def test_log_settings_act(client: Client, serving: Serving) -> None:
     client.call("unload_model", "moved")
     refused = client.refusal("update_log_settings", {"log_file": "elsewhere"})
     assert refused == "log file location can not be updated through network protocol"
+
+
+def logged_so_far(client: Client, serving: Serving) -> int:
+    """How long the log is once all is there that was said until now: a thread writes it."""
+    mark = f"mark_{uuid.uuid4().hex}"
+    client.call("load_model", mark, config=json.dumps(MARK_CONFIG), files={"file:1/nothing": b""})
+    client.call("unload_model", mark)
+    serving.until_logged(f"successfully loaded '{mark}'")
+    return len(serving.log_text())
 
 
 def settings(client: Client, answer: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.compat.serving import Serving, write_held_model, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
 ONE = b"\1\0\0\0"
 

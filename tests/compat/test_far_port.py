@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.compat.serving import Serving, write_repository
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class FarServing(Serving):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.compat.serving import Serving, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
 MAX_INPUT_SIZE = 100
 HINT = "Use --http-max-input-size to increase the limit."
 

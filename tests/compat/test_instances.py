@@ -12,7 +12,7 @@ import pytest
 
 from tests.compat.serving import Serving
 
-LIMIT = 20.0
+LIMIT = 60.0
 FLAGS = ("--rate-limit=execution_count", "--rate-limit-resource=R:2")
 
 _MEETS = """import os

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from tests.compat.kinds import LIMIT, ONE, ONES, SIXTEEN, Kinds
+from tests.compat.kinds import LIMIT, ONE, ONES, SIXTEEN, TIMES, Kinds
 
 DEADLINE = ("StatusCode.DEADLINE_EXCEEDED", "Deadline Exceeded")
 
@@ -75,30 +75,41 @@ def test_pending_call_is_cancelled(client: Any, kinds: Kinds) -> None:
 
 @pytest.mark.rows("G34")
 def test_call_with_a_timeout(client: Any, kinds: Kinds) -> None:
-    with pytest.raises(InferenceServerException) as caught:
-        client.infer("stalls", STALLED, client_timeout=0.3, request_id="timeout")
-    assert (caught.value.status(), caught.value.message()) == DEADLINE
-    kinds.until_cancelled("timeout")
-    answers = Answers()
-    client.async_infer("stalls", STALLED, answers, client_timeout=0.3, request_id="timeout later")
-    assert answers.error() == DEADLINE
-    kinds.until_cancelled("timeout later")
+
+    def blocking(seconds: float, request: str) -> tuple[str, str]:
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("stalls", STALLED, client_timeout=seconds, request_id=request)
+        return caught.value.status(), caught.value.message()
+
+    def later(seconds: float, request: str) -> tuple[str, str]:
+        answers = Answers()
+        client.async_infer("stalls", STALLED, answers, client_timeout=seconds, request_id=request)
+        return answers.error()
+
+    for ask in (blocking, later):
+        for seconds in TIMES:
+            request = f"timeout {ask.__name__} {seconds}"
+            assert ask(seconds, request) == DEADLINE
+            if kinds.began(request):
+                break
+        kinds.until_cancelled(request)
     check_sum(client.infer("simple", simple(), client_timeout=LIMIT))
 
 
 @pytest.mark.rows("G34")
 def test_stream_with_a_timeout(client: Any, kinds: Kinds) -> None:
     """The stream ends with its time, what is in it with it, and the client can open another."""
-    answers = Answers()
-    client.start_stream(answers, stream_timeout=0.5)
-    client.async_stream_infer("simple", simple())
-    check_sum(answers.result())
-    client.async_stream_infer("stalls", STALLED, request_id="stream timeout")
-    status, words = answers.error()
-    assert status == DEADLINE[0]
-    assert DEADLINE[1] in words  # "Stream removed (...)" where the server is quicker than the client's own clock
-    kinds.until_cancelled("stream timeout")
-    client.stop_stream()
+    for seconds in TIMES:
+        answers, request = Answers(), f"stream timeout {seconds}"
+        client.start_stream(answers, stream_timeout=seconds)
+        client.async_stream_infer("stalls", STALLED, request_id=request)
+        status, words = answers.error()
+        assert status == DEADLINE[0]
+        assert DEADLINE[1] in words  # "Stream removed (...)" where the server is quicker than the client's own clock
+        client.stop_stream()
+        if kinds.began(request):
+            break
+    kinds.until_cancelled(request)
     client.start_stream(answers)
     client.async_stream_infer("simple", simple())
     check_sum(answers.result())

@@ -15,7 +15,7 @@ import tritonclient.http as sync
 import tritonclient.http.aio as aio
 from tritonclient.utils import InferenceServerException
 
-from tests.compat.kinds import LIMIT, ONE, ONES, SIXTEEN, Kinds
+from tests.compat.kinds import LIMIT, ONE, ONES, SIXTEEN, TIMES, Kinds
 from tests.transport.certificates import Certificates, certificates
 
 
@@ -47,22 +47,30 @@ def test_pending_answer_that_is_not_there_yet(kinds: Kinds) -> None:
 
 def test_client_that_waits_no_longer(kinds: Kinds) -> None:
     """Both clients raise at their time limit, and others are served meanwhile and afterwards."""
-    with (
-        sync.InferenceServerClient(kinds.serving.http_url, network_timeout=0.3) as client,
-        pytest.raises(TimeoutError),
-    ):
-        client.infer("stalls", [tensor("INPUT0", ONE)], request_id="blocking")
-    kinds.until_stalled("blocking")
-    kinds.release("blocking")
 
-    async def ask() -> None:
-        async with aio.InferenceServerClient(kinds.serving.http_url, conn_timeout=0.3) as client:
-            with pytest.raises(asyncio.TimeoutError):
-                await client.infer("stalls", [tensor("INPUT0", ONE)], request_id="asyncio")
+    def blocking(seconds: float, request: str) -> None:
+        with (
+            sync.InferenceServerClient(kinds.serving.http_url, network_timeout=seconds) as client,
+            pytest.raises(TimeoutError),
+        ):
+            client.infer("stalls", [tensor("INPUT0", ONE)], request_id=request)
 
-    asyncio.run(asyncio.wait_for(ask(), LIMIT))
-    kinds.until_stalled("asyncio")
-    kinds.release("asyncio")
+    def of_asyncio(seconds: float, request: str) -> None:
+        async def ask() -> None:
+            async with aio.InferenceServerClient(kinds.serving.http_url, conn_timeout=seconds) as client:
+                with pytest.raises(asyncio.TimeoutError):
+                    await client.infer("stalls", [tensor("INPUT0", ONE)], request_id=request)
+
+        asyncio.run(asyncio.wait_for(ask(), 2 * TIMES[-1]))
+
+    for ask in (blocking, of_asyncio):
+        for seconds in TIMES:
+            request = f"{ask.__name__} {seconds}"
+            ask(seconds, request)
+            if kinds.began(request):
+                break
+        kinds.until_stalled(request)
+        kinds.release(request)
     with sync.InferenceServerClient(kinds.serving.http_url) as client:
         check_sum(client.infer("simple", simple()))
 

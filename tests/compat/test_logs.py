@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Strea
 def post(serving: Serving, path: str, body: Any) -> int:
     data = json.dumps(body).encode()
     try:
-        with urllib.request.urlopen(f"http://{serving.http_url}{path}", data, timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{serving.http_url}{path}", data, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -173,10 +174,11 @@ def test_lines_of_json(start: Callable[..., Streams]) -> None:
 
 def test_the_same_error_is_a_line_a_second(start: Callable[..., Streams]) -> None:
     serving = start()
+    began = time.monotonic()
     for number in range(50):
         assert infer(serving, f"{number}") == 500
     _, err = serving.lines()
     failed = [text for text in messages(err) if "Failed to process" in text]
-    assert len(failed) < 10
+    assert len(failed) <= time.monotonic() - began + 2, "the first, one each second, and the rest at the end"
     left_out = sum(int(found[1]) for text in failed if (found := re.search(r"\((\d+) more of this\)$", text)))
     assert len(failed) + left_out == 50

@@ -15,7 +15,7 @@ import pytest
 from tests.backends import onnx_models
 from tests.compat.serving import Serving
 
-LIMIT = 20.0
+LIMIT = 60.0
 BATCHING = onnx_models.identity("FP32", ["batch", 4])
 FLAT = onnx_models.identity("FP32", [4])
 IN = 'input { name: "x" data_type: TYPE_FP32 dims: [4] }\n'

@@ -5,9 +5,9 @@ import pytest
 from tools.overload import CAPACITY, run
 from tools.overload_health import Asked, health_of
 
-LEAST_SHARE = 0.75
+LEAST_SHARE = 0.6
 """Of what a few clients are served just before; alone it is 0.9 and more."""
-TRIES = 3
+TRIES = 5
 """The machine may have something else to do: what it says of time counts once."""
 
 

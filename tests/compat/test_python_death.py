@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +23,9 @@ from tests.compat.serving import Serving, processes_with, write_model
 from tests.processes import ended, is_gone
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 20.0
+LIMIT = 60.0
+PATIENT = "--backend-config=python,restart-wait-seconds=60"
+"""Requests wait for a process that comes back, though on a busy machine its start takes long."""
 UNHEALTHY = re.compile(r"Stub process 'mortal_0_\d' is not healthy\.")
 EXIT, CHATTER, HANG, START_PROGRAM = 3, -1, -2, -3
 
@@ -62,6 +63,7 @@ def answer(request):
     if wish == -1:
         threading.Thread(target=chatter, daemon=True).start()
     if wish == -2:
+        open(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "hangs"), "w").close()
         threading.Event().wait()
     if wish == -3:
         subprocess.Popen(["sleep", "60"])
@@ -73,18 +75,20 @@ class Mortal:
     """A server with the model `mortal`, which answers with its process id, ends with its input as exit status where
     that is more than 0, and does what else is wished; and with the model `other`.
 
-    While `hold` is there, a new process of `mortal` does not come up.
+    While `hold` is there, a new process of `mortal` does not come up. Where it hangs, it says so by a file `hangs`.
     """
 
-    def __init__(self, folder: Path, *flags: str, instances: int = 1) -> None:
+    def __init__(self, folder: Path, *flags: str, instances: int = 1, seconds: int = 0) -> None:
+        """`seconds` is the time limit for `execute`, 0 for none."""
         repository = folder / "models"
-        more = 'parameters { key: "EXECUTION_TIMEOUT_SECONDS" value { string_value: "1" } }\n'
+        limit = f'parameters {{ key: "EXECUTION_TIMEOUT_SECONDS" value {{ string_value: "{seconds}" }} }}\n'
+        more = limit if seconds else ""
         version = write_model(repository, "mortal", "INT32", backend="python", more=more)
         (version / "model.py").write_text(_MORTAL)
         config = version.parent / "config.pbtxt"
         config.write_text(config.read_text().replace("KIND_CPU", f"KIND_CPU count: {instances}"))
         write_model(repository, "other", "INT32")
-        self.hold, self.starting = version.parent / "hold", version.parent / "starting"
+        self.hold, self.starting, self.hangs = (version.parent / name for name in ("hold", "starting", "hangs"))
         self.serving = Serving(repository, folder / "server.log", *flags)
 
     def infer(self, wish: int = 0, model: str = "mortal") -> tuple[int, object]:
@@ -130,7 +134,7 @@ class Mortal:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[Mortal]:
-    made = Mortal(tmp_path, "--model-control-mode=explicit", "--load-model=*")
+    made = Mortal(tmp_path, "--model-control-mode=explicit", "--load-model=*", PATIENT)
     with made.serving as serving:
         serving.wait_until_live()
         yield made
@@ -180,8 +184,8 @@ def test_requests_wait_for_a_process_that_comes_back_soon(mortal: Mortal) -> Non
         pids.append(mortal.pid())
     assert len(set(pids)) == 4
     assert mortal.restarts() == 3
-    assert mortal.serving.log_text().count("ended: exit status 3; it is started again") == 3
     assert mortal.serving.stop() == 0
+    assert mortal.serving.log_text().count("ended: exit status 3; it is started again") == 3
 
 
 def test_model_with_another_living_process_is_ready_and_served_by_it(tmp_path: Path) -> None:
@@ -198,13 +202,16 @@ def test_model_with_another_living_process_is_ready_and_served_by_it(tmp_path: P
         assert serving.stop() == 0
 
 
-def test_process_that_hangs_and_one_that_chatters_hurt_nobody_else(mortal: Mortal) -> None:
-    assert mortal.infer(CHATTER)[0] == 200
-    assert mortal.infer(7, "other") == (200, 7)
-    text = "Failed to process the request(s) for model 'mortal_0_0', message: the time limit for execute is over"
-    assert mortal.infer(HANG) == (500, text)
-    assert mortal.infer(0)[0] == 200
-    assert mortal.serving.stop() == 0
+def test_process_that_hangs_and_one_that_chatters_hurt_nobody_else(tmp_path: Path) -> None:
+    mortal = Mortal(tmp_path, PATIENT, seconds=5)
+    with mortal.serving as serving:
+        serving.wait_until_live()
+        assert mortal.infer(CHATTER)[0] == 200
+        assert mortal.infer(7, "other") == (200, 7)
+        text = "Failed to process the request(s) for model 'mortal_0_0', message: the time limit for execute is over"
+        assert mortal.infer(HANG) == (500, text)
+        assert mortal.infer(0)[0] == 200
+        assert serving.stop() == 0
 
 
 # ---- what comes in between
@@ -225,7 +232,7 @@ def test_load_of_a_model_whose_process_is_down_serves_at_once(mortal: Mortal) ->
     mortal.die()
     starting = mortal.until_starting()
     os.kill(starting, signal.SIGKILL)  # from here on it is tried again after a while
-    mortal.serving.until(lambda: "could not be started again" in mortal.serving.log_text(), "went on")
+    mortal.serving.until_logged("could not be started again")
     mortal.hold.unlink()
     assert mortal.post("/v2/repository/models/mortal/load", {}) == (200, None)
     mortal.pid()
@@ -256,7 +263,7 @@ def test_kill_of_the_server_ends_processes_in_the_middle_of_anything(mortal: Mor
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.2)
+    mortal.serving.until(mortal.hangs.exists, "did not compute")
     assert len(list(processes_with(mortal.serving.mark))) == 3
     assert mortal.serving.stop(signal.SIGKILL) == -signal.SIGKILL
     asking.join(LIMIT)

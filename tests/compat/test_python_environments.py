@@ -24,7 +24,7 @@ from tests import interpreters
 from tests.compat.serving import Serving
 from tests.workers.environment_fakes import conda_like, packed, virtual, with_numpy
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 _CONFIG = """
 backend: "python"
@@ -240,7 +240,7 @@ def test_interface_works_and_models_of_two_pythons_call_each_other(served: Envir
         "metric": 2.5,
         "parameters": {"mine": 7},
     }
-    assert f"the tour of {python}" in served.serving.log_text()
+    served.serving.until_logged(f"the tour of {python}")
     source = f"found = told(ask('{name}', 'found = sys.version_info[:2]').exec())"
     assert served.found("own", source) == [int(part) for part in python.split(".")]
 

@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from tests.compat.serving import Serving, processes_with, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
 IN_PROCESS = 'parameters { key: "EXECUTION" value { string_value: "in_process" } }\n'
 DECOUPLED = IN_PROCESS + "model_transaction_policy { decoupled: true }\n"
 

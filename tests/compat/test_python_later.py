@@ -11,7 +11,7 @@ import pytest
 
 from tests.compat.serving import Serving, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 _LATER = """import numpy as np
 import triton_python_backend_utils as pb_utils

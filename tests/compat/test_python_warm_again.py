@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.compat.serving import Serving, write_model
 
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 
 _MODEL = """import os
 from pathlib import Path
@@ -49,11 +49,12 @@ def test_worker_that_replaces_another_is_warm_before_it_is_asked(tmp_path: Path)
     version = write_model(tmp_path / "models", "mortal", "INT32", backend="python", more=_WARMUP)
     (version / "model.py").write_text(_MODEL)
     note = version.parent / "executed"
-    with Serving(tmp_path / "models", tmp_path / "server.log") as serving:
+    patient = f"--backend-config=python,restart-wait-seconds={PATIENCE:.0f}"
+    with Serving(tmp_path / "models", tmp_path / "server.log", patient) as serving:
         serving.wait_until_live()
         first = _infer(serving, 7)
         os.kill(first, signal.SIGKILL)
-        serving.until(lambda: "was warmed up again" in serving.log_text(), "was not warmed up again")
+        serving.until_logged("was warmed up again", PATIENCE)
         second = _infer(serving, 8)
         assert first != second
         lines = [line.split() for line in note.read_text().splitlines()]

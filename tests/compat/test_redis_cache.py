@@ -24,13 +24,10 @@ from tests.compat.serving import STOP_SECONDS, Serving, write_model
 from tests.ports import free_ports
 from tests.transport.certificates import Certificates, Identity, certificates
 
-PATIENCE = 10.0
-QUICK = 2.0
-"""Seconds within which an answer comes, whatever Redis does: it is waited for at most a tenth of a second."""
-PAUSE = 1.0
-"""Seconds until a Redis that was gone is asked again."""
-PATIENT = "--cache-config=redis,wait_timeout=1500"
-"""Where it is to be seen what Redis says, not whether it is slow: the first lookup waits for the connection too."""
+PATIENCE = 30.0
+LATE = ("connect_timeout", "socket_timeout", "wait_timeout")
+MINUTE = "60000"
+"""Milliseconds: where it is to be seen what Redis says, not whether it is slow."""
 _ADDS = """import triton_python_backend_utils as pb_utils
 
 
@@ -99,12 +96,17 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
 
 @pytest.fixture
 def start(tmp_path: Path, redis: Redis) -> Iterator[Callable[..., Serving]]:
-    """Starts a server over the repository of that name, `models` if none is given."""
+    """Starts a server over the repository of that name, `models` if none is given.
+
+    Where it is `patient`, it waits for Redis as long as that takes; else a tenth of a second, and what it waited for
+    would take a minute.
+    """
     with ExitStack() as stack:
 
-        def serve(*flags: str, name: str = "models", at: Redis = redis) -> Serving:
+        def serve(*flags: str, name: str = "models", at: Redis = redis, patient: bool = True) -> Serving:
             log = tmp_path / f"server{len(list(tmp_path.glob('*.log')))}.log"
-            flags = ("--model-control-mode=explicit", "--load-model=*", *at.flags(), *flags)
+            waits = dict.fromkeys(LATE if patient else LATE[:2], MINUTE)
+            flags = ("--model-control-mode=explicit", "--load-model=*", *at.flags(**waits), *flags)
             return stack.enter_context(Serving(a_repository(tmp_path / name), log, *flags)).wait_until_live()
 
         yield serve
@@ -129,10 +131,8 @@ def ask(serving: Serving, *values: int, model: str = "m", classes: int = 0) -> l
     if classes:
         body["outputs"] = [{"name": "OUTPUT0", "parameters": {"classification": classes}}]
     url = f"http://{serving.http_url}/v2/models/{model}/infer"
-    began = time.monotonic()
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=PATIENCE) as answer:
         outputs = json.load(answer)["outputs"]
-    assert time.monotonic() - began < QUICK
     data: list[int | str] = outputs[0]["data"]
     return data
 
@@ -184,20 +184,22 @@ def test_models_of_other_contents_share_nothing_and_a_reload_is_seen(
 
 @pytest.mark.rows("K8")
 def test_redis_that_hangs_or_is_gone_is_as_one_that_has_nothing(start: Callable[..., Serving], redis: Redis) -> None:
-    serving = start()
-    assert ask(serving, 1) == [1]
+    serving = start(patient=False)
+    serving.until(lambda: hits_again(serving, 1), "never asked Redis", PATIENCE)
     redis.process.send_signal(signal.SIGSTOP)
     assert [ask(serving, n) for n in range(20)] == [[n] for n in range(20)]
     redis.process.send_signal(signal.SIGCONT)
-    serving.until(lambda: hits_again(serving, 1), "never asked Redis again", PATIENCE + PAUSE)
+    serving.until(lambda: hits_again(serving, 1), "never asked Redis again", PATIENCE)
     redis.kill()
     assert [ask(serving, n) for n in range(20)] == [[n] for n in range(20)]
     redis.start()
-    serving.until(lambda: hits_again(serving, 2), "never asked Redis again", PATIENCE + PAUSE)
-    text = serving.log_text()
-    assert text.count("is left out until it answers") == text.count("answers again") == 2
-    assert "Traceback" not in text
+    serving.until(lambda: hits_again(serving, 2), "never asked Redis again", PATIENCE)
     assert serving.stop() == 0
+    text = serving.log_text()
+    told = re.findall("is left out until it answers|answers again", text)
+    assert len(told) >= 4, "on a busy machine Redis may be late by itself"
+    assert told == ["is left out until it answers", "answers again"] * (len(told) // 2)
+    assert "Traceback" not in text
 
 
 def test_server_starts_without_redis_and_takes_it_when_it_is_there(start: Callable[..., Serving], redis: Redis) -> None:
@@ -205,7 +207,7 @@ def test_server_starts_without_redis_and_takes_it_when_it_is_there(start: Callab
     serving = start()
     assert ask(serving, 1) == [1]
     redis.start()
-    serving.until(lambda: hits_again(serving, 1), "never asked Redis", PATIENCE + PAUSE)
+    serving.until(lambda: hits_again(serving, 1), "never asked Redis", PATIENCE)
 
 
 def test_what_others_wrote_there_is_as_nothing(start: Callable[..., Serving], redis: Redis) -> None:
@@ -223,9 +225,9 @@ def test_what_others_wrote_there_is_as_nothing(start: Callable[..., Serving], re
             assert ask(serving, 1, classes=1) == ["1:0"]
         client.set(key, b"nothing like it")
         assert ask(serving, 1) == [1]
+    assert serving.stop() == 0
     assert "is left alone: not an entry of a response cache" in serving.log_text()
     assert "Traceback" not in serving.log_text()
-    assert serving.stop() == 0
 
 
 def test_redis_with_a_password_and_another_database(start: Callable[..., Serving], tmp_path: Path) -> None:
@@ -237,6 +239,7 @@ def test_redis_with_a_password_and_another_database(start: Callable[..., Serving
         stranger = start(at=guarded)
         assert ask(stranger, 1) == [1]
         assert numbers(stranger) == (0, 1)
+        assert stranger.stop() == 0
         assert "is left out until it answers: AuthenticationError" in stranger.log_text()
     finally:
         guarded.kill()
@@ -256,7 +259,7 @@ def test_redis_over_tls_knows_its_client_and_is_known(
     """Whoever is a stranger to the other keeps nothing, and serves on."""
     made = certificates(tmp_path)
     redis.secure(made)
-    serving = start(*tls_flags(made, made.client, sni="localhost"), PATIENT)
+    serving = start(*tls_flags(made, made.client, sni="localhost"))
     assert ask(serving, 1) == ask(serving, 1) == [1]
     assert numbers(serving) == (1, 1)
     assert serving.stop() == 0
@@ -266,7 +269,7 @@ def test_redis_over_tls_knows_its_client_and_is_known(
         "Hostname mismatch": tls_flags(made, made.client, sni="another.example"),
         "ConnectionError": [],
     }.items():
-        stranger = start(*flags, PATIENT)
+        stranger = start(*flags)
         assert ask(stranger, 1) == ask(stranger, 1) == [1]
         assert numbers(stranger) == (0, 2), reason
         assert stranger.stop() == 0

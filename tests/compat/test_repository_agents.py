@@ -87,6 +87,6 @@ def test_checksum_and_decryption(server: Serving, tmp_path: Path) -> None:
     changed[-1] ^= 1
     encrypted.write_bytes(changed)
     assert server.ask("/v2/repository/models/secret/load", b"")[0] == 500
-    server.until(lambda: "'1/model.onnx' cannot be decrypted" in server.log_text(), "did not tell why in its log")
+    server.until_logged("'1/model.onnx' cannot be decrypted")
     assert not folders(tmp_path)
     assert infer(server, "good") == [1, 2]

@@ -24,6 +24,8 @@ NUMPY: dict[str, Any] = {"INT32": np.int32, "FP32": np.float32, "BYTES": object}
 DIRECT = "direct { }"
 OLDEST = "oldest { max_candidate_sequences: 16 }"
 PATIENCE = 60.0
+PATIENT = "--backend-config=python,restart-wait-seconds=60"
+"""Requests wait for a process that comes back, though on a busy machine its start takes long."""
 
 PYTHON = """
 import os
@@ -142,7 +144,7 @@ def write_models(repository: Path) -> None:
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("states")
     write_models(folder / "models")
-    with Serving(folder / "models", folder / "server.log", "--model-control-mode=none") as serving:
+    with Serving(folder / "models", folder / "server.log", "--model-control-mode=none", PATIENT) as serving:
         serving.wait_until_live()
         yield serving
         assert serving.stop() == 0, serving.log_text()[-3000:]

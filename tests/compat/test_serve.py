@@ -4,16 +4,17 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.compat.serving import Serving, write_held_model, write_model
+from tests.compat.serving import START_SECONDS, Serving, write_held_model, write_model
 
-LIMIT = 20.0
+LIMIT = 60.0
+TIMEOUT = 600
+"""Seconds that a server may have to end: no test waits for it so long."""
 INFER = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 
@@ -67,7 +68,7 @@ def refuses(serving: Serving) -> bool:
 def test_start_prints_the_models_the_options_and_the_address(start: Start, repository: Path) -> None:
     serving = start("--id=mine").wait_until_live()
     started = f"Started HTTPService at 127.0.0.1:{serving.http_port}"
-    serving.until(lambda: started in serving.log_text(), f"did not say '{started}'")  # a thread writes the log
+    serving.until_logged(started)
     text = serving.log_text()
     assert re.search(r"^\| Model +\| Version +\| Status +\|$", text, re.MULTILINE)
     assert re.search(r"^\| good +\| 1 +\| READY +\|$", text, re.MULTILINE)
@@ -87,7 +88,7 @@ def test_several_repositories_are_served_together(start: Start, tmp_path: Path) 
 def test_broken_model_ends_the_server(start: Start, repository: Path) -> None:
     write_model(repository, "broken", "INT32", backend="nonexistent")
     serving = start()
-    assert serving.wait() == 1
+    assert serving.wait(START_SECONDS) == 1
     text = serving.log_text()
     assert "error: creating server: Internal - failed to load all models" in text
     assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE: .*nonexistent", text, re.MULTILINE)
@@ -126,8 +127,10 @@ def test_wrong_configuration_does_not_take_others_down(start: Start, repository:
     broken = write_model(repository, "broken", "INT32").parent
     (broken / "config.pbtxt").write_text(config)
     serving = start("--exit-on-error=false").wait_until_live()
+    assert serving.status("/v2/health/ready") == 200
     assert serving.status("/v2/models/good/ready") == 200
     assert serving.status("/v2/models/broken/ready") in (400, 404)
+    assert serving.stop() == 0
     text = serving.log_text()
     assert re.search(r"^\| broken +\| \S+ +\| UNAVAILABLE: \S", text, re.MULTILINE)
     assert "Traceback" not in text
@@ -148,7 +151,7 @@ def test_wrong_configuration_does_not_take_others_down(start: Start, repository:
 )
 def test_cache_that_makes_no_sense_ends_the_server(start: Start, words: tuple[str, ...], text: str) -> None:
     serving = start(*(f"--cache-config={word}" for word in words))
-    assert serving.wait() == 1
+    assert serving.wait(START_SECONDS) == 1
     assert f"error: creating server: {text}" in serving.log_text()
     assert "Traceback" not in serving.log_text()
 
@@ -163,7 +166,7 @@ def test_server_without_its_cache_lives_and_is_not_ready_when_asked_to(start: St
 
 def test_missing_repository_ends_the_server(start: Start, tmp_path: Path) -> None:
     serving = start(at=tmp_path / "nowhere")
-    assert serving.wait() == 1
+    assert serving.wait(START_SECONDS) == 1
     text = serving.log_text()
     assert "error: creating server: Internal - " in text
     assert str(tmp_path / "nowhere") in text
@@ -176,7 +179,7 @@ def test_taken_port_ends_the_server_in_the_contracts_words(start: Start, which: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         serving = start(f"--{which}-port={port}")
-        assert serving.wait() == 1
+        assert serving.wait(START_SECONDS) == 1
     text = serving.log_text()
     assert f"Socket '127.0.0.1:{port}' already in use " in text
     assert "Traceback" not in text
@@ -185,7 +188,7 @@ def test_taken_port_ends_the_server_in_the_contracts_words(start: Start, which: 
 def test_taken_port_does_not_harm_the_server_that_has_it(start: Start) -> None:
     first = start().wait_until_live()
     second = start(f"--http-port={first.http_port}")
-    assert second.wait() == 1
+    assert second.wait(START_SECONDS) == 1
     assert first.status("/v2/health/live") == 200
 
 
@@ -201,15 +204,13 @@ def test_signal_ends_an_idle_server(start: Start, number: int) -> None:
 
 @SIGNALS
 def test_signal_closes_idle_connections_at_once(start: Start, number: int) -> None:
-    """Not after the exit timeout, which is 30 seconds."""
-    serving = start().wait_until_live()
+    """Not after the exit timeout."""
+    serving = start(f"--exit-timeout-secs={TIMEOUT}").wait_until_live()
     with connect(serving) as used, connect(serving) as fresh, connect(serving) as halfway:
         used.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert used.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
         halfway.sendall(infer("good")[:-5])
-        begun = time.monotonic()
         assert serving.stop(number) == 0
-        assert time.monotonic() - begun < 10
         assert read_to_end(used) == b""
         assert read_to_end(fresh) == b""
         assert read_to_end(halfway) == b""
@@ -252,9 +253,7 @@ def test_client_that_never_reads_does_not_hold_the_server_beyond_its_timeout(sta
         raw = f"Inference-Header-Content-Length: 0\r\nContent-Length: {size}\r\n\r\n"
         sock.sendall(b"POST /v2/models/good/infer HTTP/1.1\r\n" + raw.encode() + bytes(size))
         assert sock.recv(12) == b"HTTP/1.1 200"
-        begun = time.monotonic()
         assert serving.stop() == 0
-        assert time.monotonic() - begun < 10
 
 
 _ENDLESS = """import time
@@ -273,7 +272,7 @@ def test_signal_ends_a_server_whose_model_never_finishes_to_load(start: Start, r
     version = write_model(repository, "endless", "INT32", backend="python")
     (version / "model.py").write_text(_ENDLESS)
     serving = start()
-    serving.until((version.parent / "begun").exists, "did not load the model")
+    serving.until((version.parent / "begun").exists, "did not load the model", START_SECONDS)
     assert serving.stop(number) == 0
 
 
@@ -297,7 +296,7 @@ def test_signal_ends_a_server_whose_warm_up_never_ends(start: Start, repository:
     version = write_model(repository, "endless", "INT32", backend="python", more=more)
     (version / "model.py").write_text(_ENDLESS_WARM_UP)
     serving = start()
-    serving.until((version.parent / "begun").exists, "did not run the sample")
+    serving.until((version.parent / "begun").exists, "did not run the sample", START_SECONDS)
     assert serving.stop() == 0
 
 
@@ -349,7 +348,7 @@ def test_broken_model_is_listed_with_its_reason(
 ) -> None:
     fill(write_model(repository, "bad", "INT32", backend=backend))
     serving = start("--exit-on-error=false").wait_until_live()
-    assert reason in serving.log_text()
+    serving.until_logged(reason)
     assert serving.status("/v2/models/bad/ready") == 400
     assert serving.status("/v2/models/good/ready") == 200
 
@@ -368,7 +367,7 @@ def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, reposit
 
     serving = start("--exit-timeout-secs=1")
     try:
-        serving.until(is_read, "did not read the model")
+        serving.until(is_read, "did not read the model", START_SECONDS)
         assert serving.stop() == 1
     finally:
         for descriptor in writers:

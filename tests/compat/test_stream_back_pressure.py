@@ -32,7 +32,7 @@ class Sender:
         self._stop = Event()
         self.count = 0
         call = self._channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer", None, None)
-        self.answers = call(self._requests(), timeout=3 * LIMIT)
+        self.answers = call(self._requests(), timeout=2 * LIMIT)
 
     def __enter__(self) -> "Sender":
         return self
@@ -60,7 +60,7 @@ def test_client_that_sends_without_end_is_held_back(tmp_path: Path, model: str, 
         serving.wait_until_live()
         before = memory_of(serving)
         with Sender(serving, model) as sender:
-            sent = stands_still(serving, lambda: sender.count)
+            sent = stands_still(serving, lambda: sender.count, lambda: serving.status("/v2/health/live"))
             assert sent * SIZE < most + SLACK
             assert memory_of(serving) - before < most + SLACK
             assert other_model_answers(serving)

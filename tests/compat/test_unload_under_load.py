@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -15,7 +14,7 @@ import pytest
 from tests.compat.serving import Serving, write_held_model, write_model
 
 CLIENTS, ROUNDS = 6, 8
-PATIENCE = 20.0  # seconds
+PATIENCE = 60.0  # seconds
 STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
 
 
@@ -73,32 +72,33 @@ def _accepted_before_an_unload(serving: Serving, folder: Path) -> None:
 def _comes_and_goes(serving: Serving) -> None:
     _control(serving, "quick", "load")
     over = threading.Event()
+    seen: Counter[str] = Counter()
+    counting = threading.Lock()
 
-    def flood(client: int) -> Counter[str]:
-        seen: Counter[str] = Counter()
+    def flood(client: int) -> None:
         number = client
         while not over.is_set():
             code, text = _ask(serving, "quick", number)
             if code == 200:
                 assert json.loads(text)["outputs"][0]["data"] == [number]
-                seen["served"] += 1
             else:
                 assert (code, text) in (
                     (404, "Request for unknown model: 'quick' has no available versions"),
                     (503, f"[request id: {number}] {STOPPING}"),
                 )
-                seen["refused"] += 1
+            with counting:
+                seen["served" if code == 200 else "refused"] += 1
             number += CLIENTS
-        return seen
 
     with ThreadPoolExecutor(CLIENTS) as pool:
         clients = [pool.submit(flood, client) for client in range(CLIENTS)]
         try:
             for _ in range(ROUNDS):
-                for what in ("unload", "load"):
+                for what, meets in (("unload", "refused"), ("load", "served")):
+                    before = seen[meets]
                     _control(serving, "quick", what)
-                    time.sleep(0.02)  # some requests meet it so
+                    serving.until(lambda: seen[meets] > before + CLIENTS, f"{meets} nobody")  # noqa: B023 - called now
         finally:
             over.set()
-        seen = sum((each.result(PATIENCE) for each in clients), Counter())
-    assert min(seen["served"], seen["refused"]) > ROUNDS, seen
+        for each in clients:
+            each.result(PATIENCE)

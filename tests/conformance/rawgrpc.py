@@ -11,7 +11,7 @@ import grpc
 from google.protobuf import message_factory, text_format
 from tritonclient.grpc import service_pb2
 
-TIMEOUT = 10.0  # seconds for one call
+TIMEOUT = 30.0  # seconds for one call
 SERVICE = "inference.GRPCInferenceService"
 STREAM = "ModelStreamInfer"
 _METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name

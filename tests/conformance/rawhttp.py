@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Self
 
-TIMEOUT = 10.0  # seconds for one read
+TIMEOUT = 30.0  # seconds for one read
 PROBE = b"GET /v2/health/live HTTP/1.1\r\nHost: probe\r\n\r\n"
 
 

@@ -10,7 +10,8 @@ import queue
 import re
 import threading
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from tests.conformance.servers import Server
 
 GATES = "SEQUENCE_GATES"
 """The environment variable with the folder where models write what they saw and look for leave to go on."""
-SETTLE = 0.15  # seconds after which what was sent has arrived
-LULL = 0.4  # seconds after which nothing more begins of itself
+LULL = 0.3  # seconds in which nothing more begins of itself
+BEGINS = 10.0  # seconds until something does that is said to
+ARRIVES = 3.0  # seconds until the server has what was sent, where that cannot be seen
+ENDS = 1.0  # seconds until a batch that was let go has been answered
 PATIENCE = 60.0
 TRIES = 3
-"""How often a script is played until both servers agree: on a busy machine things arrive later than SETTLE."""
+"""How often a script is played until both servers agree: on a busy machine more may begin of itself after LULL."""
 _ALL_BATCHES = 10**9
 
 MODEL = """import json, os, time
@@ -78,9 +81,9 @@ class TritonPythonModel:
         if value == 667:
             raise ValueError("a number beyond evil")
         if 900 <= value < 910:
-            left = self.left.get(request.request_id(), value - 900)
-            self.left[request.request_id()] = left - 1
+            left = self.left.pop(request.request_id(), value - 900)
             if left:
+                self.left[request.request_id()] = left - 1
                 request.set_release_flags(AGAIN)
                 return None
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.asarray(values, np.int32))])
@@ -122,7 +125,7 @@ class Served:
 
 
 _LONG = "max_sequence_idle_microseconds: 60000000"
-_IDLE = "max_sequence_idle_microseconds: 600000"
+_IDLE = "max_sequence_idle_microseconds: 2500000"
 _PAIRS = "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 60000000"
 
 MODELS = {
@@ -133,10 +136,12 @@ MODELS = {
     "unbatched": Served(f"direct {{ }} {_LONG}", max_batch_size=0, controls=_of_type("TYPE_UINT32")),
     "no_id": Served(f"direct {{ }} {_LONG}", controls=_READY),
     "utilized": Served(f"direct {{ minimum_slot_utilization: 0.75 max_queue_delay_microseconds: 60000000 }} {_LONG}"),
-    "delayed": Served(f"direct {{ minimum_slot_utilization: 1 max_queue_delay_microseconds: 400000 }} {_LONG}"),
+    "delayed": Served(f"direct {{ minimum_slot_utilization: 1 max_queue_delay_microseconds: 1500000 }} {_LONG}"),
     "idle": Served(f"direct {{ }} {_IDLE}", max_batch_size=2),
+    "direct_of_two": Served(f"direct {{ }} {_LONG}", max_batch_size=2),
     "oldest": Served(f"oldest {{ max_candidate_sequences: 4 {_PAIRS} }} {_LONG}", max_batch_size=2),
     "oldest_one": Served(f"oldest {{ max_candidate_sequences: 2 }} {_LONG}", max_batch_size=1),
+    "oldest_of_one": Served(f"oldest {{ max_candidate_sequences: 1 }} {_LONG}", max_batch_size=1),
     "oldest_idle": Served(f"oldest {{ max_candidate_sequences: 1 }} {_IDLE}", max_batch_size=1),
     "iterative": Served(f"oldest {{ max_candidate_sequences: 2 }} {_LONG} iterative_sequence: true", max_batch_size=1),
 }
@@ -144,139 +149,196 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`phases` are requests that are sent together, and how many batches of each instance are let go after them.
+    """`phases` are requests that are sent together, how many batches of each instance are let go after them, and how
+    many instances hold a batch then. Several requests are sent while an instance holds a batch, or where they are
+    too few for one: of others the first may go alone.
 
     A request is written `NAME:SEQUENCE` with `S` and `E` for start and end, `*` and a width, `=` and a value, `!` and a
     timeout in milliseconds, and `"` around an id that is a text. A number alone is a pause in milliseconds.
     """
 
     model: str
-    phases: Sequence[tuple[str, int]]
+    phases: Sequence[tuple[str, int, int]]
     rows: tuple[str, ...] = ("S61",)
 
 
 SCRIPTS = {
-    "one after the other": Script("direct", [("a1:1S", 1), ("a2:1", 1), ("a3:1E", 1)], ("S58", "S61")),
+    "one after the other": Script("direct", [("a1:1S", 1, 0), ("a2:1", 1, 0), ("a3:1E", 1, 0)], ("S58", "S61")),
     "three in their rows": Script(
-        "direct_too", [("a1:1S", 0), ("b1:2S c1:3S", 2), ("c2:3", 1), ("a2:1 b2:2", 1), ("a3:1E b3:2E c3:3E", 2)]
+        "direct_too",
+        [("a1:1S", 0, 1), ("b1:2S c1:3S", 2, 0), ("c2:3", 0, 1), ("a2:1 b2:2", 1, 1), ("a3:1E b3:2E c3:3E", 2, 0)],
     ),
     "more than there are rows": Script(
         "direct",
         [
-            ("a1:1S", 0),
-            ("b1:2S c1:3S d1:4S e1:5S f1:6S e2:5 f2:6E", 2),
-            ("b2:2E", 3),
-            ("a2:1E c2:3E d2:4E e3:5E", 5),
+            ("a1:1S", 0, 1),
+            ("b1:2S c1:3S d1:4S e1:5S f1:6S e2:5 f2:6E", 2, 0),
+            ("b2:2E", 2, 1),
+            ("a2:1E c2:3E d2:4E e3:5E", 4, 0),
         ],
         ("S54", "S55"),
     ),
     "a row that is free again": Script(
-        "direct_too", [("a1:1S", 0), ("b1:2S c1:3S", 2), ("a2:1E", 1), ("d1:4S", 1), ("b2:2E c2:3E d2:4E", 2)], ("S54",)
+        "direct_too",
+        [("a1:1S", 0, 1), ("b1:2S c1:3S", 2, 0), ("a2:1E", 1, 0), ("d1:4S", 0, 1), ("b2:2E c2:3E d2:4E", 2, 0)],
+        ("S54",),
     ),
-    "an id that is used again": Script("direct", [("a1:1SE", 0), ("b1:2S a2:1S", 2), ("a3:1E b2:2E", 2)], ("S55",)),
+    "an id that is used again": Script(
+        "direct", [("a1:1SE", 0, 1), ("b1:2S a2:1S", 1, 1), ("a3:1E b2:2E", 2, 0)], ("S55",)
+    ),
     "an id that ended while it waited": Script(
         "direct_too",
-        [("a1:1S", 0), ("b1:2S c1:3S d1:4S e1:5S e2:5E e3:5S e4:5E", 2), ("a2:1E b2:2E c2:3E d2:4E", 6)],
+        [("a1:1S", 0, 1), ("b1:2S c1:3S d1:4S e1:5S e2:5E e3:5S e4:5E", 1, 1), ("a2:1E b2:2E c2:3E d2:4E", 6, 0)],
         ("S55",),
     ),
-    "started twice": Script("direct", [("a1:1S", 0), ("a2:1 a3:1S a4:1", 4), ("a5:1S a6:1E", 2)], ("S53",)),
+    "started twice": Script("direct", [("a1:1S", 0, 1), ("a2:1 a3:1S a4:1", 3, 1), ("a5:1S a6:1E", 3, 0)], ("S53",)),
     "started twice while it waits": Script(
         "direct_too",
-        [("a1:1S", 0), ("b1:2S c1:3S d1:4S e1:5S e2:5S", 2), ("a2:1E b2:2E c2:3E d2:4E e3:5E", 5)],
+        [("a1:1S", 0, 1), ("b1:2S c1:3S d1:4S e1:5S e2:5S", 1, 1), ("a2:1E b2:2E c2:3E d2:4E e3:5E", 5, 0)],
         ("S53",),
     ),
-    "sequences of one request": Script("direct", [("a1:1SE", 0), ("b1:2SE c1:3SE d1:4SE e1:5SE f1:1SE", 4)], ("S54",)),
+    "sequences of one request": Script(
+        "direct", [("a1:1SE", 0, 1), ("b1:2SE c1:3SE d1:4SE e1:5SE f1:1SE", 3, 0)], ("S54",)
+    ),
     "shapes that do not fit": Script(
-        "direct_too", [("a1:1S", 0), ("b1:2S*2 c1:3S d1:4S*2", 3), ("a2:1E*2 b2:2E c2:3E*2 d2:4E", 3)], ("S61", "S4")
+        "direct_too",
+        [("a1:1S", 0, 1), ("b1:2S*2 c1:3S d1:4S*2", 2, 1), ("a2:1E*2 b2:2E c2:3E*2 d2:4E", 3, 0)],
+        ("S61", "S4"),
     ),
     "neither started nor ended": Script(
-        "direct", [("a1:1S", 1), ("x:9 y:8E z:0S", 0), ("a2:1E", 1), ("a3:1", 0)], ("S50", "S52")
+        "direct", [("a1:1S", 1, 0), ("x:9 y:8E z:0S", 0, 0), ("a2:1E", 1, 0), ("a3:1", 0, 0)], ("S50", "S52")
     ),
     "an answer that is an error": Script(
-        "direct_too", [("a1:1S", 0), ("b1:2S=666 c1:3S", 2), ("b2:2 c2:3=666 a2:1E", 1), ("b3:2E c3:3E", 1)]
+        "direct_too",
+        [("a1:1S", 0, 1), ("b1:2S=666 c1:3S", 1, 1), ("b2:2 c2:3=666 a2:1E", 1, 1), ("b3:2E c3:3E", 2, 0)],
     ),
-    "a model that raises": Script("direct", [("a1:1S", 0), ("b1:2S=667 c1:3S", 2), ("a2:1E b2:2E c2:3E", 1)]),
-    "large ids": Script("by_default", [("a1:5000000007S", 1), ("a2:5000000007E", 1)], ("S59", "S64")),
+    "a model that raises": Script("direct", [("a1:1S", 0, 1), ("b1:2S=667 c1:3S", 1, 1), ("a2:1E b2:2E c2:3E", 2, 0)]),
+    "large ids": Script("by_default", [("a1:5000000007S", 1, 0), ("a2:5000000007E", 1, 0)], ("S59", "S64")),
     "ids of 64 bits": Script(
-        "direct_too", [("a1:18446744073709551615S", 1), ("a2:18446744073709551615E", 1)], ("S59",)
+        "direct_too", [("a1:18446744073709551615S", 1, 0), ("a2:18446744073709551615E", 1, 0)], ("S59",)
     ),
-    "ids of 32 bits": Script("unbatched", [("a1:5000000007S", 1), ("b1:3SE a2:5000000007E", 2)], ("S59",)),
-    "without batches": Script("unbatched", [("a1:1S", 0), ("b1:2S a2:1 b2:2E", 2), ("a3:1E", 4)], ("S54", "S58")),
+    "ids of 32 bits": Script("unbatched", [("a1:5000000007S", 0, 1), ("b1:3SE a2:5000000007E", 3, 0)], ("S59",)),
+    "without batches": Script(
+        "unbatched", [("a1:1S", 0, 1), ("b1:2S a2:1 b2:2E", 2, 0), ("a3:1E", 3, 0)], ("S54", "S58")
+    ),
     "ids of two kinds": Script(
-        "no_id", [("a1:1S", 0), ('b1:"1"S b2:"1"', 2), ('a2:1E b3:"1"E c1:"one"S', 3), ('c2:"one"E', 1)], ("S50", "S58")
+        "no_id",
+        [("a1:1S", 0, 1), ('b1:"1"S b2:"1"', 2, 1), ('a2:1E b3:"1"E c1:"one"S', 2, 0), ('c2:"one"E', 1, 0)],
+        ("S50", "S58"),
     ),
-    "long ids": Script("no_id", [(f'x1:"{"x" * 129}"S y1:"{"y" * 128}"S', 1), (f'y2:"{"y" * 128}"E', 1)], ("S50",)),
+    "long ids": Script(
+        "no_id", [(f'x1:"{"x" * 129}"S y1:"{"y" * 128}"S', 1, 0), (f'y2:"{"y" * 128}"E', 1, 0)], ("S50",)
+    ),
     "two instances": Script(
         "direct_two",
         [
-            ("a1:1S", 0),
-            ("b1:2S", 0),
-            ("c1:3S d1:4S e1:5S f1:6S", 2),
-            ("c2:3E", 2),
-            ("d2:4E", 2),
-            ("a2:1E b2:2E e2:5E f2:6E", 4),
+            ("a1:1S", 0, 1),
+            ("b1:2S", 0, 2),
+            ("c1:3S d1:4S e1:5S f1:6S", 1, 2),
+            ("c2:3E", 1, 1),
+            ("", 1, 1),
+            ("d2:4E", 0, 2),
+            ("a2:1E e2:5E", 1, 2),
+            ("b2:2E f2:6E", 2, 0),
         ],
         ("S54", "S59"),
     ),
     "rows that wait for others": Script(
         "utilized",
-        [("a1:1S b1:2S", 0), ("c1:3S", 1), ("a2:1 c2:3", 0), ("b2:2", 1), ("a3:1E b3:2E c3:3E", 1)],
+        [("a1:1S b1:2S", 0, 0), ("c1:3S", 1, 0), ("a2:1 c2:3", 0, 0), ("b2:2", 1, 0), ("a3:1E b3:2E c3:3E", 1, 0)],
         ("S62",),
     ),
     "rows that wait for a while": Script(
-        "delayed", [("a1:1S b1:2S", 0), ("700", 1), ("b2:2E", 0), ("700", 1), ("a2:1E", 0), ("700", 1)], ("S62",)
+        "delayed", [("a1:1S b1:2S", 1, 0), ("b2:2E", 1, 0), ("a2:1E", 1, 0)], ("S62",)
     ),
     "idle": Script(
-        "idle", [("a1:1S", 1), ("b1:2S", 1), ("1200", 0), ("a2:1", 0), ("b2:2S", 1), ("b3:2E", 1)], ("S56",)
+        "idle",
+        [("a1:1S", 1, 0), ("b1:2S", 1, 0), ("4000", 0, 0), ("a2:1", 0, 0), ("b2:2S", 1, 0), ("b3:2E", 1, 0)],
+        ("S56",),
     ),
     "idle while others wait": Script(
-        "idle", [("a1:1S", 0), ("b1:2S c1:3S d1:4S c2:3E", 2), ("1200", 3), ("1200", 1), ("d2:4 b2:2", 0)], ("S56",)
+        "idle",
+        [
+            ("a1:1S", 1, 0),
+            ("600", 0, 0),
+            ("b1:2S", 1, 0),
+            ("c1:3S d1:4S c2:3E", 0, 1),
+            ("1000", 0, 1),
+            ("", 2, 0),
+            ("4000", 0, 0),
+            ("d2:4 b2:2", 0, 0),
+        ],
+        ("S56",),
     ),
     "no time to wait": Script(
-        "idle",
-        [("a1:1S", 0), ("b1:2S c1:3S!100", 0), ("300", 0), ("c2:3 d1:4SE!60000", 2), ("a2:1E b2:2E", 3)],
+        "direct_of_two",
+        [
+            ("a1:1S", 0, 1),
+            ("b1:2S c1:3S!100", 0, 1),
+            ("1000", 0, 1),
+            ("c2:3 d1:4SE!60000", 1, 1),
+            ("a2:1E b2:2E", 3, 0),
+        ],
         ("S57",),
     ),
     "the least patient of a sequence": Script(
-        "idle", [("a1:1S", 0), ("b1:2S c1:3S!60000 c2:3!100 c3:3", 0), ("300", 0), ("a2:1E b2:2E", 3)], ("S57",)
+        "direct_of_two",
+        [("a1:1S", 0, 1), ("b1:2S c1:3S!60000 c2:3!1000 c3:3", 0, 1), ("2500", 0, 1), ("a2:1E b2:2E", 3, 0)],
+        ("S57",),
     ),
     "oldest in pairs": Script(
         "oldest",
-        [("a1:1S b1:2S", 0), ("c1:3S d1:4S a2:1 b2:2", 2), ("c2:3 d2:4", 2), ("b3:2E a3:1E", 1), ("c3:3E d3:4E", 2)],
+        [
+            ("a1:1S b1:2S", 0, 1),
+            ("c1:3S d1:4S a2:1 b2:2", 2, 1),
+            ("c2:3 d2:4", 2, 0),
+            ("b3:2E a3:1E", 1, 0),
+            ("c3:3E d3:4E", 1, 0),
+        ],
         ("S63",),
     ),
     "oldest of many": Script(
         "oldest",
         [
-            ("a1:1S b1:2S", 0),
-            ("c1:3S d1:4S e1:5S f1:6S", 2),
-            ("a2:1E b2:2E", 1),
-            ("c2:3E d2:4E", 2),
-            ("e2:5E f2:6E", 2),
+            ("a1:1S b1:2S", 0, 1),
+            ("c1:3S d1:4S e1:5S f1:6S", 2, 0),
+            ("a2:1E b2:2E", 1, 1),
+            ("c2:3E d2:4E", 2, 0),
+            ("e2:5E f2:6E", 1, 0),
         ],
         ("S54", "S55", "S63"),
     ),
     "oldest of one at a time": Script(
-        "oldest", [("a1:1S b1:2S", 0), ("a2:1 a3:1 b2:2 b3:2", 2), ("b4:2E a4:1E", 3)], ("S63",)
+        "oldest", [("a1:1S b1:2S", 0, 1), ("a2:1 a3:1 b2:2 b3:2", 2, 1), ("b4:2E a4:1E", 2, 0)], ("S63",)
     ),
     "oldest started twice": Script(
-        "oldest", [("a1:1S b1:2S", 0), ("a2:1S b2:2", 2), ("b3:2E a3:1E", 2)], ("S53", "S63")
+        "oldest", [("a1:1S b1:2S", 0, 1), ("a2:1S b2:2", 2, 0), ("b3:2E a3:1E", 1, 0)], ("S53", "S63")
     ),
-    "oldest that fails": Script("oldest", [("a1:1S=667 b1:2S", 0), ("b2:2 a2:1=666", 2), ("a3:1E b3:2E", 2)], ("S63",)),
+    "oldest that fails": Script(
+        "oldest", [("a1:1S=667 b1:2S", 0, 1), ("b2:2 a2:1=666", 2, 0), ("a3:1E b3:2E", 1, 0)], ("S63",)
+    ),
     "oldest with shapes that do not fit": Script(
-        "oldest", [("a1:1S b1:2S", 0), ("a2:1*2 b2:2*2", 2), ("a3:1E b3:2E", 2)], ("S63",)
+        "oldest", [("a1:1S b1:2S", 0, 1), ("a2:1*2 b2:2*2", 2, 0), ("a3:1E b3:2E", 1, 0)], ("S63",)
     ),
     "oldest alone": Script(
-        "oldest_one", [("a1:1S", 0), ("b1:2S c1:3S c2:3E a2:1 b2:2", 2), ("a3:1E", 2), ("b3:2E", 6)], ("S55", "S63")
+        "oldest_one",
+        [("a1:1S", 0, 1), ("b1:2S c1:3S c2:3E a2:1 b2:2", 2, 1), ("a3:1E", 2, 1), ("b3:2E", 4, 0)],
+        ("S55", "S63"),
     ),
     "oldest that is idle": Script(
-        "oldest_idle", [("a1:1S", 0), ("b1:2S", 1), ("1200", 1), ("1200", 0), ("a2:1 b2:2", 0)], ("S56", "S63")
+        "oldest_idle",
+        [("a1:1S", 0, 1), ("b1:2S", 1, 0), ("", 1, 0), ("4000", 0, 0), ("a2:1 b2:2", 0, 0)],
+        ("S56", "S63"),
     ),
     "oldest without time to wait": Script(
-        "oldest_idle", [("a1:1S", 0), ("b1:2S!100 b2:2", 0), ("300", 0), ("b3:2 a2:1E", 2)], ("S57", "S63")
+        "oldest_of_one",
+        [("a1:1S", 0, 1), ("b1:2S!1000 b2:2", 0, 1), ("2500", 0, 1), ("b3:2 a2:1E", 2, 0)],
+        ("S57", "S63"),
     ),
     "again and again": Script(
-        "iterative", [("a:0=902", 0), ("b:0=901 c:0=900", 3), ("", 4), ("d:7S=901", 3), ("e:7", 0)], ("S72", "P49")
+        "iterative",
+        [("a:0=902", 0, 1), ("b:0=901 c:0=900", 3, 1), ("", 3, 0), ("d:7S=901", 2, 0), ("e:7", 0, 0)],
+        ("S72", "P49"),
     ),
 }
 
@@ -317,6 +379,7 @@ class Stage:
         self._server = server
         self._model = model
         self._folders = [gates / f"{model}_0_{i}" for i in range(MODELS[model].instances)]
+        self._sent = 0
         self._seen = [0] * len(self._folders)
         self._allowed = [0] * len(self._folders)
 
@@ -324,7 +387,7 @@ class Stage:
         """What each instance was given, and what each request was answered."""
         sent: queue.Queue[Any] = queue.Queue()
         answers: dict[str, list[str]] = {}
-        number = sum(":" in part for text, _ in script.phases for part in text.split())
+        number = sum(":" in part for text, *_ in script.phases for part in text.split())
         with grpc.insecure_channel(f"127.0.0.1:{self._server.grpc}") as channel:
             method = f"/{rawgrpc.SERVICE}/{rawgrpc.STREAM}"
             stream: Any = channel.stream_stream(
@@ -334,37 +397,71 @@ class Stage:
             )(iter(sent.get, None), timeout=PATIENCE)
             reader = threading.Thread(target=_read, args=(stream, answers, number), daemon=True)
             reader.start()
-            for text, steps in script.phases:
-                self._phase(text, steps, sent)
+            held = 0
+            for text, steps, after in script.phases:
+                self._send(text, sent, answers)
+                for step in range(steps):
+                    self._let_go(held if step == 0 and held else 1)
+                held = after
+                self._comes_to_rest(held, answers)
             for i in range(len(self._folders)):
                 self._allow(i, _ALL_BATCHES)
-            reader.join(2)
+            reader.join(BEGINS)
             sent.put(None)
             stream.cancel()
             reader.join(PATIENCE)
         return {"batches": self._new_batches(), "answers": answers}
 
-    def _phase(self, text: str, steps: int, sent: "queue.Queue[Any]") -> None:
+    def _send(self, text: str, sent: "queue.Queue[Any]", answers: dict[str, list[str]]) -> None:
+        """Sends, and waits until the server has it all: in its queue, in a batch, or answered; or pauses. What was
+        refused is in none of these while the answer to an earlier request of the stream is not there."""
+        gone = self._missing(answers)
         for part in text.split():
             if part.isdecimal():
                 time.sleep(int(part) / 1000)
             else:
                 sent.put(request_of(self._model, part))
-        time.sleep(SETTLE)
-        for _ in range(steps):
-            self._wait(1.0)
-            for i in range(len(self._folders)):
-                if self._waits(i):
-                    self._allowed[i] += 1
-                    self._allow(i, self._allowed[i])
-        self._wait(LULL)
-        time.sleep(SETTLE if steps else 0)
+                self._sent += 1
+        if ":" in text:
+            _wait(lambda: self._missing(answers) <= gone, ARRIVES)
 
-    def _wait(self, limit: float) -> None:
-        """Until an instance waits for leave to go on, or for so many seconds."""
-        limit += time.monotonic()
-        while time.monotonic() < limit and not any(map(self._waits, range(len(self._folders)))):
-            time.sleep(0.005)
+    def _let_go(self, number: int) -> None:
+        """Each instance that holds a batch goes on, once so many do."""
+        _wait(lambda: len(self._holding) >= number)
+        for i in self._holding:
+            self._allowed[i] += 1
+            self._allow(i, self._allowed[i])
+
+    def _comes_to_rest(self, held: int, answers: dict[str, list[str]]) -> None:
+        """So many instances hold a batch, and nothing more begins of itself. Where none does all has been answered, but
+        for what comes after an answer that is not there."""
+        _wait(lambda: len(self._holding) == held)
+        if not held:
+            _wait(lambda: self._begun <= set(answers), ENDS)
+        time.sleep(LULL)
+
+    def _missing(self, answers: dict[str, list[str]]) -> int:
+        """How many requests are nowhere, to be seen from here."""
+        missing = self._sent - len(self._begun | set(answers))
+        return max(0, missing - self._pending) if missing > 0 else 0
+
+    @property
+    def _holding(self) -> list[int]:
+        """The instances that wait for leave to go on."""
+        return [i for i in range(len(self._folders)) if self._waits(i)]
+
+    @property
+    def _begun(self) -> set[str]:
+        """The requests of the script that have been in a batch."""
+        return {one["id"] for batches in self._batches() for batch in batches for one in batch if one["id"]}
+
+    @property
+    def _pending(self) -> int:
+        """The requests that wait in the queue of the server."""
+        line = f'nv_inference_pending_request_count{{model="{self._model}",version="1"}} '
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._server.metrics}/metrics", timeout=PATIENCE) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(int(each.removeprefix(line)) for each in lines if each.startswith(line))
 
     def _waits(self, i: int) -> bool:
         log = self._folders[i] / "log"
@@ -375,15 +472,28 @@ class Stage:
         (folder / "next").write_text(str(number))
         (folder / "next").rename(folder / "allowed")
 
+    def _batches(self) -> list[list[list[dict[str, Any]]]]:
+        """Those of each instance that the script has brought forth."""
+        logs = [folder / "log" for folder in self._folders]
+        texts = [log.read_text() if log.exists() else "" for log in logs]
+        lines = [text[: text.rfind("\n") + 1].splitlines() for text in texts]  # the last one may still be written
+        return [[json.loads(line) for line in each[seen:]] for each, seen in zip(lines, self._seen, strict=True)]
+
     def _new_batches(self) -> list[list[Any]]:
-        found = []
-        for i, folder in enumerate(self._folders):
-            log = folder / "log"
-            lines = log.read_text().splitlines() if log.exists() else []
-            found.append([[_comparable(one) for one in json.loads(line)] for line in lines[self._seen[i] :]])
-            self._seen[i] = self._allowed[i] = len(lines)
-            self._allow(i, len(lines))
+        found = [[[_comparable(one) for one in batch] for batch in batches] for batches in self._batches()]
+        for i, batches in enumerate(found):
+            self._seen[i] += len(batches)
+            self._allowed[i] = self._seen[i]
+            self._allow(i, self._allowed[i])
+        self._sent = 0
         return found
+
+
+def _wait(holds: Callable[[], bool], seconds: float = BEGINS) -> None:
+    """Until it holds, or not for long: what is different then is seen in the batches."""
+    limit = time.monotonic() + seconds
+    while not holds() and time.monotonic() < limit:
+        time.sleep(0.03)
 
 
 def _read(stream: Any, answers: dict[str, list[str]], number: int) -> None:

@@ -5,6 +5,7 @@ be another one: HALIMEDE_CONFORMANCE_OURS, with {repo} {http} {grpc} {metrics} i
 """
 
 import contextlib
+import http.client
 import os
 import re
 import shlex
@@ -25,7 +26,7 @@ from tests.ports import free_ports
 ROOT = Path(__file__).resolve().parents[2]
 ORACLE = ROOT / "tools" / "oracle" / "oracle"
 MODELS = Path(__file__).resolve().parent / "models"
-STARTUP = 60.0  # seconds until a server must live
+STARTUP = 120.0  # seconds until a server must live
 STOP = 10.0  # seconds until it is killed
 
 _REAL = (str(ORACLE), "serve", "{repo}", "{http}", "{grpc}", "{metrics}", "--exit-on-error=false")
@@ -95,6 +96,13 @@ class Server:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def has_ended(self) -> bool:
+        """Whether it ends, or has ended: an answer that is cut off comes before its process is seen to be gone."""
+        limit = time.monotonic() + STOP
+        while self.alive and not self._lives() and time.monotonic() < limit:
+            self._ends_within(0.05)
+        return not self.alive
+
     def start(self) -> None:
         """Starts the process; `wait` says when it serves."""
         values = {"repo": str(self._repo), "http": self.http, "grpc": self.grpc, "metrics": self.metrics}
@@ -143,7 +151,7 @@ class Server:
                 return bool(answer.status == 200)
         except urllib.error.HTTPError as error:
             return error.code == 403  # it answers, though not everybody may ask
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def _offers_metrics(self) -> bool:

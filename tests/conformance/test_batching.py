@@ -20,7 +20,7 @@ from tests.conformance.servers import Server
 
 HELD = 32  # requests
 DELAY = 300_000  # microseconds
-PATIENCE = 5.0  # seconds until statistics are complete
+PATIENCE = 30.0  # seconds until statistics are complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def _counted(server: Server, model: str, inferences: int) -> dict[int, int]:
     url = f"http://127.0.0.1:{server.http}/v2/models/{model}/stats"
     limit = time.monotonic() + PATIENCE
     while True:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             found = json.load(answer)["model_stats"][0]
         batches = {b["batch_size"]: b["compute_infer"]["count"] for b in found["batch_stats"]}
         if sum(size * count for size, count in batches.items()) >= inferences or time.monotonic() > limit:

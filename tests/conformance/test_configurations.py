@@ -48,7 +48,7 @@ def _see(server: servers.Server, names: Sequence[str], repository: Path) -> Seen
 def _ask(server: servers.Server, path: str, body: bytes | None = None) -> str:
     request = urllib.request.Request(f"http://127.0.0.1:{server.http}{path}", data=body)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return str(answer.read().decode())
     except urllib.error.HTTPError as error:
         return str(error.read().decode())

@@ -1,6 +1,7 @@
 """Ensembles beside the real server: requests, streams, refusals, and models that come and go (contract 5.4)."""
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.conformance.cases.ensembles_5_4 import ADMIN, CASES, LOADS, REQUESTS,
 from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair, Result, compare
 
+PATIENCE = 20.0  # seconds for a log to be written
 _EXPLICIT = "--model-control-mode=explicit"
 _CACHE = "--cache-config=local,size=1048576"
 
@@ -69,8 +71,12 @@ def test_log_says_of_a_malformed_ensemble_what_the_real_server_says(model: str, 
 
 
 def _said(log: Path, pattern: str) -> str:
-    found = re.findall(pattern, log.read_text(errors="replace"), re.MULTILINE)
-    return str(found[-1]) if found else ""
+    """The last such text in the log; ours is written by a thread of its own."""
+    limit = time.monotonic() + PATIENCE
+    while not (found := re.findall(pattern, log.read_text(errors="replace"), re.MULTILINE)):
+        assert time.monotonic() < limit, pattern
+        time.sleep(0.02)
+    return str(found[-1])
 
 
 @pytest.mark.rows("S83")

@@ -56,9 +56,9 @@ def logs(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Logs:
             for model in ("raises", "int32"):
                 with suppress(urllib.error.HTTPError):
                     urllib.request.urlopen(
-                        f"http://127.0.0.1:{server.http}/v2/models/{model}/infer", _INFER, timeout=10
+                        f"http://127.0.0.1:{server.http}/v2/models/{model}/infer", _INFER, timeout=30
                     )
-            server.stop()
+            server.stop(60)  # all that it says until it ends of itself
             text = server.log.read_text(errors="replace")
             for number, port in enumerate((server.http, server.grpc, server.metrics), 1):
                 text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{number}")

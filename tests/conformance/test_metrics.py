@@ -13,8 +13,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ from tests.conformance.servers import Server
 from tests.model_sources import COUNTS_UP
 
 LIMIT = 30.0
-SLOW_SECONDS = 0.5
+LATE = 0.15  # seconds after which a request for `slow` has waited too long
 
-_CODE = """import time
+_CODE = """import os
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -45,14 +46,19 @@ class TritonPythonModel:
         {body}
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", data.as_numpy())])
 """
-_SLEEPS = f"time.sleep({SLOW_SECONDS})"
+_BEGUN, _GO = "begun", "go"
+_HOLDS = f"""folder = os.path.dirname(__file__)
+        open(os.path.join(folder, "{_BEGUN}"), "w").close()
+        limit = time.monotonic() + {LIMIT}
+        while not os.path.exists(os.path.join(folder, "{_GO}")) and time.monotonic() < limit:
+            time.sleep(0.005)"""
 _CALLS = (
     'pb_utils.InferenceRequest(model_name="plain", requested_output_names=["OUTPUT0"], '
     'inputs=[pb_utils.Tensor("INPUT0", data.as_numpy())]).exec()'
 )
 _QUEUE = """max_batch_size: 8
 dynamic_batching { preferred_batch_size: [ 1 ]
-  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: 150000 } }
+  default_queue_policy { timeout_action: REJECT default_timeout_microseconds: MICROSECONDS } }
 """
 _WARMUP = """model_warmup { name: "w" batch_size: 1 count: 2
   inputs { key: "INPUT0" value { data_type: TYPE_INT32 dims: 1 zero_data: true } } }
@@ -67,8 +73,8 @@ MODELS: Mapping[str, tuple[str, str]] = {
         "",
     ),
     "raises": ("", _CODE.format(body='raise ValueError("no")')),
-    "left": (_QUEUE.replace("150000", "60000000"), _CODE.format(body=_SLEEPS)),
-    "slow": (_QUEUE, _CODE.format(body=_SLEEPS)),
+    "left": (_QUEUE.replace("MICROSECONDS", "60000000"), _CODE.format(body=_HOLDS)),
+    "slow": (_QUEUE.replace("MICROSECONDS", str(round(LATE * 1e6))), _CODE.format(body=_HOLDS)),
     "calls": ("", _CODE.format(body=_CALLS)),
     "many": ("model_transaction_policy { decoupled: true }", COUNTS_UP),
     "warm": (_WARMUP, _CODE.format(body="pass")),
@@ -149,26 +155,54 @@ def _traffic(client: Client) -> dict[str, list[int]]:
         client.infer("nobody"),
     ]
     said["many"] = [client.post("/v2/models/many/generate_stream", {"INPUT0": count}) for count in (2, 0)]
-    with ThreadPoolExecutor(3) as threads:
-        waiting = [threads.submit(client.infer, "slow", 1)]
-        time.sleep(0.1)
-        waiting += [threads.submit(client.infer, "slow", 1) for _ in range(2)]
-        said["slow"] = [each.result() for each in waiting]
-        said["left"] = [_cancelled(client), threads.submit(client.infer, "left", 1).result()]
+    said["slow"] = _late(client)
+    said["left"] = [_cancelled(client), client.infer("left", 1)]
     return said
+
+
+@contextmanager
+def _running(client: Client, model: str) -> Iterator[Future[int]]:
+    """The status of an inference that has begun, and goes on when the body is over."""
+    folder = client.models / model / "1"
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(client.infer, model, 1)
+        try:
+            limit = time.monotonic() + LIMIT
+            while not (folder / _BEGUN).exists():
+                assert time.monotonic() < limit
+                time.sleep(0.005)
+            yield running
+        finally:
+            (folder / _GO).touch()
+
+
+def _late(client: Client) -> list[int]:
+    """Has an inference run, and two wait for it until they are late; the status of each."""
+    with ThreadPoolExecutor(2) as threads:
+        with _running(client, "slow") as running:
+            late = [threads.submit(client.infer, "slow", 1) for _ in range(2)]
+            client.until(lambda text: _pending(text, "slow") + sum(one.done() for one in late) == len(late))
+            time.sleep(2 * LATE)
+        return [one.result() for one in (running, *late)]
 
 
 def _cancelled(client: Client) -> int:
     """Has an inference run, and another one wait for it that is cancelled; the status of the first."""
     tensor = grpcclient.InferInput("INPUT0", [1, 1], "INT32")
     tensor.set_data_from_numpy(np.zeros((1, 1), np.int32))
-    with ThreadPoolExecutor(1) as threads, grpcclient.InferenceServerClient(f"127.0.0.1:{client.server.grpc}") as stub:
-        running = threads.submit(client.infer, "left", 1)
-        time.sleep(0.1)
-        call = stub.async_infer("left", [tensor], lambda result, error: None)
-        client.until(lambda text: 'nv_inference_pending_request_count{model="left",version="1"} 1' in text)
-        call.cancel()
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{client.server.grpc}") as stub:
+        with _running(client, "left") as running:
+            call = stub.async_infer("left", [tensor], lambda result, error: None)
+            client.until(lambda text: _pending(text, "left") == 1)
+            call.cancel()
+            assert stub.is_server_live()  # asked behind the end of the call, on the same connection
+            time.sleep(0.1)  # the real server notes that end on another thread
         return running.result()
+
+
+def _pending(text: str, model: str) -> int:
+    found = re.search(rf'^nv_inference_pending_request_count{{model="{model}",version="1"}} (\d+)$', text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _reload(client: Client) -> tuple[str, dict[str, Any]]:
@@ -178,8 +212,9 @@ def _reload(client: Client) -> tuple[str, dict[str, Any]]:
     assert client.post("/v2/repository/models/plain/load", {}) == 200
     assert client.infer("plain") == 200
     assert client.post("/v2/repository/models/tagged/unload", {}) == 200
-    gone = re.compile(r'^nv_inference_count{.*model="tagged"', re.MULTILINE)
-    return client.until(lambda text: gone.search(text) is None), client.statistics("plain")
+    left = re.compile(r'^(?!nv_inference_request_failure).*model="tagged"', re.MULTILINE)
+    over = 'nv_inference_exec_count{model="plain",version="1"} 5'
+    return client.until(lambda text: over in text and left.search(text) is None), client.statistics("plain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +227,23 @@ class Seen:
     statistics: dict[str, Any]
 
 
+_TRAFFIC = {"nv_inference_request_success": 18, "nv_inference_request_failure": 5, "nv_inference_exec_count": 18}
+"""What the traffic comes to in all models but `warm`. The real server answers first, and then counts these in turn."""
+_POLLED = ("nv_cache_num_entries 1", "nv_cache_num_lookups 3", "nv_cache_num_hits 2", "nv_cache_num_misses 1")
+"""What it reads from time to time only, and is seen to have read."""
+
+
 def _story(client: Client) -> Seen:
     said = _traffic(client)
-    over = 'nv_inference_request_success{model="left",version="1"} 2'
-    metrics = client.until(lambda text: over in text and re.search("^nv_cpu_utilization", text, re.M) is not None)
+    metrics = client.until(_has_all)
     return Seen(said, metrics, *_reload(client))
+
+
+def _has_all(text: str) -> bool:
+    lines = [line for line in text.splitlines() if 'model="warm"' not in line]
+    counts = {name: sum(float(line.split()[-1]) for line in lines if line.startswith(name + "{")) for name in _TRAFFIC}
+    polled = set(_POLLED) <= set(lines) and any(line.startswith("nv_cpu_utilization") for line in lines)
+    return polled and counts == _TRAFFIC
 
 
 def _on_both(
@@ -325,8 +372,13 @@ def test_summaries_without_counters_and_the_view_of_the_terminal(oracle: None, t
         for name, count in (("plain", 2), ("cached", 3)):
             for _ in range(count):
                 assert client.infer(name) == 200
-        over = 'nv_cache_hit_summary_per_model_count{model="cached",version="1"} 2'
-        text = client.until(lambda text: over in text and re.search("^nv_cpu_utilization", text, re.M) is not None)
+        over = (
+            'nv_cache_hit_summary_per_model_count{model="cached",version="1"} 2',
+            'nv_inference_compute_output_summary_us_count{model="plain",version="1"} 2',
+            'nv_inference_request_summary_us_count{model="plain",version="1"} 2',
+            "\nnv_cpu_utilization",
+        )
+        text = client.until(lambda text: all(line in text for line in over))
         return text, _top(client)
 
     for (our_text, our_view), (real_text, real_view) in _on_both(tmp_path, flags, story, ("plain", "cached")):

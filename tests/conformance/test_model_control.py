@@ -130,6 +130,10 @@ STORY: tuple[StepOf, ...] = (
     *(_unload("nope", f"nope, {body}", body) for body in ("{}", "[]", '{"parameters":{"unload_dependents":true}}')),
     _load("bytes", "bytes after its unload"),
     _then("load after unload", "/v2/models/bytes", "H11"),
+    _load("wrong", "a wrong configuration", "R7", _write("wrong", "nonsense {", v1="")),
+    _index("a wrong configuration"),
+    _then("a wrong configuration", "/v2/health/ready", "H8"),
+    StepOf(http("unload what is wrong", "H116", post("/v2/repository/models/wrong/unload", b"")), _remove("wrong")),
     _load("nope", rows="H118"),
     _load("%2e%2e", rows="H118"),
     _load("a%2Fb", rows="H118"),
@@ -228,6 +232,7 @@ def test_model_of_two_repositories_is_listed_once(oracle: None, tmp_path: Path, 
         http("index with a duplicate", "H111", post("/v2/repository/index", b"")),
         http("index with a duplicate, ready", "H111", post("/v2/repository/index", b'{"ready":true}')),
         http("metadata of a duplicate", "H14", get("/v2/models/int32")),
+        http("readiness with a duplicate", "H8", get("/v2/health/ready")),
         grpc("index with a duplicate", "H111 G7", "RepositoryIndex", ""),
     )
     with pair_of(tmp_path / "a", tmp_path, f"--model-repository={tmp_path / 'b'}") as both:
@@ -235,3 +240,43 @@ def test_model_of_two_repositories_is_listed_once(oracle: None, tmp_path: Path, 
             result = compare(case, both)
             results.append(result)
             assert result.ours == result.wanted
+
+
+_MEMBERLESS = f"""
+    platform: "ensemble" {_TENSORS}
+    ensemble_scheduling {{ step {{
+      model_name: "nope" model_version: -1
+      input_map {{ key: "INPUT0" value: "INPUT0" }} output_map {{ key: "OUTPUT0" value: "OUTPUT0" }}
+    }} }}
+"""
+_NEVER_READ = {
+    "nonsense": _write("nonsense", "nonsense {", v1=""),
+    "named": _write("named", f'name: "other"\n{_config()}', v1=""),
+    "memberless": _write("memberless", _MEMBERLESS, v1=""),
+    "empty": lambda repository: (repository / "empty").mkdir(),
+}
+_NEVER_LOADED = {
+    "no version": _write("none", _config()),
+    "a policy that leaves none": _write("none", _config(policy="specific { versions: 7 }"), v1=""),
+    "no backend": _write("noback", _config("nope"), v1=""),
+}
+
+
+@pytest.mark.rows("H8")
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("what cannot be read", tuple(_NEVER_READ.values())),
+        *((name, (change,)) for name, change in _NEVER_LOADED.items()),
+    ],
+)
+def test_readiness_of_a_server_that_cannot_load_all(
+    name: str, changes: tuple[Change, ...], oracle: None, tmp_path: Path, results: list[Result]
+) -> None:
+    servers.copy_models(tmp_path / "models" / "int32", servers.MODELS / "int32")
+    for change in changes:
+        change(tmp_path / "models")
+    with pair_of(tmp_path / "models", tmp_path) as both:
+        result = compare(http(f"readiness, {name}", "H8", get("/v2/health/ready")), both)
+    results.append(result)
+    assert result.ours == result.wanted

@@ -9,8 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -192,7 +191,7 @@ def test_poll_tells_the_log_what_the_real_server_tells(polled: tuple[Pair, Path]
     """After the story. The index of ours has the reasons, too; that of the real server has the names only."""
     pair, root = polled
     both(write("misnamed", config(name="other"), "1"), write("never", "nonsense {", "1"))(root)
-    limit = time.monotonic() + 10
+    limit = time.monotonic() + 30
     for server in (pair.ours, pair.real):
         for text in (text.format(root=root) for texts in _TOLD.values() for text in texts):
             while text not in server.log.read_text(errors="replace"):
@@ -260,22 +259,24 @@ _Answer = tuple[int, bytes]
 def _overtaking(server: Server) -> tuple[list[_Answer], _Answer]:
     """The answers to a load, an unload and a load that are sent shortly after each other, and the index then."""
 
-    def ask(path: str) -> _Answer:
-        connection = HTTPConnection("127.0.0.1", server.http, timeout=30)
-        with closing(connection):
-            connection.request("POST", f"/v2/repository/{path}")
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+    def ask(path: str) -> HTTPConnection:
+        connection = stack.enter_context(closing(HTTPConnection("127.0.0.1", server.http, timeout=30)))
+        connection.request("POST", f"/v2/repository/{path}")
+        return connection
 
-    with ThreadPoolExecutor(3) as threads:
+    def answered(connection: HTTPConnection) -> _Answer:
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+    with ExitStack() as stack:
         asked = []
         for verb in ("load", "unload", "load"):
-            asked.append(threads.submit(ask, f"models/slow/{verb}"))
-            wait(asked, 0.1)  # before the first load is over
-        answers = [each.result() for each in asked]
-    until = time.monotonic() + 30
-    while b"LOADING" in (index := ask("index"))[1] and time.monotonic() < until:
-        time.sleep(0.05)
+            asked.append(ask(f"models/slow/{verb}"))
+            time.sleep(0.1)  # before the first load is over
+        answers = [answered(each) for each in asked]
+        until = time.monotonic() + 30
+        while b"LOADING" in (index := answered(ask("index")))[1] and time.monotonic() < until:
+            time.sleep(0.05)
     return answers, index
 
 

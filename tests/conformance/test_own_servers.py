@@ -15,6 +15,7 @@ from tests.conformance.rawgrpc import Call
 from tests.conformance.runner import Pair
 
 HELD_SECONDS = 1
+TRIES = 10  # of which one answer that is not held comes sooner, however busy the machine is
 
 _CONFIG = """
 backend: "identity"
@@ -73,6 +74,12 @@ def test_answers_are_held_but_not_those_of_inferences(oracle: None, tmp_path: Pa
                 ("RepositoryIndex", "", True),
                 ("RepositoryModelUnload", 'model_name: "m"', True),
             ):
-                began = time.monotonic()
-                rawgrpc.make(server.grpc, Call(rpc, (text,)))
-                assert (time.monotonic() - began >= HELD_SECONDS) == held, (server.name, rpc)
+                times = (_seconds(server.grpc, Call(rpc, (text,))) for _ in range(1 if held else TRIES))
+                assert all(seconds >= HELD_SECONDS for seconds in times) == held, (server.name, rpc)
+
+
+def _seconds(port: int, call: Call) -> float:
+    """How long the answer takes."""
+    began = time.monotonic()
+    rawgrpc.make(port, call)
+    return time.monotonic() - began

@@ -8,6 +8,7 @@ import csv
 import json
 import re
 import subprocess
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
-SECONDS = 60.0
+SECONDS = 30.0
+TRIES = 3
+"""It hangs by itself, once in some 600 runs on a busy machine, beside either server: its last thread sleeps and waits
+for others that have ended, when everything was answered."""
 BENCH = servers.ROOT / "bench" / "models"
 MODELS = {
     **{name: BENCH / name for name in ("accumulate", "bls", "echo", "mixed", "pipeline")},
@@ -58,7 +62,8 @@ SERVED = (
     "grpc -m decoupled --streaming --input-data {many} --concurrency-range 2",
     "grpc -m accumulate --streaming --concurrency-range 3 --sequence-length 4 --sequence-id-range 10:30",
     "http -m accumulate --sync --concurrency-range 2 --sequence-length 4",
-    "grpc -m accumulate --input-data {sums} --serial-sequences",
+    # Without a stream the real server may take an end and the start after it in either order (20 of 157 times).
+    "http -m accumulate --sync --input-data {sums} --serial-sequences",
     "http -m pipeline --shape INPUT0:16",
     "grpc -m bls --shape INPUT0:16 --bls-composing-models echo",
     "grpc -m parameters --shape INPUT0:1 --request-parameter tokens:256:int --grpc-compression-algorithm gzip",
@@ -112,12 +117,28 @@ def _run(server: Server, case: str, data: Mapping[str, Path], table: Path) -> Ra
     protocol, *words = case.format(metrics=f"127.0.0.1:{server.metrics}/metrics", **data).split()
     port = server.http if protocol == "http" else server.grpc
     command = [str(servers.ORACLE), "perf", "-i", protocol, "-u", f"127.0.0.1:{port}", "-f", str(table), *words, *COUNT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    for _ in range(TRIES):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+            break
+        except subprocess.TimeoutExpired:
+            assert not _pending(server)
+    else:
+        pytest.fail(f"{case} hangs")
     rows: Sequence[Mapping[str, str]] = ()
     if table.exists():
         with table.open(newline="") as lines:
             rows = tuple(csv.DictReader(lines))
     return Ran(done.returncode, tuple(_words(done.stdout + done.stderr)), tuple(rows))
+
+
+def _pending(server: Server) -> list[str]:
+    """The models that owe an answer."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=SECONDS) as answer:
+        told = str(answer.read(), "utf-8")
+    return [
+        model for model, number in re.findall(r"nv_inference_pending_request_count{(.*)} (\d+)", told) if number != "0"
+    ]
 
 
 def _words(text: str) -> Iterator[str]:

@@ -94,7 +94,7 @@ def _index(server: Server) -> dict[str, Any]:
     url = f"http://127.0.0.1:{server.http}/v2/repository/index"
     limit = time.monotonic() + PATIENCE
     while True:
-        with urllib.request.urlopen(url, b"{}", timeout=10) as answer:
+        with urllib.request.urlopen(url, b"{}", timeout=30) as answer:
             found = {model["name"]: model for model in json.load(answer)}
         if not any(model["state"] == "LOADING" for model in found.values()) or time.monotonic() > limit:
             return found

@@ -19,7 +19,7 @@ from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
-PATIENCE = 10.0  # seconds for a log to be written, or a model to end
+PATIENCE = 30.0  # seconds for a log to be written, or a model to end
 FLAGS = (
     *("--model-control-mode=explicit", "--log-verbose=1"),
     *("--http-header-forward-pattern=^x-", "--grpc-header-forward-pattern=^x-"),
@@ -111,7 +111,7 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
     repository = folder / "models"
     _write(repository, "tells", _TELLS)
     _write(repository, "counts", _COUNTS, "STRING")
-    waits = "dynamic_batching { preferred_batch_size: [ 6 ] max_queue_delay_microseconds: 3000000 }\n"
+    waits = "dynamic_batching { preferred_batch_size: [ 6 ] max_queue_delay_microseconds: 20000000 }\n"
     _write(repository, "together", _TOGETHER, more=waits, batch=8)
     _write(repository, "sees", _SEES, "STRING")
     flags = (*FLAGS, *(f"--load-model={name}" for name in ("counts", "together", "sees")))

@@ -26,10 +26,10 @@ from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
 HELD = 12  # requests
-PAUSE = 3.5  # seconds: longer than SHORT, which is longer than what follows may take on a busy machine
-BRIEF, SHORT, LONG = 1, 3_000_000, 60_000_000  # microseconds
+BRIEF, SHORT, LONG = 1, 5_000_000, 60_000_000  # microseconds; SHORT: what follows a pause takes less on a busy machine
+PAUSE = SHORT / 1e6 + 0.1  # seconds from when the server has what came before
 DELAY = 200_000  # microseconds
-PATIENCE = 5.0  # seconds until statistics are complete
+PATIENCE = 30.0  # seconds until requests are queued, or statistics complete
 
 _MODEL = """import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -52,7 +52,7 @@ class TritonPythonModel:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `also`: with the optional input. `pause`: sent so much later than the one before."""
+    """One request. `also`: with the optional input. `pause`: sent so much later than those before are queued."""
 
     priority: int = 0
     timeout: int = 0
@@ -441,7 +441,7 @@ def _became(server: Server, arrangement: Arrangement) -> Became:
     """Sends the requests on one stream, and reads out of the answers where each was served."""
     batches: dict[int, dict[int, int]] = defaultdict(dict)
     refused: dict[int, str] = {}
-    for message in _answers(server.grpc, arrangement):
+    for message in _answers(server, arrangement):
         found = service_pb2.ModelStreamInferResponse.FromString(message)
         number = int(found.infer_response.id)
         if found.error_message:
@@ -452,16 +452,18 @@ def _became(server: Server, arrangement: Arrangement) -> Became:
     return Became([[batch[i] for i in sorted(batch)] for _, batch in sorted(batches.items())], refused)
 
 
-def _answers(port: int, arrangement: Arrangement) -> list[bytes]:
+def _answers(server: Server, arrangement: Arrangement) -> list[bytes]:
     texts = tuple(arrangement.message(i, ask) for i, ask in enumerate(arrangement.sent))
     messages = rawgrpc.serialise(rawgrpc.Call(rawgrpc.STREAM, texts))
 
     def sending() -> Iterator[bytes]:
-        for ask, message in zip(arrangement.sent, messages, strict=True):
-            time.sleep(ask.pause)
+        for number, (ask, message) in enumerate(zip(arrangement.sent, messages, strict=True)):
+            if ask.pause:
+                _until_queued(server, arrangement.name, number)
+                time.sleep(ask.pause)
             yield message
 
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc}") as channel:
         stream = channel.stream_stream(f"/{rawgrpc.SERVICE}/{rawgrpc.STREAM}", _same, _same)
         return list(stream(sending(), timeout=rawgrpc.TIMEOUT))
 
@@ -470,17 +472,30 @@ def _same(message: bytes) -> bytes:
     return message
 
 
+def _until_queued(server: Server, model: str, number: int) -> None:
+    line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {number}'
+    limit = time.monotonic() + PATIENCE
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=PATIENCE) as answer:
+            if line in answer.read().decode().splitlines():
+                return
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
 def _stats(server: Server, arrangement: Arrangement) -> tuple[int, int, dict[int, int]]:
     """Inferences, executions, and executions by batch size; once all that was served is counted."""
     rows = sum(arrangement.sent[i].rows for batch in arrangement.batches for i in batch)
     limit = time.monotonic() + PATIENCE
     while True:
         url = f"http://127.0.0.1:{server.http}/v2/models/{arrangement.name}/stats"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             found = json.load(answer)["model_stats"][0]
-        if found["inference_count"] >= rows or time.monotonic() > limit:
-            sizes = {each["batch_size"]: each["compute_infer"]["count"] for each in found["batch_stats"]}
+        sizes = {each["batch_size"]: each["compute_infer"]["count"] for each in found["batch_stats"]}
+        # The real server counts an inference before its batch, and that after the answers.
+        if sum(size * count for size, count in sizes.items()) >= rows or time.monotonic() > limit:
             return found["inference_count"], found["execution_count"], sizes
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +521,7 @@ def reasons(held: Pair, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _reasons(server: Server) -> dict[str, str]:
     """By the index."""
     index = urllib.request.Request(f"http://127.0.0.1:{server.http}/v2/repository/index", b"{}")
-    with urllib.request.urlopen(index, timeout=5) as answer:
+    with urllib.request.urlopen(index, timeout=PATIENCE) as answer:
         return {each["name"]: each["reason"] for each in json.load(answer) if each.get("state") == "UNAVAILABLE"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance import servers
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 _BAD = ("x:k=v", "health,health:k=v", "health", "health:k", "health:k=", "health,:k=v")
 _FLAGS = (("--http-restricted-api", "C26"), ("--grpc-restricted-protocol", "C35"))

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,8 +28,9 @@ from tests.conformance import servers
 from tests.conformance.servers import MODELS, Server
 from tests.tracing.collector import Collector, attributes_of, collecting, events_of
 
-PATIENCE = 10.0  # seconds for a file or a response
+PATIENCE = 30.0  # seconds for a file or a response
 _FRONT = ("HTTP_", "GRPC_", "INFER_RESPONSE_COMPLETE")
+_SENT = ("HTTP_SEND_START", "HTTP_SEND_END")
 _ENSEMBLE = """
 platform: "ensemble"
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] } ]
@@ -39,6 +41,22 @@ ensemble_scheduling { step [
   { model_name: "slow" model_version: -1
     input_map { key: "INPUT0" value: "between" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
 ] }
+"""
+_BEGUN, _GO = "begun", "go"
+_HELD = f"""import os
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        folder = os.path.dirname(__file__)
+        open(os.path.join(folder, "{_BEGUN}"), "w").close()
+        limit = time.monotonic() + {PATIENCE}
+        while not os.path.exists(os.path.join(folder, "{_GO}")) and time.monotonic() < limit:
+            time.sleep(0.005)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())]) for r in requests]
 """
 _CALL = "found = len(told(call('int32', [1, 2], trace=request.trace(), request_id='{}').exec()))"
 _SERVED = ("bls", "bool", "bytes", "decoupled", "fp16", "fp32", "fp64", "int32", "raises", "slow", "uint64")
@@ -65,7 +83,7 @@ class Traffic:
         self._http = over_http.InferenceServerClient(self._url)
         self._grpc = over_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}")
 
-    def send(self) -> None:
+    def send(self, held: Path) -> None:
         two = np.array([1, 2], np.int32)
         for name, ask in (("http", self.http), ("grpc", self.grpc)):
             ask("int32", two, f"success {name}")
@@ -93,7 +111,7 @@ class Traffic:
         for model in ("int32", "raises"):
             self.generate(model, "generate_stream")
         self.generate("int32", "generate")
-        self.cancelled("slow", two)
+        self.cancelled(held)
         self.samples(two)
 
     def samples(self, two: Any) -> None:
@@ -163,9 +181,18 @@ class Traffic:
             answers.get(timeout=PATIENCE)
         self._grpc.stop_stream()
 
-    def cancelled(self, model: str, array: Any) -> None:
-        with suppress(InferenceServerException):
-            self._grpc.infer(model, [_input(over_grpc, "INPUT0", array)], request_id="cancelled", client_timeout=0.03)
+    def cancelled(self, model: Path) -> None:
+        """Calls a held model, and cancels that when it has begun."""
+        begun, go = model / "1" / _BEGUN, model / "1" / _GO
+        for file in (begun, go):
+            file.unlink(missing_ok=True)
+        tensor = _input(over_grpc, "INPUT0", np.array([1, 2], np.int32))
+        call = self._grpc.async_infer(model.name, [tensor], lambda result, error: None, request_id="cancelled")
+        _wait_until(begun.exists, f"'{model.name}' does not begin")
+        call.cancel()
+        assert self._grpc.is_server_live()  # asked behind the end of the call, on the same connection
+        time.sleep(0.1)  # the real server notes that end on another thread
+        go.touch()
 
     def close(self) -> None:
         self._http.close()
@@ -193,6 +220,8 @@ def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bo
         servers.copy_models(repository / model, MODELS / model)
     config = servers.copy_models(repository / "cached", MODELS / "int32") / "config.pbtxt"
     config.write_text(f"{config.read_text()}response_cache {{ enable: true }}")
+    held = servers.copy_models(repository / "held", MODELS / "slow")
+    (held / "1" / "model.py").write_text(_HELD)
     (repository / "ensemble" / "1").mkdir(parents=True)
     (repository / "ensemble" / "config.pbtxt").write_text(_ENSEMBLE)
     found: dict[bool, dict[str, Seen]] = {}
@@ -208,21 +237,23 @@ def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bo
         for ours, (server, traces) in both.items():
             server.wait()
             traffic = Traffic(server)
-            traffic.send()
+            traffic.send(held)
             traffic.close()
-            _wait_for("cancelled", traces)
-            server.stop()
+            _wait_until(partial(_is_traced, "cancelled", traces), f"no trace in {traces}")
+            server.stop(60)  # all that it writes until it ends of itself
             found[ours] = read_traces(traces)
     return lambda ours: found[ours]
 
 
-def _wait_for(name: str, folder: Path) -> None:
+def _wait_until(holds: Callable[[], bool], otherwise: str) -> None:
     limit = time.monotonic() + PATIENCE
-    while time.monotonic() < limit:
-        if any(f'"request_id":"{name}"' in path.read_text(errors="replace") for path in folder.iterdir()):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"no trace of '{name}' in {folder}")
+    while not holds():
+        assert time.monotonic() < limit, otherwise
+        time.sleep(0.02)
+
+
+def _is_traced(name: str, folder: Path) -> bool:
+    return any(f'"request_id":"{name}"' in path.read_text(errors="replace") for path in folder.iterdir())
 
 
 def read_traces(folder: Path) -> dict[str, Seen]:
@@ -260,7 +291,7 @@ def _without_ids(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def test_traces_are_those_of_the_real_server(seen: Callable[[bool], dict[str, Seen]]) -> None:
     ours, real = seen(True), seen(False)
     assert set(ours) == set(real)
-    assert {"inner http at int32", "ensemble grpc at slow", "cancelled at slow"} <= set(ours)
+    assert {"inner http at int32", "ensemble grpc at slow", "cancelled at held"} <= set(ours)
     assert {"generate_stream int32 at int32", "generate int32 at int32"} <= set(ours)
     assert {"after one without JSON at int32", "after one grpc of another shape at int32"} <= set(ours)
     assert "after one for nobody at int32" not in ours
@@ -270,6 +301,8 @@ def test_traces_are_those_of_the_real_server(seen: Callable[[bool], dict[str, Se
         if name.startswith("cached"):  # it writes what it puts in the cache twice
             assert len(trace.tensors) == 3
             trace = replace(trace, tensors=tuple(dict.fromkeys(trace.tensors)))
+        if name == "generate_stream raises at raises":  # 1 of 100 times it lets go of the trace before it answers
+            trace = replace(trace, front=tuple(dict.fromkeys((*trace.front, *_SENT))))
         assert ours[name] == trace, name
 
 
@@ -342,9 +375,8 @@ def test_spans_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> Non
                 settings[ours] = traffic.settings()
                 levels[ours] = traffic.levels()
                 traffic.close()
-                limit = time.monotonic() + PATIENCE
-                while len(collector.named("InferRequest")) < 7 and time.monotonic() < limit:
-                    time.sleep(0.05)
+                _wait_until(lambda: len(collector.named("InferRequest")) >= 7, "spans are missing")
+                server.stop(60)  # all that it sends until it ends of itself
             seen[ours], resources[ours] = _shown(collector), dict(collector.resource)
             settings[ours]["url"] = "the collector"
     assert [_near(one) for one in seen[True]] == [_near(one) for one in seen[False]]

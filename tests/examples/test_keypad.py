@@ -22,7 +22,7 @@ from tests.compat.serving import Serving
 
 HELD_OUT = 1000  # a seed: the training has another one
 SEQUENCES, LONGEST_PAUSE = 200, 0.5
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def clips(count: int, seconds: float = 2.4, seed: int = HELD_OUT) -> list[Clip]:

@@ -17,7 +17,7 @@ import pytest
 from tests.compat.serving import Serving
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 60.0
+LIMIT = 180.0
 SERVE = ".venv/bin/halimede serve --model-repository=models"
 NO_PORTS = "--http-port=0 --grpc-port=0 --metrics-port=0"
 DEMO = (

@@ -199,16 +199,20 @@ def test_table_lists_models_by_name() -> None:
     [
         ([], True),
         (["publish"], True),
-        (["loading"], False),
+        (["loading"], True),
+        (["loading 1"], False),
         (["publish", "refuse"], False),
-        (["refuse all"], False),
+        (["refuse all"], True),
+        (["barren"], False),
+        (["barren", "publish"], True),
+        (["barren", "refuse all"], True),
         (["publish", "retire"], False),
         (["publish", "retire", "gone"], True),
         (["publish", "loading"], True),
     ],
 )
 def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], ready: bool) -> None:
-    """Contract H8."""
+    """Contract H8. A model whose configuration cannot be used is none, as in the real server."""
     table, one = ModelTable(), version(1)
     for step in steps:
         match step:
@@ -216,6 +220,10 @@ def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], 
                 publish(table, one)
             case "loading":
                 table.loading("m")
+            case "loading 1":
+                table.loading("m", [1])
+            case "barren":
+                table.refuse("m", None, "Invalid argument: no version", barren=True)
             case "refuse":
                 table.refuse("m", 2, "Internal: broke")
             case "refuse all":

@@ -47,6 +47,16 @@ def test_folder_that_grows_is_not_loaded_until_it_stays() -> None:
     assert watched.look(files("a", size=4), 1).load == ("m",)
 
 
+def test_look_that_takes_long_makes_no_folder_older_than_it_was_seen_to_be() -> None:
+    """The machine stalled after the files were looked at, and before it was asked what time it is."""
+    watched = Watched()
+    watched.look(files("a"))
+    found = {"m": Look(files("a"), watched.now)}
+    late, then = watched.now + SETTLE, watched.now + SETTLE - 1
+    assert watched.watch.look(found, "", late, then, late - then).load == ()
+    assert watched.watch.look(found, "", late + 1, late, 1).load == ("m",)
+
+
 def test_folder_that_keeps_the_times_of_its_copy_settles_all_the_same() -> None:
     """`cp -p`: the files are old, the folder is not."""
     watched = Watched()

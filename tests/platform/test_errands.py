@@ -4,13 +4,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from queue import SimpleQueue
 from typing import cast
 
 import pytest
 
 from halimede.platform.errands import ErrandThread
+from tests.processes import open_descriptors
 
 PATIENCE = 20.0
 
@@ -69,17 +69,14 @@ def test_thread_lets_go_of_what_it_was_given(thread: ErrandThread) -> None:
 
 
 def test_stopped_thread_does_what_it_has_and_gives_its_descriptors_back() -> None:
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = descriptors()
+    before = open_descriptors()
     for _ in range(200):
         thread = ErrandThread("t")
         done = thread.call(threading.current_thread)
         thread.stop()
         done.result(PATIENCE).join(PATIENCE)
         thread.submit(lambda: None)  # nobody does it, and nothing breaks
-    assert descriptors() <= before + 1
+    assert open_descriptors() <= before + 1
 
 
 def test_thread_that_saw_its_end_by_itself_waits_for_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:

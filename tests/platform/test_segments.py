@@ -1,4 +1,3 @@
-import gc
 import os
 import resource
 from pathlib import Path
@@ -6,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from halimede.platform.segments import FOLDER, Mapping, Segment, segment_name
+from tests.processes import open_descriptors
 from tests.segments import fresh_key, segment
 
 PAGE = 4096
@@ -144,17 +144,12 @@ def test_segment_for_whose_pages_there_is_no_room(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def descriptors() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def maps(name: str) -> bool:
     return name in Path("/proc/self/maps").read_text()
 
 
 def test_mapping_is_there_until_its_last_view_is_gone(folder: Path) -> None:
-    before = descriptors()
+    before = open_descriptors()
     mapping = mapped(folder)
     view = mapping.read(0, 4)
     del mapping
@@ -162,18 +157,18 @@ def test_mapping_is_there_until_its_last_view_is_gone(folder: Path) -> None:
     assert bytes(view) == b"\0\1\2\3"
     del view
     assert not maps(str(folder / "s"))
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_mapping_that_failed_leaves_no_descriptor(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    before = descriptors()
+    before = open_descriptors()
     for _ in range(3):
         with pytest.raises(OSError, match="Invalid argument"):
             mapped(folder, 1)
         with pytest.raises(OSError, match="Invalid argument"):
             Segment("/pipe", folder)
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_segment_of_another_library_is_found() -> None:

@@ -20,7 +20,7 @@ from tests.fakes import RecordingReply
 A = TypeVar("A")
 
 PATIENCE = 20.0
-STOP_SECONDS = 5.0
+STOP_SECONDS = 30.0
 
 IDENTITY = """
 backend: "identity"

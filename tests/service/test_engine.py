@@ -321,14 +321,22 @@ def test_engine_comes_up_with_what_can_be_loaded(tmp_path: Path) -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize(("strict", "ready"), [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("broken", "strict", "ready"),
+    [
+        ('backend: "nowhere"', True, False),
+        ('backend: "nowhere"', False, True),
+        (IDENTITY + "version_policy { specific { versions: 7 } }", True, False),
+        ("x y z", True, True),
+    ],
+)
 def test_engine_with_a_broken_model_is_ready_only_where_that_is_allowed(
-    tmp_path: Path, strict: bool, ready: bool
+    tmp_path: Path, broken: str, strict: bool, ready: bool
 ) -> None:
-    """Contract H8."""
+    """Contract H8; a model whose configuration cannot be read is none, as in the real server."""
 
     async def scenario() -> None:
-        options = options_for(tmp_path, {"good": IDENTITY, "broken": "x y z"}, strict_readiness=strict)
+        options = options_for(tmp_path, {"good": IDENTITY, "broken": broken}, strict_readiness=strict)
         async with running(options) as engine:
             assert await ask(engine, port.ServerReady()) is ready
 

@@ -15,7 +15,9 @@ from halimede.tensors import Buffer
 from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Rpcs, Unary
 from halimede.transport.grpc_server import GrpcServer, Options
 
-WAIT = 10
+WAIT = 30
+TIMES = (0.3, 3.0, WAIT)
+"""Seconds that a client has for a call that does not end: more, where fewer were over before the server had it."""
 ANY_SIZE = {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
 
 Settings = Mapping[str, Any]

@@ -2,8 +2,10 @@
 
 import ctypes
 import gc
-from collections.abc import Callable
-from threading import Thread
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -119,6 +121,51 @@ def test_buffers_come_back_on_many_threads_at_once_and_stay_few() -> None:
         buffers.aligned(LARGE, 0)[:1] = b"x"
     buffers.aligned(LARGE, 0)
     assert 0 < len(buffers._kept) <= KEPT_BUFFERS
+    assert not buffers._lent
+
+
+@pytest.fixture
+def collected_all_the_time() -> Iterator[None]:
+    before, interval = gc.get_threshold(), sys.getswitchinterval()
+    gc.collect()
+    gc.set_threshold(50, 2, 2)
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+    gc.set_threshold(*before)
+
+
+def test_buffers_come_back_in_the_middle_of_everything(
+    collected_all_the_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of the garbage collector, which may run at any step of what is done with the buffers, and on threads."""
+    broke: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: broke.append(told.exc_value))
+    buffers, held, over = Buffers(), deque[memoryview](), Event()
+
+    def let_go() -> None:
+        while not over.wait(1e-4):
+            held.clear()
+
+    thread = Thread(target=let_go)
+    thread.start()
+    try:
+        for n in range(20_000):
+            view = buffers.aligned(LARGE + n % 7 * LEAST_BYTES + n % 1000, 0)
+            if n % 2:
+                held.append(view)
+            else:
+                cycle: list[object] = [view]
+                cycle.append(cycle)
+                del cycle
+            del view
+    finally:
+        over.set()
+        thread.join(10)
+    held.clear()
+    gc.collect()
+    assert not broke
+    assert len(buffers._kept) <= KEPT_BUFFERS
     assert not buffers._lent
 
 

@@ -1,6 +1,7 @@
 """Deadlines of gRPC calls, and calls that their client takes back."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 from halimede.tensors import Buffer
 from halimede.transport.grpc_calls import Call, Cancel, Unary
 from halimede.transport.grpc_server import GrpcServer
-from tests.transport.grpc_fakes import WAIT, Echo, chat, error_of, run, running, served, status_of, unary
+from tests.transport.grpc_fakes import TIMES, WAIT, Echo, chat, error_of, run, running, served, status_of, unary
 
 LATE = (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
@@ -19,8 +20,11 @@ def test_deadline_of_a_unary_call_cancels_its_service() -> None:
     async def test() -> None:
         async with served(echo := Echo()) as channel:
             await channel.channel_ready()
-            code, _ = await error_of(unary(channel, "/t/Wait", b"", timeout=0.3))
-            assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+            for timeout in TIMES:
+                code, _ = await error_of(unary(channel, "/t/Wait", b"", timeout=timeout))
+                assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+                if echo.calls:
+                    break
             await asyncio.wait_for(echo.gone.wait(), WAIT)
             echo.calls[0].send([b"late"])
             echo.calls[0].finish()
@@ -32,13 +36,18 @@ def test_deadline_of_a_unary_call_cancels_its_service() -> None:
 def test_deadline_of_a_stream_cancels_its_service() -> None:
     async def test() -> None:
         async with served(echo := Echo(patient=True)) as channel:
-            call = chat(channel, timeout=0.3)
-            await call.write(b"x")
-            assert await call.read() == b"x"
-            assert (await status_of(call))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+            await channel.channel_ready()
+            for timeout in TIMES:
+                call, answer = chat(channel, timeout=timeout), b""
+                with suppress(grpc.aio.AioRpcError):
+                    await call.write(b"x")
+                    answer = await call.read()
+                assert (await status_of(call))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+                if answer == b"x":
+                    break
             await asyncio.wait_for(echo.gone.wait(), WAIT)
-            assert echo.streams[0].ended == ["cancelled"]
-            echo.streams[0].call.send([b"late"])
+            assert echo.streams[-1].ended == ["cancelled"]
+            echo.streams[-1].call.send([b"late"])
 
     run(test)
 

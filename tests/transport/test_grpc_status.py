@@ -11,7 +11,7 @@ import pytest
 
 from halimede.tensors import Buffer
 from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Unary
-from tests.transport.grpc_fakes import WAIT, Echo, chat, error_of, run, running, served, status_of, unary
+from tests.transport.grpc_fakes import TIMES, WAIT, Echo, chat, error_of, run, running, served, status_of, unary
 
 BROKEN = (grpc.StatusCode.UNKNOWN, "internal error")
 LARGE_HEADERS = {"grpc.max_metadata_size": 1 << 20, "grpc.absolute_max_metadata_size": 1 << 20}
@@ -141,6 +141,7 @@ class Broken:
 
     def __init__(self, step: str) -> None:
         self.step = step
+        self.calls = 0
         self.gone = asyncio.Event()
 
     def rpcs(self) -> dict[str, Unary | Bidirectional]:
@@ -151,6 +152,7 @@ class Broken:
             raise ZeroDivisionError("broken on purpose")
 
     def unary(self, message: Buffer, call: Call) -> Cancel:
+        self.calls += 1
         self.breaks("handler")
         return self.cancelled
 
@@ -217,8 +219,12 @@ async def _break_resume(channel: grpc.aio.Channel, broken: Broken) -> None:
 
 
 async def _break_cancel(channel: grpc.aio.Channel, broken: Broken) -> None:
-    code, _ = await error_of(unary(channel, "/t/Unary", b"x", timeout=0.3))
-    assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+    await channel.channel_ready()
+    for timeout in TIMES:
+        code, _ = await error_of(unary(channel, "/t/Unary", b"x", timeout=timeout))
+        assert code is grpc.StatusCode.DEADLINE_EXCEEDED
+        if broken.calls:
+            break
     await asyncio.wait_for(broken.gone.wait(), WAIT)
 
 

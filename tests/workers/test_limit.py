@@ -29,6 +29,14 @@ class HandClock:
             timer[1]()
         self.now = end
 
+    def stand_still(self, seconds: float) -> None:
+        """The loop has no turn meanwhile; what is due comes late, and before what can be read."""
+        self.now += seconds
+        late = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer not in late]
+        for _, callback in late:
+            callback()
+
 
 class Watched:
     """A limit of two seconds, and what came of it."""
@@ -82,3 +90,17 @@ def test_limit_does_not_count_what_is_excused(watched: Watched) -> None:
     watched.excused = False
     watched.clock.pass_by(3)
     assert watched.exceeded == [12.0]
+
+
+def test_loop_that_stood_still_itself_reads_before_it_judges(watched: Watched) -> None:
+    """The batch may have ended meanwhile; where it has not, it has had its time. Each batch is spared once."""
+    watched.limit.begin()
+    watched.clock.stand_still(30)
+    assert watched.exceeded == []
+    watched.limit.end()
+    watched.clock.pass_by(1)
+    assert watched.exceeded == []
+    watched.limit.begin()
+    watched.clock.stand_still(30)
+    watched.clock.stand_still(30)
+    assert watched.exceeded == [91.0]

@@ -23,6 +23,7 @@ from halimede.platform.urgent import Urgent
 from halimede.workers.child import frames
 from halimede.workers.process import Process
 from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
+from tests.processes import open_descriptors
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
 
 FINE = """
@@ -311,10 +312,6 @@ def offered(process: FakeProcess, loop: asyncio.AbstractEventLoop, descriptors: 
     socket.send_fds(process.theirs, [ready], descriptors)
     worker.ask({}, PATIENCE, Meanwhile(loop, lambda frame: None))
     return worker
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_one_socket_is_taken_from_a_process_and_goes_with_it() -> None:
