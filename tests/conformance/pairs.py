@@ -8,6 +8,8 @@ from tests.conformance import servers
 from tests.conformance.runner import Pair
 from tests.conformance.servers import Server
 
+OURS = "ours"
+
 
 @contextmanager
 def pair_of(
@@ -22,7 +24,7 @@ def pair_of(
     commands = (*servers.our_command(), *flags, *ours_only), (*servers.real_command(), *flags)
     there = environment if real_environment is None else real_environment
     with (
-        Server("ours", commands[0], repository, folder / "ours.log", environment) as ours,
+        Server(OURS, commands[0], repository, folder / "ours.log", environment) as ours,
         Server("the real server", commands[1], repository, folder / "real.log", there) as real,
     ):
         ours.wait()

@@ -21,6 +21,10 @@ _CUT = ("connection closed", "status UNAVAILABLE")  # how a transcript ends wher
 class EndedError(AssertionError):
     """A server ended while it was asked."""
 
+    def __init__(self, server: Server, when: str) -> None:
+        super().__init__(f"{server.name} ended {when}")
+        self.server = server
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -50,10 +54,11 @@ class Result:
         return "equal" if self.instead is None else self.instead.because.value
 
 
-def compare(case: Case, pair: Pair) -> Result:
-    """Asks both servers, the real one only where it survives that; raises EndedError where one has ended."""
+def compare(case: Case, pair: Pair, tries: int = TRIES) -> Result:
+    """Asks both servers, the real one only where it survives that; raises EndedError where one has ended, the real one
+    so often."""
     asked = case.instead is None or case.instead.asked
-    real = _ask_again(case, pair.real) if asked else None
+    real = _ask_again(case, pair.real, tries) if asked else None
     ours = _ask(case, pair.ours)
     text = masked(ours.text, case.masks, ours=True)
     if real is None or case.instead is not None:
@@ -69,8 +74,8 @@ def _changes(mask: str, ours: str, real: str) -> bool:
     return masked(ours, (mask,), ours=True) != ours or masked(real, (mask,), ours=False) != real
 
 
-def _ask_again(case: Case, server: Server) -> Transcript:
-    for _ in range(TRIES - 1):
+def _ask_again(case: Case, server: Server, tries: int) -> Transcript:
+    for _ in range(tries - 1):
         try:
             return _ask(case, server)
         except EndedError:
@@ -85,10 +90,10 @@ def _ask(case: Case, server: Server) -> Transcript:
         found = _repeated(question, case.until)
     except OSError as error:
         if server.has_ended():
-            raise EndedError(f"{server.name} ended before {case.name}") from error
+            raise EndedError(server, f"before {case.name}") from error
         raise
     if not server.alive or (found.lines[-1].startswith(_CUT) and server.has_ended()):
-        raise EndedError(f"{server.name} ended during {case.name}")
+        raise EndedError(server, f"during {case.name}")
     return found
 
 

@@ -28,6 +28,9 @@ ORACLE = ROOT / "tools" / "oracle" / "oracle"
 MODELS = Path(__file__).resolve().parent / "models"
 STARTUP = 120.0  # seconds until a server must live
 STOP = 10.0  # seconds until it is killed
+CRASHES = 2
+"""How often the real server may be started again which a signal ended before it served: now and then it ends where a
+Python model fails to load, and some repositories have one."""
 
 _REAL = (str(ORACLE), "serve", "{repo}", "{http}", "{grpc}", "{metrics}", "--exit-on-error=false")
 _OURS = (
@@ -115,9 +118,13 @@ class Server:
     def wait(self) -> None:
         """Until the server answers that it lives, also where its metrics are, which the real one offers some
         milliseconds after the rest; raises StartError."""
-        limit = time.monotonic() + STARTUP
+        limit, crashes = time.monotonic() + STARTUP, 0
         while not (self._lives() and self._offers_metrics()):
-            if self._ends_within(0.05) or time.monotonic() > limit:
+            ended = self._ends_within(0.05)
+            if ended and self._crashed() and crashes < CRASHES:
+                crashes += 1
+                self.start()
+            elif ended or time.monotonic() > limit:
                 tail = self.log.read_text(errors="replace")[-1500:]
                 raise StartError(f"{self.name} did not come up: ...{tail}")
 
@@ -136,6 +143,11 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+    def _crashed(self) -> bool:
+        """Whether it is the real server, and a signal ended it."""
+        assert self._process is not None
+        return self._command[0] == str(ORACLE) and (self._process.returncode or 0) < 0
 
     def _ends_within(self, seconds: float) -> bool:
         assert self._process is not None

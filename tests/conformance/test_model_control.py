@@ -6,7 +6,7 @@ One story on one repository, which both servers read: the steps follow each othe
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ import pytest
 
 from tests.conformance import servers
 from tests.conformance.case import SETTLED, Because, Case, Instead, encoded, get, grpc, http, infer, one, post, refuses
-from tests.conformance.pairs import pair_of
-from tests.conformance.runner import Pair, Result, compare
+from tests.conformance.pairs import OURS, pair_of
+from tests.conformance.runner import TRIES, EndedError, Result, compare
 
 _FLAGS = ("--model-control-mode=explicit", "--load-model=int32")
 _TENSORS = "".join(
@@ -204,20 +204,34 @@ STORY: tuple[StepOf, ...] = (
 
 
 @pytest.fixture(scope="module")
-def controlled(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pair, Path]]:
-    folder = tmp_path_factory.mktemp("control")
+def told(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Result]:
+    """What came of each step. Where the real server ended in the middle (a signal, 1 of some 200 loads of Python models
+    that fail), it has forgotten what came before: the story begins anew."""
+    for _ in range(TRIES - 1):
+        try:
+            return _story(tmp_path_factory.mktemp("control"))
+        except EndedError as ended:
+            if ended.server.name == OURS:
+                raise
+    return _story(tmp_path_factory.mktemp("control"))
+
+
+def _story(folder: Path) -> Sequence[Result]:
+    repository, found = folder / "models", []
     for name in ("int32", "bytes", "unready"):
-        servers.copy_models(folder / "models" / name, servers.MODELS / name)
-    repo = folder / "models"
-    with pair_of(repo, folder, *_FLAGS) as both:
-        yield both, repo
+        servers.copy_models(repository / name, servers.MODELS / name)
+    with pair_of(repository, folder, *_FLAGS) as both:
+        for step in STORY:
+            step.change(repository)
+            found.append(compare(step.case, both, tries=1))
+    return found
 
 
-@pytest.mark.parametrize("step", [pytest.param(s, id=s.case.name, marks=pytest.mark.rows(*s.case.rows)) for s in STORY])
-def test_control_as_the_real_server(step: StepOf, controlled: tuple[Pair, Path], results: list[Result]) -> None:
-    pair, repository = controlled
-    step.change(repository)
-    result = compare(step.case, pair)
+@pytest.mark.parametrize(
+    "number", [pytest.param(i, id=s.case.name, marks=pytest.mark.rows(*s.case.rows)) for i, s in enumerate(STORY)]
+)
+def test_control_as_the_real_server(number: int, told: Sequence[Result], results: list[Result]) -> None:
+    result = told[number]
     results.append(result)
     assert result.ours == result.wanted
     assert not result.stale, "the real server answers like this by now: the mark is out of date"
