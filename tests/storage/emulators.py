@@ -4,6 +4,7 @@ made to fail, and S3 by moto."""
 import hashlib
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -137,12 +138,14 @@ def _listing(storage: XmlStorage, query: dict[str, str]) -> bytes:
 
 @contextmanager
 def moto_s3() -> Iterator[int]:
-    """The port of an S3 that moto plays."""
+    """The port of an S3 that moto plays, empty: its buckets are those of the process."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     try:
-        yield server.get_host_and_port()[1]
+        port = server.get_host_and_port()[1]
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/reset", b"", timeout=10).close()
+        yield port
     finally:
         server.stop()
