@@ -37,8 +37,8 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model. `reason` says why it has no versions at all; it is `barren` where that is all that is
-    wrong with it. `key` is its name, or its name within its namespace."""
+    """What is known of a model. `reason` says why it has no versions at all; it is `barren` where its configuration can
+    be used, and allows none of the versions that there are. `key` is its name, or its name within its namespace."""
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)

@@ -205,8 +205,8 @@ STORY: tuple[StepOf, ...] = (
 
 @pytest.fixture(scope="module")
 def told(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Result]:
-    """What came of each step. Where the real server ended in the middle (a signal, 1 of some 200 loads of Python models
-    that fail), it has forgotten what came before: the story begins anew."""
+    """What came of each step. Where the real server ended in the middle (by a signal, once in some 100 loads of Python
+    models that fail), it has forgotten what came before: the story begins anew."""
     for _ in range(TRIES - 1):
         try:
             return _story(tmp_path_factory.mktemp("control"))

@@ -23,8 +23,8 @@ from tests.conformance.servers import Server
 
 SECONDS = 30.0
 TRIES = 3
-"""It hangs by itself, once in some 600 runs on a busy machine, beside either server: its last thread sleeps and waits
-for others that have ended, when everything was answered."""
+"""It hangs by itself, three times in some 3,000 runs on a busy machine, beside either server: one thread still sleeps,
+waiting for others that have ended, when everything was answered."""
 BENCH = servers.ROOT / "bench" / "models"
 MODELS = {
     **{name: BENCH / name for name in ("accumulate", "bls", "echo", "mixed", "pipeline")},
@@ -62,7 +62,7 @@ SERVED = (
     "grpc -m decoupled --streaming --input-data {many} --concurrency-range 2",
     "grpc -m accumulate --streaming --concurrency-range 3 --sequence-length 4 --sequence-id-range 10:30",
     "http -m accumulate --sync --concurrency-range 2 --sequence-length 4",
-    # Without a stream the real server may take an end and the start after it in either order (20 of 157 times).
+    # Without a stream the real server may take an end and the start after it in either order (20 of 171 times).
     "http -m accumulate --sync --input-data {sums} --serial-sequences",
     "http -m pipeline --shape INPUT0:16",
     "grpc -m bls --shape INPUT0:16 --bls-composing-models echo",
