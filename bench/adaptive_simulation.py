@@ -16,8 +16,8 @@ from halimede.requests import InferRequest, Moment
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.policy import Batch, Policy, Wake
+from halimede.scheduling.priority import LevelPolicy, Rules
 
 MS = 1_000_000
 WARM = 0.2

@@ -16,7 +16,7 @@ from halimede.backends.api import Backend
 from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
 from halimede.errors import Unavailable
 from halimede.frozen import frozen
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import Urgent
 from halimede.workers.calls import Port
 
 
@@ -33,9 +33,9 @@ class BackendEntry:
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
-        "identity": BackendEntry("halimede.backends.identity", "IdentityBackend"),
-        "onnxruntime": BackendEntry("halimede.backends.onnxruntime", "OnnxRuntimeBackend", extra="onnx"),
-        "python": BackendEntry("halimede.backends.python", "PythonBackend", calls=True),
+        "identity": BackendEntry("halimede.backends.identity.backend", "IdentityBackend"),
+        "onnxruntime": BackendEntry("halimede.backends.onnx.backend", "OnnxRuntimeBackend", extra="onnx"),
+        "python": BackendEntry("halimede.backends.python.backend", "PythonBackend", calls=True),
     }
 )
 

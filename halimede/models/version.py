@@ -28,15 +28,15 @@ from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.ensemble import EnsembleRunner
-from halimede.scheduling.facts import Loop, Observer, RunnerFacts
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
 from halimede.scheduling.policy import Policy, is_lasting
+from halimede.scheduling.priority import LevelPolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Loop, Observer, RunnerFacts
 from halimede.scheduling.step_binding import EnsembleFacts
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import Answer, InferResponse, Moment
 from halimede.scheduling.ensemble_run import Run
-from halimede.scheduling.facts import Observer, Reason
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
+from halimede.scheduling.runner_config import Observer, Reason
 from halimede.scheduling.step_binding import Binding, EnsembleFacts, Member
 from halimede.scheduling.step_graph import Frame
 

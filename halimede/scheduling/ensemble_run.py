@@ -12,8 +12,8 @@ from typing import Protocol
 from halimede.errors import Cancelled, Error, Invalid
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Parameters, Resume
 from halimede.scheduling.assembly import place
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import SETTLED, Inference
+from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleFacts, Member
 from halimede.scheduling.step_graph import Course, Frame, Marks
 from halimede.tensors import Destination, MemoryKind, Tensor

@@ -6,12 +6,12 @@ Only made where the server has a limiter: others run as if there were none. Even
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Loop, Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy
 from halimede.scheduling.rate_limiter import RateLimiter, Slot
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Loop, Observer, RunnerFacts
 
 
 class Turns:

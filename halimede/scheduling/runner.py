@@ -12,15 +12,15 @@ from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
-from halimede.scheduling.alone import Alone, response_of
 from halimede.scheduling.execution import Execution, Outcome
-from halimede.scheduling.facts import Bell, Loop, Observer, Reason, RunnerFacts
+from halimede.scheduling.fast_path import Alone, response_of
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
 from halimede.scheduling.inline import PLACED_BYTES, Quickness
 from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy, is_lasting
 from halimede.scheduling.queue import FifoQueue
+from halimede.scheduling.runner_config import Bell, Loop, Observer, Reason, RunnerFacts
 from halimede.scheduling.sequence_state import commit
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ Any thread.
 """
 
 from halimede.errors import Internal, Unavailable
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import Urgent
 from halimede.workers.process import OWN, Interpreter, Process
 from halimede.workers.worker import Worker
 

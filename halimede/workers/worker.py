@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import Urgent
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.process import Process

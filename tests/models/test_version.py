@@ -14,9 +14,9 @@ from halimede.models.loader import LoadedVersion, places
 from halimede.models.version import ModelVersion, policy_for
 from halimede.platform.cores import ALL
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, echo, inference
 from tests.models.configs import asking, config_of, given, spec
 from tests.models.fakes import FakeInstance, Returning, loaded

@@ -8,13 +8,13 @@ import numpy as np
 from halimede.errors import Error
 from halimede.requests import Answer
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import WINDOW
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy, Wake
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Observer, RunnerFacts
 from halimede.tensors import FP32, Tensor, tensor_of
 from tests.fakes import PATIENCE, FakeInstance, ManualLoop, RecordingObserver, RecordingReply, echo, inference
 

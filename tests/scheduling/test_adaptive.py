@@ -24,8 +24,8 @@ from halimede.scheduling.adaptive import (
     Trials,
 )
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.priority import LevelPolicy, Rules
 from tests.fakes import inference
 
 MS = 1_000_000

@@ -12,8 +12,8 @@ import pytest
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.ensemble_run import MOST_AHEAD
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import RUNNING, SETTLED, State
+from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Fitting
 from halimede.tensors import INT32, Shape, Tensor
 from tests.fakes import RecordingReply, UnreachableMemory

@@ -9,14 +9,14 @@ import pytest
 
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.limited import LimitedRunner, Turns
 from halimede.scheduling.policy import Policy
+from halimede.scheduling.priority import LevelPolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, RateLimiter, Resource, Slot
+from halimede.scheduling.runner_config import RunnerFacts
 from halimede.tensors import FP32
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 

@@ -11,9 +11,9 @@ from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
 from halimede.requests import InferResponse, Moment
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 

@@ -13,7 +13,7 @@ from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inline import TURN_NS
 from halimede.scheduling.instances import InstanceThread
-from halimede.scheduling.levels import LevelPolicy, Rules
+from halimede.scheduling.priority import LevelPolicy, Rules
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, finishing, tensor
 

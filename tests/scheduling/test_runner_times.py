@@ -11,8 +11,8 @@ from halimede.errors import Cancelled, TimedOut
 from halimede.scheduling import runner
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
-from halimede.scheduling.levels import LevelPolicy, Rules
+from halimede.scheduling.priority import LevelPolicy, Rules
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
 

@@ -8,12 +8,12 @@ import pytest
 
 from halimede.errors import Error, Internal
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import RUNNING, Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import RunnerFacts
 from halimede.scheduling.sequence_state import ModelStates, SequenceStates, State, zeros_like
 from halimede.tensors import BYTES, FP32, INT32, DataType, HostMemory, Shape, Tensor, array_of, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference

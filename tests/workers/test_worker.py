@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import Urgent
 from halimede.workers.child import frames
 from halimede.workers.process import Process
 from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow

@@ -5,9 +5,9 @@ import pytest
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
 from halimede.requests import InferResponse
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
+from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig

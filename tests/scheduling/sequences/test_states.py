@@ -13,10 +13,10 @@ import pytest
 
 from halimede.errors import Error, Internal
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import RunnerFacts
 from halimede.scheduling.sequence_state import ModelStates, State
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, Rules
 from halimede.tensors import BYTES, INT32, HostMemory, Tensor, array_of, split_bytes, tensor_of
