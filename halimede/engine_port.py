@@ -6,12 +6,11 @@ Called on the event-loop thread; answers come by callback, possibly before the c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeVar
 
 from halimede.errors import Error
-from halimede.frozen import frozen
 from halimede.requests import InferRequest, Reply
 from halimede.tensors import DataType, Shape
 
@@ -24,22 +23,22 @@ class Query(Generic[A]):
     __slots__ = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ServerLive(Query[bool]):
     """Contract H7. Unavailable while the server is exiting."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ServerReady(Query[bool]):
     """Contract H8."""
 
 
-@frozen
-class ServerMetadata(Query["ServerFacts"]):
+@dataclass(frozen=True, slots=True)
+class ServerMetadata(Query["ServerInfo"]):
     """Contract H9."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelReady(Query[bool]):
     """Contract H10, G4: False for a model that is known and not ready; NotFound for an unknown one."""
 
@@ -47,23 +46,23 @@ class ModelReady(Query[bool]):
     version: int = -1
 
 
-@frozen
-class ModelMetadata(Query["ModelFacts"]):
+@dataclass(frozen=True, slots=True)
+class ModelMetadata(Query["ModelInfo"]):
     """Contract H11."""
 
     model: str
     version: int = -1
 
 
-@frozen
-class ModelConfiguration(Query["ConfigFacts"]):
+@dataclass(frozen=True, slots=True)
+class ModelConfiguration(Query["ConfigInfo"]):
     """Contract H12."""
 
     model: str
     version: int = -1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelStatistics(Query["list[ModelCounts]"]):
     """Contract H119; an empty `model` asks for all of them."""
 
@@ -71,14 +70,14 @@ class ModelStatistics(Query["list[ModelCounts]"]):
     version: int = -1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Metrics(Query["list[MetricFamily]"]):
     """Contract M1 to M24; only what a model made by this name where one is given."""
 
     family: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelTransaction(Query[bool]):
     """Whether the model is decoupled; the errors are those of an inference that finds no model (contract H14)."""
 
@@ -97,7 +96,7 @@ MEMORY_DISABLED: Final = "Client shared memory is disabled. Start the server wit
 """What registering and unregistering are refused with (contract H90)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RegisterSystemMemory(Query[None]):
     """Contract H91, H92: a part of the POSIX segment that `key` names. Numbers are below 2**64, otherwise unchecked."""
 
@@ -107,7 +106,7 @@ class RegisterSystemMemory(Query[None]):
     byte_size: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RegisterCudaMemory(Query[None]):
     """Contract H95: device memory of another process, by the `handle` of CUDA IPC."""
 
@@ -117,7 +116,7 @@ class RegisterCudaMemory(Query[None]):
     byte_size: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnregisterMemory(Query[None]):
     """Contract H94: one region, or all of the kind where no name is given. No error where there is none."""
 
@@ -125,28 +124,28 @@ class UnregisterMemory(Query[None]):
     name: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SystemMemoryStatus(Query["list[SystemRegion]"]):
     """Contract H93: one region, or all of them by name."""
 
     name: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CudaMemoryStatus(Query["list[CudaRegion]"]):
     """Contract H96: one region, or all of them by name."""
 
     name: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RepositoryIndex(Query["list[IndexEntry]"]):
     """What the repositories hold, or only what is ready (contract H110, G7)."""
 
     ready: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LoadModel(Query[None]):
     """Loads a model, or loads it again (contract H112 to H118, G8). Answered once it serves or has failed.
 
@@ -160,7 +159,7 @@ class LoadModel(Query[None]):
     asker: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class UnloadModel(Query[None]):
     """Contract H116, G9. Answered once the model takes no more requests.
 
@@ -176,8 +175,8 @@ class UnloadModel(Query[None]):
 LOG_FORMATS: Final = ("default", "ISO8601", "json")
 
 
-@frozen
-class LogSettings(Query["LogFacts"]):
+@dataclass(frozen=True, slots=True)
+class LogSettings(Query["LogInfo"]):
     """What is logged, once the changes are made: pairs of a field of LogFacts and its new value (contract H124, G12).
 
     `refusal` is what is wrong with the rest of the request: the changes before it stay, and it is the answer.
@@ -187,8 +186,8 @@ class LogSettings(Query["LogFacts"]):
     refusal: Error | None = None
 
 
-@frozen
-class TraceSettings(Query["TraceFacts"]):
+@dataclass(frozen=True, slots=True)
+class TraceSettings(Query["TraceInfo"]):
     """How inferences of a model, or of all of them, are traced once the changes are made: pairs of a field of
     TraceFacts and its new value, None for that of the layer below (contract H121 to H123, G11, T2).
 
@@ -200,8 +199,8 @@ class TraceSettings(Query["TraceFacts"]):
     refusal: Error | None = None
 
 
-@frozen
-class ServerFacts:
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
     """What the server says of itself (contract H9)."""
 
     name: str
@@ -209,8 +208,8 @@ class ServerFacts:
     extensions: tuple[str, ...]
 
 
-@frozen
-class TensorFacts:
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
     """`shape` begins with -1 for the batch where the model batches (contract H11)."""
 
     name: str
@@ -218,26 +217,26 @@ class TensorFacts:
     shape: Shape
 
 
-@frozen
-class ModelFacts:
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
     """What a model takes and gives (contract H11); `versions` are those that serve, or the one asked for."""
 
     name: str
     versions: tuple[int, ...]
     platform: str
-    inputs: tuple[TensorFacts, ...]
-    outputs: tuple[TensorFacts, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
 
 
-@frozen
-class ConfigFacts:
+@dataclass(frozen=True, slots=True)
+class ConfigInfo:
     """A model configuration, as the protocol's JSON and as a serialized protobuf ModelConfig."""
 
     json: str
     message: bytes
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class IndexEntry:
     """One line of the repository index: a model version, or a model of which no version is known (contract H110)."""
 
@@ -247,8 +246,8 @@ class IndexEntry:
     reason: str = ""
 
 
-@frozen
-class LogFacts:
+@dataclass(frozen=True, slots=True)
+class LogInfo:
     """What is logged: `format` is one of LOG_FORMATS, an empty `file` the console."""
 
     file: str
@@ -259,8 +258,8 @@ class LogFacts:
     format: str
 
 
-@frozen
-class TraceFacts:
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
     """How inferences are traced: `level` holds TIMESTAMPS, TENSORS or nothing, one inference in `rate` is traced, until
     `count` were (-1: no limit)."""
 
@@ -274,7 +273,7 @@ class TraceFacts:
     """Settings of the mode opentelemetry, with their values; it has no files."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Duration:
     """How many times something happened and the nanoseconds it took in sum."""
 
@@ -282,7 +281,7 @@ class Duration:
     ns: int = 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BatchCounts:
     """What was executed at one batch size."""
 
@@ -292,7 +291,7 @@ class BatchCounts:
     compute_output: Duration
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ResponseCounts:
     """What became of the responses of one number, the first, the second and so on, of requests to a decoupled model.
 
@@ -310,7 +309,7 @@ class ResponseCounts:
 RESPONSE_FIELDS: Final = tuple(field.name for field in fields(ResponseCounts))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelCounts:
     """The statistics of one model version (contract H119); `last_inference` in milliseconds since the epoch.
 
@@ -328,7 +327,7 @@ class ModelCounts:
     responses: tuple[ResponseCounts, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SystemRegion:
     """A registered part of a POSIX segment (contract H93)."""
 
@@ -338,7 +337,7 @@ class SystemRegion:
     byte_size: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CudaRegion:
     """Registered device memory (contract H96)."""
 
@@ -347,7 +346,7 @@ class CudaRegion:
     byte_size: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """The value of a series: how many observations were at most each of `bounds`, the last of which is infinite, and
     their sum."""
@@ -357,7 +356,7 @@ class Histogram:
     sum: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Summary:
     """The value of a series: pairs of a quantile and what was observed there, how many were observed, and their sum."""
 
@@ -366,7 +365,7 @@ class Summary:
     sum: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MetricFamily:
     """One metric: `kind` is "counter", "gauge", "summary" or "histogram"; `series` are pairs of labels and value, in
     order of exposition."""

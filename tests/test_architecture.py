@@ -18,10 +18,9 @@ TESTS = Path(__file__).parent
 SOURCE_LINES = 700
 TEST_LINES = 800
 
-FOR_ALL = "frozen"
 ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        room: frozenset([*may.split(), FOR_ALL]) - {room}
+        room: frozenset(may.split()) - {room}
         for room, may in {
             "errors": "",
             "tensors": "errors",
@@ -43,8 +42,10 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "models": "agents scheduling backends config requests tensors errors platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
-            "measurement": "engine_port cache models scheduling config options custom_metrics platform tensors errors requests",
-            "loading": "engine_port storage cache models scheduling backends config options platform requests tensors errors",
+            "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
+            "tensors errors",
+            "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
+            "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
             "custom_metrics requests tensors errors platform version",
             "wire": "schema engine_port requests tensors errors",
@@ -57,12 +58,11 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "main": "cli",
             "version": "compiled",
             "compiled": "",
-            FOR_ALL: "",
         }.items()
     }
 )
 """The architecture: what each room may import besides itself. A room is a package or module of `halimede`, or a part of
-one that stands by itself. What is `FOR_ALL` every room may import."""
+one that stands by itself."""
 
 FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
     {

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from halimede.frozen import frozen
-
 GAP = 3
 """Columns between what stands in one layer."""
 PORT_GAP = 4
 """Columns between two lines that enter a box."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Node:
     """Something with lines: a step (`lines` of text in a box), or an input or output of the pipeline (one line, no
     box). `reads` and `writes` are numbers of tensors; `weight` is its share of the time, 0 to 1."""
@@ -29,7 +27,7 @@ class Node:
     weight: float = 0.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Box:
     """`x`, `y` is its upper left corner."""
 
@@ -40,7 +38,7 @@ class Box:
     node: Node
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Wire:
     """A tensor's line between two layers. `segments` are pairs of ends (x, y, x, y), horizontal or vertical, the upper
     or left end first; `heads` are where it enters something, from above; `label` are lines of text beside it, which
@@ -53,7 +51,7 @@ class Wire:
     label_at: tuple[int, int] = (0, 0)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Drawing:
     width: int
     height: int

@@ -4,10 +4,10 @@ Ensembles within an ensemble are taken apart, so that all steps are models which
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 LATEST = -1
 
@@ -15,7 +15,7 @@ Config = Mapping[str, Any]
 """A configuration as the protocol prints it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Times:
     """How many requests a version of a model has answered, and how long each took, on average, in ns. `whole` is from
     its arrival to its answer; `compute` is 0 of an ensemble."""
@@ -26,7 +26,7 @@ class Times:
     whole: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """`kind` is datatype and shape, empty where nobody says them."""
 
@@ -38,7 +38,7 @@ class Tensor:
         return f"{self.name} {self.kind}".rstrip()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Step:
     """`path` are the ensembles that the model is in, from the outside, without the one that is drawn. `reads` and
     `writes` are pairs of the model's own name for a tensor and its number in the pipeline."""
@@ -52,7 +52,7 @@ class Step:
     times: Times | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """`given` and `results` are the numbers of the model's inputs and outputs."""
 

@@ -11,13 +11,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 from halimede.config import ModelConfig, Severity
 from halimede.devtools.new_config import config_text
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.frozen import frozen
 from halimede.models.loader import LoadOptions
 from halimede.models.repository_review import review_repositories
 from halimede.models.scaffold import VERSION, beginning_of
@@ -28,7 +28,7 @@ _NAME = re.compile(r"[^./\\\0:][^/\\\0:]*")
 _MOST_ELEMENTS = 16
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What is made of a file with this ending, or of a directory with this file in it."""
 
@@ -40,7 +40,7 @@ class Kind:
 KINDS = (Kind(".onnx", "onnxruntime", "model.onnx"), Kind(".py", "python", "model.py"))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Begun:
     """`notes` are what the user should look at, `next` the command that serves the model, `run` one that asks it
     without a server, empty where no line can be typed."""

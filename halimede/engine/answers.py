@@ -99,10 +99,10 @@ class Answers:
             versions = self._asked(query)
         elif isinstance(query, port.ServerReady) and self._options.strict_readiness:
             versions = self._ready_versions()
-        return [version for version in versions if version.has_a_say]
+        return [version for version in versions if version.reports_readiness]
 
-    def _server_metadata(self, query: port.ServerMetadata) -> port.ServerFacts:
-        return port.ServerFacts(self._options.server_id, __version__, EXTENSIONS)
+    def _server_metadata(self, query: port.ServerMetadata) -> port.ServerInfo:
+        return port.ServerInfo(self._options.server_id, __version__, EXTENSIONS)
 
     def _model_ready(self, query: port.ModelReady) -> bool:
         """Contract H10, G4, H14, P10."""
@@ -119,14 +119,14 @@ class Answers:
         ready = self._models.ready_versions(query.model)
         return ready[-1:] if query.version == -1 else [v for v in ready if v.number == query.version]
 
-    def _model_metadata(self, query: port.ModelMetadata) -> port.ModelFacts:
+    def _model_metadata(self, query: port.ModelMetadata) -> port.ModelInfo:
         version = self._models.find(query.model, query.version)
         numbers = (
             [v.number for v in self._models.ready_versions(query.model)] if query.version == -1 else [query.version]
         )
         config = version.config
         batch = (-1,) if config.max_batch_size else ()
-        return port.ModelFacts(
+        return port.ModelInfo(
             config.name,
             tuple(numbers),
             config.platform or config.backend,
@@ -134,9 +134,9 @@ class Answers:
             _tensor_facts(config.outputs, batch),
         )
 
-    def _model_config(self, query: port.ModelConfiguration) -> port.ConfigFacts:
+    def _model_config(self, query: port.ModelConfiguration) -> port.ConfigInfo:
         config = self._models.find(query.model, query.version).config
-        return port.ConfigFacts(config.json, config.message)
+        return port.ConfigInfo(config.json, config.message)
 
     def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
         """Contract H119, H120."""
@@ -164,5 +164,5 @@ class Answers:
         return [record.key for record in self._models]
 
 
-def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorFacts, ...]:
-    return tuple(port.TensorFacts(spec.name, spec.datatype, batch + spec.dims) for spec in specs)
+def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorInfo, ...]:
+    return tuple(port.TensorInfo(spec.name, spec.datatype, batch + spec.dims) for spec in specs)

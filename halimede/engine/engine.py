@@ -20,7 +20,7 @@ from halimede.engine.answers import Answers
 from halimede.engine.classification import ClassifyingReply
 from halimede.engine.log_settings import Logging
 from halimede.engine.model_calls import ModelCalls
-from halimede.engine.response_cache import CachedCall, Door, ResponseCache
+from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
 from halimede.engine.shared_memory import Lease, SharedMemory
 from halimede.engine.tracing import open_tracing
 from halimede.engine_port import ModelReady, Query
@@ -44,7 +44,7 @@ from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.offload import Offload
 from halimede.platform.timers import Timers
-from halimede.platform.worker_poller import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Moment, Reply
 from halimede.scheduling.inference import SETTLED, Inference, State
 from halimede.scheduling.inline import TurnBudget
@@ -97,9 +97,11 @@ class Engine:
         self._lag = LoopLag(self._engine_loop.call_at)
         metrics = custom_metrics()
         calls = ModelCalls(self, metrics)
-        urgent = self._urgent = Urgent()
+        worker_poller = self._worker_poller = WorkerPoller()
         backends = BackendPool(
-            lambda name: create_backend(name, loop, options.backend_settings(name), port=calls, urgent=urgent)
+            lambda name: create_backend(
+                name, loop, options.backend_settings(name), port=calls, worker_poller=worker_poller
+            )
         )
         limiter = self._limiter(options)
         loads = ModelLoads(options, loop, self._models, backends, gpus, self._open_versions, limiter)
@@ -195,7 +197,7 @@ class Engine:
                 statistics.follow(self._statistics[version.key, version.number])
             self._statistics[version.key, version.number] = statistics
             if self._cache is not None and version.config.response_cache:
-                version.put_behind(Door(self._cache, version, statistics).submit)
+                version.intercept_with(CacheInterceptor(self._cache, version, statistics).submit)
         return versions
 
     def _serves(self, version: ModelVersion) -> bool:
@@ -252,8 +254,8 @@ class Engine:
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
         start = monotonic_ns()
-        if start >= self._urgent.due:
-            self._urgent.look(start)
+        if start >= self._worker_poller.due:
+            self._worker_poller.look(start)
         try:
             if self._answers.exiting and not request.inner:
                 raise Unavailable("Server exiting")
@@ -321,12 +323,12 @@ class Engine:
         if begun is None:
             return ()
         inference, version = begun
-        return version.in_the_way_of(inference)
+        return version.blockers_of(inference)
 
-    def overtake(self, key: int) -> bool:
+    def preempt_turn(self, key: int) -> bool:
         """Lets a queued inference run before others whose turn it is, where resources are left for it; whether so."""
         begun = self._inferences.get(key)
-        return begun is not None and begun[0].state is State.QUEUED and begun[1].overtake()
+        return begun is not None and begun[0].state is State.QUEUED and begun[1].preempt_turn()
 
     def _settled(self, inference: Inference) -> None:
         """The model is done with it. It is over once its answers are sent, which may lie in memory of the client."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from halimede.engine_port import LogFacts, LogSettings, Query
+from halimede.engine_port import LogInfo, LogSettings, Query
 from halimede.options import LogOptions
 
 Answers = Mapping[type[Query[Any]], Callable[[Any], Any]]
@@ -21,7 +21,7 @@ class Logging:
         self._apply = apply
         self.answers: Answers = {LogSettings: self._answer}
 
-    def _answer(self, query: LogSettings) -> LogFacts:
+    def _answer(self, query: LogSettings) -> LogInfo:
         """Raises the refusal that the question carries, after the changes before it."""
         changes: dict[str, Any] = dict(query.changes)
         if "verbose" in changes:
@@ -32,7 +32,7 @@ class Logging:
         if query.refusal is not None:
             raise query.refusal
         now = self._options
-        return LogFacts(now.file, now.info, now.warning, now.error, max(now.verbose, 0), now.format)
+        return LogInfo(now.file, now.info, now.warning, now.error, max(now.verbose, 0), now.format)
 
 
 def _verbosity(value: int) -> int:

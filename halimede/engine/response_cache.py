@@ -115,7 +115,7 @@ class ResponseCache:
             self._untold = 0
 
 
-class Door:
+class CacheInterceptor:
     """Where the inferences of one version come in. In keys the version is what it is made of, where other servers find
     the responses too; else it is itself, so that nothing is found that the version before it said."""
 
@@ -151,8 +151,8 @@ class CachedCall:
     __slots__ = (
         "_began",
         "_destinations",
-        "_door",
         "_inference",
+        "_interceptor",
         "_key",
         "_lookup_ns",
         "_places",
@@ -162,9 +162,9 @@ class CachedCall:
         "slot",
     )
 
-    def __init__(self, door: Door, inference: Inference) -> None:
-        self._door = door
-        self._shared = door.shared
+    def __init__(self, interceptor: CacheInterceptor, inference: Inference) -> None:
+        self._interceptor = interceptor
+        self._shared = interceptor.shared
         self._inference = inference
         self.slot: Reply = inference.reply
         self._key = b""
@@ -182,7 +182,7 @@ class CachedCall:
         try:
             step()
         except Exception:
-            log.exception("the response cache broke for a request to model '%s'", self._door.version.name)
+            log.exception("the response cache broke for a request to model '%s'", self._interceptor.version.name)
             if self._waits:
                 self._run()
             self._release(None)
@@ -193,12 +193,12 @@ class CachedCall:
         self._waits = True
         inference.when_cancelled(self._gone)
         if _bytes_of(inference.request) > LOOKED_AT_BYTES:
-            hashed = partial(self._door.key_of, inference)
+            hashed = partial(self._interceptor.key_of, inference)
             self._shared.offload(hashed, lambda key: self.guarded(partial(self._hashed, key)))
             return
         key: bytes | Error
         try:
-            key = self._door.key_of(inference)
+            key = self._interceptor.key_of(inference)
         except Error as error:
             key = error
         self._hashed(key)
@@ -237,7 +237,7 @@ class CachedCall:
         try:
             return decoded(found)
         except Invalid as error:
-            log.warning("What was found for model '%s' is left alone: %s", self._door.version.name, error)
+            log.warning("What was found for model '%s' is left alone: %s", self._interceptor.version.name, error)
             return None
 
     def run_kept(self) -> None:
@@ -253,14 +253,14 @@ class CachedCall:
 
     def _run(self) -> None:
         self._waits = False
-        self._door.version.run(self._inference)
+        self._interceptor.version.run(self._inference)
 
     def _gone(self) -> None:
         """The client has. From the moment that it runs that is not ours to answer."""
         if self._waits:
             self._waits = False
             cancelled = Cancelled(self._inference.request.log_prefix + "Cancelled")
-            self._door.version.settle(self._inference, cancelled)
+            self._interceptor.version.settle(self._inference, cancelled)
 
     def answer(self, entry: Entry) -> None:
         """Answers with what is there, without running."""
@@ -273,7 +273,7 @@ class CachedCall:
             self._settle(self._response(entry))
 
     def _settle(self, answer: InferResponse | Error) -> None:
-        self._door.version.settle(self._inference, answer)
+        self._interceptor.version.settle(self._inference, answer)
 
     def _response(self, entry: Entry) -> InferResponse | Error:
         """Any thread."""
@@ -283,9 +283,11 @@ class CachedCall:
         except Error as error:
             return error
         except Exception as error:
-            log.exception("writing a response of model '%s' where its client wants it broke", self._door.version.name)
+            log.exception(
+                "writing a response of model '%s' where its client wants it broke", self._interceptor.version.name
+            )
             return Internal(f"{type(error).__name__}: {error}")
-        version, parameters = self._door.version, entry.parameters
+        version, parameters = self._interceptor.version, entry.parameters
         return InferResponse(self._inference.request.id, version.name, version.number, placed, parameters)
 
     def _release(self, entry: Entry | None) -> None:
@@ -327,10 +329,10 @@ class CachedCall:
         try:
             new = entry is None or self._insert(entry, began)
         except Exception:
-            log.exception("keeping a response of model '%s' broke", self._door.version.name)
+            log.exception("keeping a response of model '%s' broke", self._interceptor.version.name)
             return
         if new:
-            self._door.counts.missed(self._lookup_ns, monotonic_ns() - began if entry is not None else 0)
+            self._interceptor.counts.missed(self._lookup_ns, monotonic_ns() - began if entry is not None else 0)
 
     def _insert(self, entry: Entry, now: int) -> bool:
         shared, size = self._shared, size_of(entry.outputs)

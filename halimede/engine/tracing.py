@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Protocol
 
-from halimede.engine_port import Query, TraceFacts, TraceSettings
+from halimede.engine_port import Query, TraceInfo, TraceSettings
 from halimede.errors import Error, Invalid
 from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
@@ -55,7 +55,7 @@ class Setting:
         "_file",
         "_sink",
         "active",
-        "facts",
+        "info",
         "left",
         "level",
         "open",
@@ -64,16 +64,16 @@ class Setting:
         "rate",
     )
 
-    def __init__(self, facts: TraceFacts, sink: Sink) -> None:
-        self.facts = facts
-        self.rate = facts.rate
-        self.left = facts.count
-        self.level = sum(_BITS[level] for level in facts.level)
+    def __init__(self, info: TraceInfo, sink: Sink) -> None:
+        self.info = info
+        self.rate = info.rate
+        self.left = info.count
+        self.level = sum(_BITS[level] for level in info.level)
         self.open = 0
         self._sink = sink
         self._file = sink if isinstance(sink, FileStream) else None
         self._closing = False
-        self.possible = bool(self.level) and not impossible(facts)
+        self.possible = bool(self.level) and not impossible(info)
         self.active = self.possible and self.left != 0
         self.passing = self.rate - 1 if self.active and self.rate else 0
 
@@ -206,7 +206,7 @@ class Tracing(Sampler):
 
     # Settings.
 
-    def _answer(self, query: TraceSettings) -> TraceFacts:
+    def _answer(self, query: TraceSettings) -> TraceInfo:
         """Raises NotFound or Invalid for a model that does not serve, the refusal that the question carries, and
         Invalid for settings that cannot be (contract H123)."""
         if query.model:
@@ -221,35 +221,35 @@ class Tracing(Sampler):
         model = query.model
         layer = {**self._layers.get(model, {}), **changes}
         layer = {field: value for field, value in layer.items() if value is not None}
-        facts = self._facts(model, layer, "count" in changes)
-        if facts.level and (reason := impossible(facts)):
+        info = self._info(model, layer, "count" in changes)
+        if info.level and (reason := impossible(info)):
             raise Invalid(f"Attempting to set invalid trace setting :{reason}")
         self._layers[model] = layer
-        self._renew(model, facts)
+        self._renew(model, info)
         return self._shown(self._own.get(model, self._global))
 
-    def _facts(self, model: str, layer: Mapping[str, Any], counts_anew: bool = False) -> TraceFacts:
+    def _info(self, model: str, layer: Mapping[str, Any], counts_anew: bool = False) -> TraceInfo:
         """What holds with this layer. What is left of a count stays, unless it is set or cleared now."""
         if not model:
-            facts = replace(self._default, **layer)
-            return facts if counts_anew else replace(facts, count=self._global.left)
+            info = replace(self._default, **layer)
+            return info if counts_anew else replace(info, count=self._global.left)
         own = self._own.get(model)
-        facts = replace(self._global.facts, **{"count": self._global.left, **layer})
+        info = replace(self._global.info, **{"count": self._global.left, **layer})
         stays = own is not None and "count" in layer and not counts_anew
-        return replace(facts, count=own.left) if stays and own is not None else facts
+        return replace(info, count=own.left) if stays and own is not None else info
 
-    def _renew(self, model: str, facts: TraceFacts) -> None:
+    def _renew(self, model: str, info: TraceInfo) -> None:
         """Puts another setting in the place of one, whose counters begin again; those of models look at the one below
         them, and are replaced with it."""
         if not model:
-            before, self._global = self._global, self._setting(facts)
+            before, self._global = self._global, self._setting(info)
             self._replaced(before)
             for name in list(self._own):
-                self._renew(name, self._facts(name, self._layers[name]))
+                self._renew(name, self._info(name, self._layers[name]))
         else:
             old = self._own.pop(model, None)
             if self._layers[model]:
-                self._own[model] = self._setting(facts)
+                self._own[model] = self._setting(info)
             else:
                 del self._layers[model]
             if old is not None:
@@ -260,12 +260,12 @@ class Tracing(Sampler):
         setting.close()
         self._leaving = [one for one in (*self._leaving, setting) if one.open]
 
-    def _setting(self, facts: TraceFacts) -> Setting:
-        return Setting(facts, self._spans or FileStream(self._file, facts.log_frequency, self._writer, facts.count > 0))
+    def _setting(self, info: TraceInfo) -> Setting:
+        return Setting(info, self._spans or FileStream(self._file, info.log_frequency, self._writer, info.count > 0))
 
     @staticmethod
-    def _shown(setting: Setting) -> TraceFacts:
-        return replace(setting.facts, count=setting.left)
+    def _shown(setting: Setting) -> TraceInfo:
+        return replace(setting.info, count=setting.left)
 
     def _check_model(self, name: str) -> None:
         record = self._models.get(name)
@@ -301,7 +301,7 @@ def open_tracing(models: ModelTable, options: TraceOptions) -> Tracing:
     return Tracing(models, options, writer, spans)
 
 
-def default_of(options: TraceOptions) -> TraceFacts:
+def default_of(options: TraceOptions) -> TraceInfo:
     """What holds where clients have set nothing."""
     shown: tuple[tuple[str, tuple[str, ...]], ...] = ()
     if options.mode == OPENTELEMETRY:
@@ -310,15 +310,15 @@ def default_of(options: TraceOptions) -> TraceFacts:
             ("resource", tuple(f"{name}={value}" for name, value in options.resource.items())),
             *((name, (str(value),)) for name, value in options.batching.items()),
         )
-    return TraceFacts(
+    return TraceInfo(
         options.level, options.rate, options.count, options.log_frequency, options.file, options.mode, shown
     )
 
 
-def impossible(facts: TraceFacts) -> str:
+def impossible(info: TraceInfo) -> str:
     """Why these settings cannot be, where something is to be traced (contract H123)."""
-    if facts.mode == OPENTELEMETRY:
+    if info.mode == OPENTELEMETRY:
         return ""
-    if not facts.rate:
+    if not info.rate:
         return "sample rate must be non-zero"
-    return "" if facts.file else "trace file name is not given"
+    return "" if info.file else "trace file name is not given"

@@ -1,6 +1,6 @@
 """Whether what a client's load brings may run here: code needs the operator's consent (`--allow-code-upload`).
 
-Event-loop thread only; the repository's own configuration is read by whoever `survey_of` asks.
+Event-loop thread only; the repository's own configuration is read by whoever `inspection_of` asks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from halimede.engine_port import LoadModel
 from halimede.errors import Error, Unsupported
-from halimede.models.loader import Code, Survey
+from halimede.models.loader import Code, Inspection
 from halimede.models.repository import FoundModel
 from halimede.models.upload import place_of
 
@@ -17,11 +17,11 @@ _CODE = frozenset({".py", ".pyc", ".pyd", ".pyo", ".so", ".dll", ".dylib", ".pth
 
 
 class LoadConsent:
-    def __init__(self, allowed: bool, survey_of: Callable[[FoundModel], Awaitable[Survey]]) -> None:
+    def __init__(self, allowed: bool, inspection_of: Callable[[FoundModel], Awaitable[Inspection]]) -> None:
         self._allowed = allowed
-        self._survey_of = survey_of
+        self._inspection_of = inspection_of
 
-    async def check(self, query: LoadModel, found: FoundModel, seen: Survey) -> None:
+    async def check(self, query: LoadModel, found: FoundModel, seen: Inspection) -> None:
         """Raises Unsupported where the load brings code, by its files or by its configuration, and must not."""
         if self._allowed:
             return
@@ -30,13 +30,13 @@ class LoadConsent:
         elif found.config is not None:
             await self._check_override(found, seen)
 
-    def _check_files(self, query: LoadModel, seen: Survey) -> None:
+    def _check_files(self, query: LoadModel, seen: Inspection) -> None:
         """Files that would run as code."""
         code = [path for path, _ in query.files if _CODE.intersection(Path(place_of(path).lower()).suffixes)]
         if code or seen.code is not None:
             raise _refusal(query.model, f"file '{code[0]}'" if code else f"a model of the backend '{seen.backend}'")
 
-    async def _check_override(self, found: FoundModel, seen: Survey) -> None:
+    async def _check_override(self, found: FoundModel, seen: Inspection) -> None:
         """A configuration that makes code of files that are none by the repository's own."""
         if seen.code is None:
             return
@@ -50,7 +50,7 @@ class LoadConsent:
 
     async def _code_of(self, found: FoundModel) -> Code | None:
         try:
-            return (await self._survey_of(found)).code
+            return (await self._inspection_of(found)).code
         except Error:
             return None  # nothing in the repository says so
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from halimede.backends.api import Instance
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
 from halimede.errors import Error, Invalid, Unavailable
-from halimede.frozen import frozen
 from halimede.loading.ensembles import Ensembles
 from halimede.loading.memory_return import MemoryReturn
 from halimede.loading.slots import LoadSlots
@@ -25,7 +24,7 @@ from halimede.loading.threads import LoadThreads
 from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import UNLOADED, ModelTable, plan
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, Survey, load_in_steps, survey
+from halimede.models.loader import Inspection, LoadedVersion, LoadOptions, LoadResult, inspect_model, load_in_steps
 from halimede.models.repository import Fingerprint, FoundModel
 from halimede.models.resizing import Reloaded, reload
 from halimede.models.resources import reserve
@@ -48,20 +47,20 @@ Accepts = Callable[[frozenset[str]], bool]
 """Whether a load may count although these files of the model changed meanwhile."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What the versions in service were loaded from, to see whether a load would change anything."""
 
     folder: Path
     config: str | None
     fingerprint: Fingerprint
-    essence: bytes
+    load_digest: bytes
 
     def keeps(self, other: "Origin", number: int) -> bool:
         """Whether a version of this origin need not be opened again for the other one (contract R13)."""
         return (
             self.folder == other.folder
-            and self.essence == other.essence
+            and self.load_digest == other.load_digest
             and _files_of(self.fingerprint, number) == _files_of(other.fingerprint, number)
         )
 
@@ -112,25 +111,25 @@ class ModelLoads:
 
     # Loads.
 
-    async def survey(self, found: FoundModel) -> Survey:
+    async def inspect_model(self, found: FoundModel) -> Inspection:
         """Raises Error where the configuration cannot be read, or where the model lies elsewhere and cannot be had."""
-        return await self.threads.survey(self._look_at, found)
+        return await self.threads.inspect_model(self._look_at, found)
 
-    def _look_at(self, found: FoundModel) -> Survey:
+    def _look_at(self, found: FoundModel) -> Inspection:
         """On a thread."""
         if found.remote is not None:
             found.remote.fetch()
-        return survey(found, self._load_options)
+        return inspect_model(found, self._load_options)
 
-    def _look_and_open(self, found: FoundModel) -> Steps[tuple[Survey, Reloaded | None]]:
+    def _look_and_open(self, found: FoundModel) -> Steps[tuple[Inspection, Reloaded | None]]:
         """On threads; an ensemble is only looked at, its members come first. Raises AgentsWanted, too."""
-        seen = survey(found, self._load_options, may_ask_agents=False)
+        seen = inspect_model(found, self._load_options, may_ask_agents=False)
         if isinstance(seen.versions, Error) or seen.ensemble is not None:
             return seen, None
         opened = yield from load_in_steps(found, seen.versions, self._backends, self._load_options, seen.draft)
         return seen, Reloaded(opened, {})
 
-    def changes_nothing(self, found: FoundModel, seen: Survey) -> bool:
+    def changes_nothing(self, found: FoundModel, seen: Inspection) -> bool:
         """Whether the model serves as it is, and none of its versions has lost what it runs on (contract R10)."""
         versions = self._models.ready_versions(found.key)
         healthy = bool(versions) and all(version.healthy for version in versions)
@@ -152,7 +151,7 @@ class ModelLoads:
             self._models.refuse(found.key, None, "Internal: the model could not be loaded")
             return False
         if isinstance(seen.versions, Error):
-            self._refuse(found, seen.versions, barren=True)
+            self._refuse(found, seen.versions, no_usable_version=True)
             return False
         try:
             await self.load(found, seen, accepts=accepts, reloaded=reloaded)
@@ -163,22 +162,22 @@ class ModelLoads:
             return False
         return True
 
-    def _refuse(self, found: FoundModel, error: Error, barren: bool = False) -> None:
+    def _refuse(self, found: FoundModel, error: Error, no_usable_version: bool = False) -> None:
         log.error("failed to load '%s': %s", found.name, error)
         advise(found.name, error)
-        self._models.refuse(found.key, None, f"{error.word}: {error}", barren)
+        self._models.refuse(found.key, None, f"{error.word}: {error}", no_usable_version)
 
-    async def _first_look(self, found: FoundModel, by_train: bool) -> tuple[Survey, Reloaded | None]:
+    async def _first_look(self, found: FoundModel, by_train: bool) -> tuple[Inspection, Reloaded | None]:
         """By the train the model is opened as well; but its agents, if there are any, hold nobody's slot."""
         if by_train:
             with suppress(AgentsWanted):
                 return await self._train.run(self._look_and_open(found))
-        return await self.survey(found), None
+        return await self.inspect_model(found), None
 
     async def load(
         self,
         found: FoundModel,
-        seen: Survey,
+        seen: Inspection,
         upload: Upload | None = None,
         waits: bool = True,
         accepts: Accepts | None = None,
@@ -249,7 +248,7 @@ class ModelLoads:
             self._release(refused)
         return opened
 
-    async def _prepare(self, found: FoundModel, seen: Survey, config: ModelConfig) -> bool:
+    async def _prepare(self, found: FoundModel, seen: Inspection, config: ModelConfig) -> bool:
         """The members of an ensemble are loaded, and fit; whether it is to be loaded itself. An ensemble that cannot be
         loaded does not serve on as it was: that is not known to fit any more. Raises Error."""
         try:
@@ -433,5 +432,5 @@ def _load_options(options: ServerOptions) -> LoadOptions:
     )
 
 
-def _origin(found: FoundModel, seen: Survey) -> Origin:
-    return Origin(found.folder, found.config, seen.fingerprint, seen.essence)
+def _origin(found: FoundModel, seen: Inspection) -> Origin:
+    return Origin(found.folder, found.config, seen.fingerprint, seen.load_digest)

@@ -54,7 +54,7 @@ class RepositoryControl:
         self._explicit: set[str] = set()
         """The models that somebody asked for by name, not only for the sake of an ensemble (contract R15)."""
         loads.ensembles.fetch = self._fetch
-        self._consent = LoadConsent(options.allow_code_upload, loads.survey)
+        self._consent = LoadConsent(options.allow_code_upload, loads.inspect_model)
         self._poll = RepositoryPoll(options, loop, models, loads, self._turns, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
@@ -222,7 +222,7 @@ class RepositoryControl:
     async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
         """Why it could not be loaded, if so."""
         try:
-            seen = await self._loads.survey(found)
+            seen = await self._loads.inspect_model(found)
         except Error as error:
             return _not_polled(found.name, error)
         await self._consent.check(query, found, seen)

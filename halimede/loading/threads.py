@@ -16,7 +16,7 @@ A = TypeVar("A")
 
 LOOKING_THREADS = 2
 """For what is short but waits for the disk: repositories, configurations, files of a load."""
-SURVEYING_THREADS = 8
+INSPECTION_THREADS = 8
 """For a look at one model, which takes long where it is copied from elsewhere, or its agents work."""
 MOST_LOADS = 1000
 """How many threads open models, those included whose models wait for other loads."""
@@ -31,7 +31,7 @@ class LoadThreads:
         self._loop = loop
         self._loaders = pool(MOST_LOADS, "load")
         self._lookers = pool(LOOKING_THREADS, "look")
-        self._surveyors = pool(SURVEYING_THREADS, "survey")
+        self._inspectors = pool(INSPECTION_THREADS, "survey")
         self._closers = pool(CLOSING_THREADS, "close")
         self._killer = pool(1, "kill")
 
@@ -39,9 +39,9 @@ class LoadThreads:
         """What is short."""
         return await self._on(self._lookers, work, *arguments)
 
-    async def survey(self, work: Callable[..., A], *arguments: Any) -> A:
+    async def inspect_model(self, work: Callable[..., A], *arguments: Any) -> A:
         """What may have to fetch or to decrypt a model."""
-        return await self._on(self._surveyors, work, *arguments)
+        return await self._on(self._inspectors, work, *arguments)
 
     async def open(self, work: Callable[..., A], *arguments: Any) -> A:
         """What takes as long as a model takes."""
@@ -60,5 +60,5 @@ class LoadThreads:
 
     def abandon(self) -> None:
         """They take nothing more; what they do now, they finish."""
-        for threads in (self._loaders, self._lookers, self._surveyors, self._closers, self._killer):
+        for threads in (self._loaders, self._lookers, self._inspectors, self._closers, self._killer):
             threads.shutdown(wait=False)

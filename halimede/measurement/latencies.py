@@ -7,11 +7,11 @@ Counts and sums of the summaries are those of the statistics; only what these ca
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, inf, nan
 
 from halimede.engine_port import Histogram
-from halimede.frozen import frozen
 
 WINDOW_NS = 60_000_000_000
 """How far back quantiles look, as in the real server: so far at most, and at least four fifths of it."""
@@ -109,7 +109,7 @@ class Buckets:
         return Histogram((*self.bounds, inf), tuple(accumulate(self._counts)), self._ns / self._unit)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Recent:
     """Quantiles of each phase of the inferences. Of a model whose responses are kept, hits and misses too."""
 
@@ -126,7 +126,7 @@ class Recent:
         return cls(*(Quantiles() for _ in range(7)))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Latencies:
     """What is kept of a model version beside its statistics; None what was not asked for."""
 

@@ -5,11 +5,11 @@ A thread of its own looks every half interval (C40) and leaves what it saw, so t
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from threading import Event
 from typing import Protocol
 
 from halimede.engine_port import MetricFamily
-from halimede.frozen import frozen
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
 from halimede.platform.machine import Memory, Processors, memory
@@ -23,7 +23,7 @@ class Gpus(Protocol):
     def close(self) -> None: ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen at the last look; None what nobody tells, or what is not looked at."""
 

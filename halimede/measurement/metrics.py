@@ -4,13 +4,12 @@ Contract M1 to M11; and those that models make for themselves, beside them (M23)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from halimede.cache.api import CacheCounts
 from halimede.custom_metrics import Buckets, CustomMetrics, FamilyReading, Kind
 from halimede.engine_port import Histogram, MetricFamily
-from halimede.frozen import frozen
 from halimede.measurement.cache_metrics import cache_families, model_cache_families
 from halimede.measurement.latency_metrics import batch_sizes, first_responses, summaries
 from halimede.measurement.loop_lag import BOUNDS
@@ -22,7 +21,7 @@ from halimede.platform.machine import Memory
 from halimede.scheduling.runner_config import Reason
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelMeasures:
     """What the metrics say of one model version. `waiting` inferences have no instance yet, the oldest of them for
     `oldest_seconds`; `inline_executions` of its batches ran on the event loop; `busy` of its `instances` run a batch;
@@ -47,7 +46,7 @@ class ModelMeasures:
         return {**self.tags, "model": self.name, "version": str(self.version)}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Read:
     """A version with its labels in the order of their names, as the real server has them, and its integers."""
 

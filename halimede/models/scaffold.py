@@ -3,13 +3,13 @@
 The `auto_complete_config` of a Python model is run, in a process that is thrown away.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.backends.api import Fault
 from halimede.backends.python.source import PythonSource, look_at
 from halimede.config import Draft, ModelConfig, read
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.models.backend_pool import BackendPool, pool_to_look
 from halimede.models.loader import LoadOptions, complete, prepare_draft
 from halimede.models.repository import FoundModel
@@ -17,7 +17,7 @@ from halimede.models.repository import FoundModel
 VERSION = 1
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Beginning:
     """`config` is what the model declares. Where it declares nothing, `reads` and `writes` are the names of tensors in
     its code."""

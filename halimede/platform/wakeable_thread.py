@@ -21,7 +21,7 @@ _SIGNAL = (1).to_bytes(8, "little")
 """What an eventfd takes; a pipe takes anything."""
 
 
-class ErrandThread:
+class WakeableThread:
     """A daemon thread, on the cores of the one that starts it, which may be under a host policy. `submit` and `stop`
     may be called on any other thread."""
 

@@ -17,7 +17,7 @@ EVERY_NS = 1_000_000
 """Between two looks. One costs less than a microsecond where nobody has anything to say."""
 
 
-class Urgent:
+class WorkerPoller:
     """`due` is when to `look`, in monotonic nanoseconds: never, while nothing is watched."""
 
     __slots__ = ("_looking", "_poll", "_watched", "due")

@@ -12,58 +12,58 @@ from halimede.errors import Error
 from halimede.requests import InferResponse, Moment, Parameters
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
-from halimede.scheduling.inline import Quickness, TurnBudget
+from halimede.scheduling.inline import InlineEligibility, TurnBudget
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.runner_config import Observer, RunnerFacts
+from halimede.scheduling.runner_config import Observer, RunnerConfig
 from halimede.tensors import Tensor
 
 _COMPUTE_START = int(Moment.COMPUTE_START)
 
 
-class Alone:
+class FastPath:
     """`drain` is the runner's way with a batch that has run, `broke` logs what never should break; `observer` and
     `settled` as there."""
 
-    __slots__ = ("_broke", "_budget", "_drain", "_facts", "_instances", "_observer", "_quickness", "_settled")
+    __slots__ = ("_broke", "_budget", "_config", "_drain", "_eligibility", "_instances", "_observer", "_settled")
 
     def __init__(
         self,
-        facts: RunnerFacts,
+        config: RunnerConfig,
         instances: Instances,
         budget: TurnBudget,
-        quickness: Quickness,
+        eligibility: InlineEligibility,
         observer: Observer,
         settled: Callable[[Inference], None],
         drain: Callable[[Execution], None],
         broke: Callable[[Exception], Error],
     ) -> None:
-        self._facts = facts
+        self._config = config
         self._instances = instances
         self._budget = budget
-        self._quickness = quickness
+        self._eligibility = eligibility
         self._observer = observer
         self._settled = settled
         self._drain = drain
         self._broke = broke
 
     @staticmethod
-    def serves(facts: RunnerFacts) -> bool:
+    def serves(config: RunnerConfig) -> bool:
         """Whether there may be such requests to a model at all."""
-        return facts.inline_safe and not (facts.decoupled or facts.gathers or facts.on_loop or facts.stateful)
+        return config.inline_safe and not (config.decoupled or config.gathers or config.on_loop or config.stateful)
 
     def run(self, inference: Inference, now: int) -> bool:
         """Runs it on the instance that is free the longest, of which there must be one; False where it may not run on
         the loop now, and nothing was done."""
         rows = inference.batch_size or 1
-        if inference.destinations is not None or not self._budget.left or not self._quickness.allows(rows):
+        if inference.destinations is not None or not self._budget.left or not self._eligibility.allows(rows):
             return False
-        facts, instances = self._facts, self._instances
+        config, instances = self._config, self._instances
         inference.state = RUNNING
         index = instances.turn()
-        execution = Execution((inference,), rows, index, facts.datatypes, False, None)
+        execution = Execution((inference,), rows, index, config.datatypes, False, None)
         execution.on_loop = True
-        if facts.ragged is not None:
-            execution.ragged = facts.ragged
+        if config.ragged is not None:
+            execution.ragged = config.ragged
         execution.run(instances.instances[index].execute, True, now)
         end = execution.compute_end
         self._budget.spend(end - now)
@@ -72,7 +72,7 @@ class Alone:
             instances.take(index)
             self._drain(execution)
             return True
-        self._quickness.ran(rows, end - now, True)
+        self._eligibility.ran(rows, end - now, True)
         inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
         inference.state = SETTLED
         try:
@@ -99,18 +99,18 @@ class Alone:
         if not outcome.final or outcome.i or answer is None or isinstance(answer, Error):
             return None
         try:
-            return response_of(answer, outcome.parameters, inference, self._facts)
+            return response_of(answer, outcome.parameters, inference, self._config)
         except Exception:  # the runner comes upon it too, and says so
             return None
 
 
 def response_of(
-    outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, facts: RunnerFacts
+    outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, config: RunnerConfig
 ) -> InferResponse:
     """The response with the outputs that were asked for, in the shape that clients see."""
-    wanted, restore = inference.outputs, facts.restore
+    wanted, restore = inference.outputs, config.restore
     kept = []
     for tensor in outputs:
         if tensor.name in wanted:
             kept.append(tensor if restore is None else restore(tensor))
-    return InferResponse(inference.request.id, facts.model_name, facts.model_version, kept, parameters)
+    return InferResponse(inference.request.id, config.model_name, config.model_version, kept, parameters)

@@ -7,11 +7,11 @@ forming a batch takes the same time whatever waits, or grows with its logarithm.
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
 
 from halimede.errors import Error, TimedOut, Unavailable
-from halimede.frozen import frozen
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
@@ -20,7 +20,7 @@ _FEW = 64
 """So many outdated deadlines may lie about before they are cleared out."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rules:
     """How the requests of a level may wait (contract S27): at most `max_size` of them and for `timeout_us`, 0 for no
     limit. `allow_override`: a request may ask for less time. `delays`: one that waited too long is served after the
@@ -62,7 +62,7 @@ class _Level:
         return len(self.punctual) + len(self.late)
 
 
-class LevelPolicy:
+class PriorityQueuePolicy:
     """`levels` is the number of priority levels, 0 for one queue without; requests without a valid level get `default`
     (contract H73). `rules` are those of the levels that have some of their own, `other` those of the rest. Without
     `forming` each request is a batch of its own.

@@ -57,7 +57,7 @@ class Loop(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerFacts:
+class RunnerConfig:
     """What a runner knows of its model. `on_loop`: the backend's execute only passes batches on (Placement.LOOP).
 
     `gathers`: a batch is better begun when everything that has arrived is there, since its beginning costs more than

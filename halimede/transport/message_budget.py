@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 MOST = 256
-"""Messages in a turn: some milliseconds of them. It may be as few as half, see `Turns.spend`."""
+"""Messages in a turn: some milliseconds of them. It may be as few as half, see `MessageBudget.spend`."""
 
 
 class Loop(Protocol):
     def call_soon(self, callback: Callable[..., object]) -> object: ...
 
 
-class Turns:
+class MessageBudget:
     """Who has more than fits into a turn waits in a line for the next."""
 
     __slots__ = ("_due", "_left", "_line", "_loop")

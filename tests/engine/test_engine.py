@@ -34,11 +34,11 @@ from tests.engine.engines import (
 )
 from tests.fakes import SerializingPort, UnreachableMemory
 
-Door = Callable[[Engine], EnginePort]
+EngineAccess = Callable[[Engine], EnginePort]
 
 
 @pytest.fixture(params=["direct", "serialised"])
-def door(request: pytest.FixtureRequest) -> Door:
+def access(request: pytest.FixtureRequest) -> EngineAccess:
     """How a front end reaches the engine."""
     if request.param == "direct":
         return lambda engine: engine
@@ -97,10 +97,10 @@ def test_engine_runs_no_model_on_the_loop_where_that_is_switched_off(tmp_path: P
     run(scenario)
 
 
-def test_engine_answers(tmp_path: Path, door: Door) -> None:
+def test_engine_answers(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
-            response = (await infer(door(engine), request_of(1, 2, 3, rows=2))).response
+            response = (await infer(access(engine), request_of(1, 2, 3, rows=2))).response
             assert (response.id, response.model_name, response.model_version) == ("q", "m", 1)
             [output] = response.outputs
             assert (output.name, output.datatype, output.shape) == ("OUTPUT0", INT32, (2, 3))
@@ -119,27 +119,27 @@ def test_engine_answers(tmp_path: Path, door: Door) -> None:
     ],
 )
 def test_engine_refuses_in_the_words_of_the_contract(
-    tmp_path: Path, door: Door, change: Callable[[InferRequest], None], kind: type[Error], text: str
+    tmp_path: Path, access: EngineAccess, change: Callable[[InferRequest], None], kind: type[Error], text: str
 ) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
             request = request_of(1)
             change(request)
-            error = (await infer(door(engine), request)).error
+            error = (await infer(access(engine), request)).error
             assert type(error) is kind
             assert str(error).startswith(text)
             assert error.refused
-            assert (await infer(door(engine), request_of(2))).response.id == "q"
+            assert (await infer(access(engine), request_of(2))).response.id == "q"
 
     run(scenario)
 
 
-def test_engine_refuses_a_decoupled_model_where_one_answer_is_wanted(tmp_path: Path, door: Door) -> None:
+def test_engine_refuses_a_decoupled_model_where_one_answer_is_wanted(tmp_path: Path, access: EngineAccess) -> None:
     decoupled = IDENTITY + "model_transaction_policy { decoupled: true }"
 
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": decoupled})) as engine:
-            through = door(engine)
+            through = access(engine)
             assert isinstance((await infer(through, request_of(1))).error, DecoupledModel)
             assert await ask(through, port.ModelTransaction("m")) is True
             request = request_of(1)
@@ -161,10 +161,10 @@ def test_engine_passes_memory_of_a_device_through_untouched(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_engine_batches_what_comes_together(tmp_path: Path, door: Door) -> None:
+def test_engine_batches_what_comes_together(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": HELD})) as engine:
-            through = door(engine)
+            through = access(engine)
             replies = [Awaited() for _ in range(8)]
             for i, reply in enumerate(replies):
                 through.infer(request_of(i), reply)
@@ -198,10 +198,10 @@ def test_engine_holds_requests_back_for_the_test_hook(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_engine_forgets_a_request_that_was_taken_back(tmp_path: Path, door: Door) -> None:
+def test_engine_forgets_a_request_that_was_taken_back(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": HELD})) as engine:
-            through = door(engine)
+            through = access(engine)
             reply = Awaited()
             key = through.infer(request_of(1), reply)
             through.cancel(key)
@@ -223,22 +223,22 @@ async def expect(through: EnginePort, query: port.Query[Any]) -> Any:
     return answer
 
 
-def test_engine_tells_what_it_is_and_what_it_has(tmp_path: Path, door: Door) -> None:
+def test_engine_tells_what_it_is_and_what_it_has(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         options = options_for(tmp_path, {"m": IDENTITY, "n": IDENTITY}, server_id="here")
         async with running(options) as engine:
-            through = door(engine)
+            through = access(engine)
             assert await ask(through, port.ServerLive()) is True
             assert await ask(through, port.ServerReady()) is True
             assert await ask(through, port.ModelReady("m")) is True
             assert await ask(through, port.ModelReady("m", 1)) is True
-            assert await ask(through, port.ServerMetadata()) == port.ServerFacts("here", __version__, EXTENSIONS)
-            assert await ask(through, port.ModelMetadata("m")) == port.ModelFacts(
+            assert await ask(through, port.ServerMetadata()) == port.ServerInfo("here", __version__, EXTENSIONS)
+            assert await ask(through, port.ModelMetadata("m")) == port.ModelInfo(
                 "m",
                 (1,),
                 "identity",
-                (port.TensorFacts("INPUT0", INT32, (-1, -1)),),
-                (port.TensorFacts("OUTPUT0", INT32, (-1, -1)),),
+                (port.TensorInfo("INPUT0", INT32, (-1, -1)),),
+                (port.TensorInfo("OUTPUT0", INT32, (-1, -1)),),
             )
             config = await expect(through, port.ModelConfiguration("m", 1))
             assert '"name":"m"' in config.json
@@ -264,13 +264,13 @@ def test_engine_tells_what_it_is_and_what_it_has(tmp_path: Path, door: Door) -> 
     ],
 )
 def test_engine_says_what_it_does_not_know(
-    tmp_path: Path, door: Door, query: port.Query[Any], kind: type[Error], text: str
+    tmp_path: Path, access: EngineAccess, query: port.Query[Any], kind: type[Error], text: str
 ) -> None:
     """Contract H14, H120."""
 
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
-            error = await ask(door(engine), query)
+            error = await ask(access(engine), query)
             assert type(error) is kind
             assert str(error) == text
 
@@ -445,10 +445,10 @@ def test_versions_that_do_not_all_come_into_service_leave_the_statistics(tmp_pat
 # Going down.
 
 
-def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, door: Door) -> None:
+def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(options_for(tmp_path, {"m": HELD})) as engine:
-            through = door(engine)
+            through = access(engine)
             replies = [Awaited() for _ in range(3)]
             for reply in replies:
                 through.infer(request_of(1), reply)

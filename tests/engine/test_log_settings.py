@@ -1,7 +1,7 @@
 import pytest
 
 from halimede.engine.log_settings import Logging
-from halimede.engine_port import LogFacts, LogSettings
+from halimede.engine_port import LogInfo, LogSettings
 from halimede.errors import Error, Unavailable
 from halimede.options import LogOptions
 
@@ -13,21 +13,21 @@ class Log:
         self.told: list[LogOptions] = []
         self._answer = Logging(options or LogOptions(), self.told.append).answers[LogSettings]
 
-    def ask(self, *changes: tuple[str, bool | int | str], refusal: Error | None = None) -> LogFacts:
+    def ask(self, *changes: tuple[str, bool | int | str], refusal: Error | None = None) -> LogInfo:
         facts = self._answer(LogSettings(changes, refusal))
-        assert isinstance(facts, LogFacts)
+        assert isinstance(facts, LogInfo)
         return facts
 
 
 def test_log_settings_are_those_of_the_command_line_first() -> None:
     log = Log(LogOptions(2, False, True, False, "ISO8601", "here", False))
-    assert log.ask() == LogFacts("here", False, True, False, 2, "ISO8601")
+    assert log.ask() == LogInfo("here", False, True, False, 2, "ISO8601")
     assert log.told == []
 
 
 def test_log_settings_act_and_stay() -> None:
     log = Log(LogOptions(file="here", escape=False))
-    assert log.ask(("info", False), ("verbose", 3)) == LogFacts("here", False, True, True, 3, "default")
+    assert log.ask(("info", False), ("verbose", 3)) == LogInfo("here", False, True, True, 3, "default")
     assert log.told == [LogOptions(3, False, True, True, "default", "here", False)]
     assert log.ask(("format", "ISO8601")).info is False
 

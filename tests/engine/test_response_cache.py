@@ -12,7 +12,13 @@ from halimede.cache.api import CacheCounts, Found
 from halimede.cache.local import LocalCache
 from halimede.config import ModelConfig
 from halimede.engine import response_cache
-from halimede.engine.response_cache import COPIED_BYTES, LOOKED_AT_BYTES, MOST_IN_A_TURN, Door, ResponseCache
+from halimede.engine.response_cache import (
+    COPIED_BYTES,
+    LOOKED_AT_BYTES,
+    MOST_IN_A_TURN,
+    CacheInterceptor,
+    ResponseCache,
+)
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import InferRequest, InferResponse, Moment, Parameters
 from halimede.scheduling.inference import Inference, State
@@ -79,11 +85,11 @@ class Rig:
         self.misses: list[tuple[int, int]] = []
         self.soon: list[Callable[[], None]] = []
         self.shared = ResponseCache(self.cache, self._offload, self.soon.append, single_flight)
-        self.door = self.another_door()
+        self.interceptor = self.another_door()
 
-    def another_door(self) -> Door:
+    def another_door(self) -> CacheInterceptor:
         """As after a load of the same version."""
-        return Door(self.shared, self.version, self)
+        return CacheInterceptor(self.shared, self.version, self)
 
     def missed(self, lookup_ns: int, insertion_ns: int) -> None:
         self.misses.append((lookup_ns, insertion_ns))
@@ -101,17 +107,19 @@ class Rig:
     def do_work(self) -> None:
         self.work.pop(0)()
 
-    def ask(self, *values: int, door: Door | None = None, **fields: Any) -> RecordingReply:
-        return self.begin(*values, door=door, **fields)[0]
+    def ask(self, *values: int, interceptor: CacheInterceptor | None = None, **fields: Any) -> RecordingReply:
+        return self.begin(*values, interceptor=interceptor, **fields)[0]
 
-    def begin(self, *values: int, door: Door | None = None, **fields: Any) -> tuple[RecordingReply, Inference]:
+    def begin(
+        self, *values: int, interceptor: CacheInterceptor | None = None, **fields: Any
+    ) -> tuple[RecordingReply, Inference]:
         request = InferRequest("m")
         request.inputs = {"A": tensor_of("A", INT32, np.array(values, np.int32))}
         for name, value in fields.items():
             setattr(request, name, value)
         reply = RecordingReply()
         one = Inference(1, request, reply, 0, request.outputs or ("X",))
-        (door or self.door).submit(one)
+        (interceptor or self.interceptor).submit(one)
         return reply, one
 
     def answer(self, *values: int, index: int = 0, parameters: Parameters | None = None) -> None:
@@ -185,7 +193,7 @@ def test_version_loaded_again_finds_nothing_of_the_one_before() -> None:
     rig = Rig()
     rig.ask(1)
     rig.answer(10)
-    reply = rig.ask(1, door=rig.another_door())
+    reply = rig.ask(1, interceptor=rig.another_door())
     rig.answer(11)
     assert values_of(reply) == [11]
 
@@ -196,11 +204,11 @@ def test_version_is_known_by_its_contents_where_the_cache_is_shared() -> None:
     one, same = rig.another_door(), rig.another_door()
     rig.version.contents = b"other"
     other = rig.another_door()
-    rig.ask(1, door=one)
+    rig.ask(1, interceptor=one)
     rig.answer(10)
-    rig.ask(1, door=same)
+    rig.ask(1, interceptor=same)
     assert rig.running == 0
-    rig.ask(1, door=other)
+    rig.ask(1, interceptor=other)
     assert rig.running == 1
 
 
@@ -258,7 +266,7 @@ def test_tensors_on_devices_are_not_for_the_cache() -> None:
     request = InferRequest("m")
     request.inputs = {"A": on_device("A")}
     one = Inference(1, request, RecordingReply(), 0, ("X",))
-    rig.door.submit(one)
+    rig.interceptor.submit(one)
     assert rig.version.ran == [one]
     rig.ask(1)
     rig.answer_with(rig.version.ran.pop(), InferResponse("", "m", 3, [on_device("X")]))
@@ -341,7 +349,7 @@ def place_for(rig: Rig, place: _Place, *values: int) -> RecordingReply:
     reply = RecordingReply()
     one = Inference(1, request, reply, 0, ("X",))
     one.destinations = {"X": place}
-    rig.door.submit(one)
+    rig.interceptor.submit(one)
     return reply
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from halimede.engine.tracing import Tracing
-from halimede.engine_port import TraceFacts, TraceSettings
+from halimede.engine_port import TraceInfo, TraceSettings
 from halimede.errors import Error, Invalid, NotFound, Unsupported
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
@@ -17,7 +17,7 @@ from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
 from tests.models.configs import config_of, spec
 from tests.models.fakes import loaded
 
-DEFAULT = TraceFacts((), 1000, -1, 0, "", "triton")
+DEFAULT = TraceInfo((), 1000, -1, 0, "", "triton")
 ON = TraceOptions(level=("TIMESTAMPS",), rate=1, file="/dev/null")
 OPENTELEMETRY = TraceOptions(mode="opentelemetry", level=("TIMESTAMPS",), rate=1)
 
@@ -50,9 +50,9 @@ class Traces:
         self.tracing = Tracing(table, options or TraceOptions(), Writer(gather=0), spans)
         self._answer = self.tracing.answers[TraceSettings]
 
-    def ask(self, model: str = "", refusal: Error | None = None, **changes: Any) -> TraceFacts:
+    def ask(self, model: str = "", refusal: Error | None = None, **changes: Any) -> TraceInfo:
         facts = self._answer(TraceSettings(model, tuple(changes.items()), refusal))
-        assert isinstance(facts, TraceFacts)
+        assert isinstance(facts, TraceInfo)
         return facts
 
 
@@ -60,11 +60,11 @@ def test_trace_settings_have_three_layers() -> None:
     """Contract T2: a model has what was set for it, else what was set for all, else the server's own."""
     traces = Traces()
     assert (traces.ask(), traces.ask("m")) == (DEFAULT, DEFAULT)
-    assert traces.ask(rate=7, log_frequency=3) == TraceFacts((), 7, -1, 3, "", "triton")
-    assert traces.ask("m", rate=9) == TraceFacts((), 9, -1, 3, "", "triton")
+    assert traces.ask(rate=7, log_frequency=3) == TraceInfo((), 7, -1, 3, "", "triton")
+    assert traces.ask("m", rate=9) == TraceInfo((), 9, -1, 3, "", "triton")
     assert traces.ask(rate=None).rate == 1000
-    assert traces.ask("m") == TraceFacts((), 9, -1, 3, "", "triton")
-    assert traces.ask("m", rate=None) == TraceFacts((), 1000, -1, 3, "", "triton")
+    assert traces.ask("m") == TraceInfo((), 9, -1, 3, "", "triton")
+    assert traces.ask("m", rate=None) == TraceInfo((), 1000, -1, 3, "", "triton")
     assert traces.ask(log_frequency=None) == traces.ask("m") == DEFAULT
 
 
@@ -191,7 +191,7 @@ def test_settings_of_a_model_follow_those_below_them() -> None:
     traces = Traces(ON)
     traces.ask("m", rate=2)
     traces.ask(level=("TENSORS",))
-    assert traces.ask("m") == TraceFacts(("TENSORS",), 2, -1, 0, "/dev/null", "triton")
+    assert traces.ask("m") == TraceInfo(("TENSORS",), 2, -1, 0, "/dev/null", "triton")
     request = InferRequest("m")
     for _ in range(2):
         traces.tracing.traced(request, RecordingReply(), HTTP, (1, 2))

@@ -48,7 +48,7 @@ class HandThreads(LoadThreads):
     async def look(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
-    async def survey(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def inspect_model(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
     async def open(self, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -55,7 +55,7 @@ from tests.models.fakes import FakeBackend, FakeModel
 
 A = TypeVar("A")
 
-Door = Callable[[Engine], EnginePort]
+EngineAccess = Callable[[Engine], EnginePort]
 JSON_CONFIG = json.dumps(
     {
         "backend": "identity",
@@ -68,7 +68,7 @@ JSON_CONFIG = json.dumps(
 
 
 @pytest.fixture(params=["direct", "serialised"])
-def door(request: pytest.FixtureRequest) -> Door:
+def access(request: pytest.FixtureRequest) -> EngineAccess:
     """How a front end reaches the engine."""
     if request.param == "direct":
         return lambda engine: engine
@@ -111,11 +111,11 @@ async def until(port: EnginePort, key: tuple[str, int | None], state: str) -> No
 
 
 @pytest.mark.rows("R10")
-def test_start_in_explicit_mode_loads_what_is_named(tmp_path: Path, door: Door) -> None:
+def test_start_in_explicit_mode_loads_what_is_named(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
-            assert await states(door(engine)) == {("m", 1): "READY", ("n", None): ""}
-            assert await ask(door(engine), ServerReady()) is True
+            assert await states(access(engine)) == {("m", 1): "READY", ("n", None): ""}
+            assert await ask(access(engine), ServerReady()) is True
 
     run(scenario)
 
@@ -165,10 +165,10 @@ def test_control_is_refused_without_explicit_mode(tmp_path: Path, query: LoadMod
     run(scenario)
 
 
-def test_model_is_loaded_and_unloaded_on_request(tmp_path: Path, door: Door) -> None:
+def test_model_is_loaded_and_unloaded_on_request(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path)) as engine:
-            port = door(engine)
+            port = access(engine)
             assert await control(port, LoadModel("m")) is None
             assert (await infer(port, request_of(1))).response.model_version == 1
             assert await control(port, UnloadModel("m")) is None
@@ -306,7 +306,7 @@ def test_versions_come_together_or_not_at_all(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path: Path, door: Door) -> None:
+def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path: Path, access: EngineAccess) -> None:
     """Contract H113: enums in any case, both spellings of a field, forgotten by a load without it."""
 
     async def sizes(port: EnginePort) -> int:
@@ -316,7 +316,7 @@ def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path:
 
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
-            port = door(engine)
+            port = access(engine)
             assert await control(port, LoadModel("m", JSON_CONFIG)) is None
             assert await sizes(port) == 2
             assert await control(port, LoadModel("m")) is None
@@ -336,14 +336,16 @@ def test_configuration_that_is_none_is_refused(tmp_path: Path, config: str) -> N
     run(scenario)
 
 
-def test_files_of_a_load_are_a_model_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: Door) -> None:
+def test_files_of_a_load_are_a_model_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: EngineAccess
+) -> None:
     """Contract H114: the repository does not count, and the files go with the model."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
 
     async def scenario() -> None:
         async with running(explicit(tmp_path / "models")) as engine:
-            port = door(engine)
+            port = access(engine)
             files = (("3/data.bin", b"\x00\x01"), ("labels.txt", b"one\n"))
             assert await control(port, LoadModel("sent", JSON_CONFIG, files)) is None
             [folder] = (tmp_path / "temporary").iterdir()

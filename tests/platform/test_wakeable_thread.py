@@ -9,27 +9,27 @@ from typing import cast
 
 import pytest
 
-from halimede.platform.wakeable_thread import ErrandThread
+from halimede.platform.wakeable_thread import WakeableThread
 from tests.processes import open_descriptors
 
 PATIENCE = 20.0
 
 
 @pytest.fixture
-def thread() -> Iterator[ErrandThread]:
-    made = ErrandThread("t")
+def thread() -> Iterator[WakeableThread]:
+    made = WakeableThread("t")
     yield made
     made.stop()
 
 
-def test_errands_are_done_in_order_on_the_one_thread(thread: ErrandThread) -> None:
+def test_errands_are_done_in_order_on_the_one_thread(thread: WakeableThread) -> None:
     done: SimpleQueue[tuple[int, str]] = SimpleQueue()
     for i in range(5):
         thread.submit(lambda i=i: done.put((i, threading.current_thread().name)))  # type: ignore[misc] # i is bound
     assert [done.get(timeout=PATIENCE) for _ in range(5)] == [(i, "t") for i in range(5)]
 
 
-def test_none_is_left_lying_where_the_thread_falls_asleep_meanwhile(thread: ErrandThread) -> None:
+def test_none_is_left_lying_where_the_thread_falls_asleep_meanwhile(thread: WakeableThread) -> None:
     """Each is given when the one before has just been done, and by several threads at once."""
     done: SimpleQueue[int] = SimpleQueue()
 
@@ -45,7 +45,7 @@ def test_none_is_left_lying_where_the_thread_falls_asleep_meanwhile(thread: Erra
     assert done.qsize() == 6_000
 
 
-def test_call_has_the_result_or_the_error(thread: ErrandThread) -> None:
+def test_call_has_the_result_or_the_error(thread: WakeableThread) -> None:
     assert thread.call(lambda: 5).result(PATIENCE) == 5
     with pytest.raises(SystemExit):
         thread.call(partial(_raise, SystemExit(3))).result(PATIENCE)
@@ -57,7 +57,7 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def test_thread_lets_go_of_what_it_was_given(thread: ErrandThread) -> None:
+def test_thread_lets_go_of_what_it_was_given(thread: WakeableThread) -> None:
     class Held:
         """Memory of a client, say."""
 
@@ -71,7 +71,7 @@ def test_thread_lets_go_of_what_it_was_given(thread: ErrandThread) -> None:
 def test_stopped_thread_does_what_it_has_and_gives_its_descriptors_back() -> None:
     before = open_descriptors()
     for _ in range(200):
-        thread = ErrandThread("t")
+        thread = WakeableThread("t")
         done = thread.call(threading.current_thread)
         thread.stop()
         done.result(PATIENCE).join(PATIENCE)
@@ -81,7 +81,7 @@ def test_stopped_thread_does_what_it_has_and_gives_its_descriptors_back() -> Non
 
 def test_thread_that_saw_its_end_by_itself_waits_for_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the bell would ring in a descriptor that is closed, or somebody else's."""
-    thread = ErrandThread("t")
+    thread = WakeableThread("t")
     running: threading.Thread = thread.call(threading.current_thread).result(PATIENCE)
     write = os.write
 

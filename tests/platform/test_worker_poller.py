@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from halimede.platform.worker_poller import EVERY_NS, Urgent
+from halimede.platform.worker_poller import EVERY_NS, WorkerPoller
 
 
 @pytest.fixture
@@ -21,64 +21,64 @@ def pairs() -> Iterator[list[tuple[socket.socket, socket.socket]]]:
 
 
 def test_nothing_is_due_while_nothing_is_watched(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    urgent = Urgent()
-    never = urgent.due
+    worker_poller = WorkerPoller()
+    never = worker_poller.due
     assert never > 1 << 62
-    urgent.look(5)
-    assert urgent.due == never
+    worker_poller.look(5)
+    assert worker_poller.due == never
     descriptor = pairs[0][0].fileno()
-    urgent.watch(descriptor, lambda: None)
-    assert urgent.due == 0
-    urgent.forget(descriptor)
-    assert urgent.due == never
+    worker_poller.watch(descriptor, lambda: None)
+    assert worker_poller.due == 0
+    worker_poller.forget(descriptor)
+    assert worker_poller.due == never
 
 
 def test_look_calls_only_those_with_something_to_read(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    urgent = Urgent()
+    worker_poller = WorkerPoller()
     called: list[int] = []
     for number, (near, _) in enumerate(pairs):
-        urgent.watch(near.fileno(), partial(called.append, number))
-    urgent.look(7)
+        worker_poller.watch(near.fileno(), partial(called.append, number))
+    worker_poller.look(7)
     assert called == []
-    assert urgent.due == 7 + EVERY_NS
+    assert worker_poller.due == 7 + EVERY_NS
     pairs[1][1].sendall(b"x")
-    urgent.look(8)
+    worker_poller.look(8)
     assert called == [1]
 
 
 def test_look_within_a_look_does_nothing(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    urgent = Urgent()
+    worker_poller = WorkerPoller()
     called: list[int] = []
 
     def readable() -> None:
         called.append(1)
-        urgent.look(1 << 40)
+        worker_poller.look(1 << 40)
 
     near, far = pairs[0]
-    urgent.watch(near.fileno(), readable)
+    worker_poller.watch(near.fileno(), readable)
     far.sendall(b"x")
-    urgent.look(9)
+    worker_poller.look(9)
     assert called == [1]
 
 
 def test_one_that_is_forgotten_during_a_look_is_not_called(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    urgent = Urgent()
+    worker_poller = WorkerPoller()
     called: list[int] = []
 
     def readable(number: int) -> None:
         called.append(number)
         for near, _ in pairs:
-            urgent.forget(near.fileno())
+            worker_poller.forget(near.fileno())
 
     for number, (near, far) in enumerate(pairs):
-        urgent.watch(near.fileno(), partial(readable, number))
+        worker_poller.watch(near.fileno(), partial(readable, number))
         far.sendall(b"x")
-    urgent.look(0)
+    worker_poller.look(0)
     assert len(called) == 1
 
 
 def test_what_breaks_is_not_the_trouble_of_whoever_looked(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
-    urgent = Urgent()
+    worker_poller = WorkerPoller()
     called: list[int] = []
 
     def readable() -> None:
@@ -86,9 +86,9 @@ def test_what_breaks_is_not_the_trouble_of_whoever_looked(pairs: list[tuple[sock
         raise ValueError
 
     for near, far in pairs:
-        urgent.watch(near.fileno(), readable)
+        worker_poller.watch(near.fileno(), readable)
         far.sendall(b"x")
-    urgent.look(3)
+    worker_poller.look(3)
     assert called == [1, 1]
 
 
@@ -105,10 +105,10 @@ def test_without_a_way_to_look_nothing_is_ever_due(
         monkeypatch.delattr("select.epoll")
     else:
         monkeypatch.setattr("select.epoll", none_left)
-    urgent = Urgent()
-    never = urgent.due
+    worker_poller = WorkerPoller()
+    never = worker_poller.due
     descriptor = pairs[0][0].fileno()
-    urgent.watch(descriptor, lambda: None)
-    urgent.look(3)
-    urgent.forget(descriptor)
-    assert urgent.due == never
+    worker_poller.watch(descriptor, lambda: None)
+    worker_poller.look(3)
+    worker_poller.forget(descriptor)
+    assert worker_poller.due == never

@@ -411,14 +411,14 @@ def test_who_is_in_the_way_is_asked_of_the_step_that_runs() -> None:
     a, b = Member(), Member()
     rig = chain(a, b)
     inference, _ = rig.ask()
-    assert rig.runner.in_the_way_of(inference) == (a,)
+    assert rig.runner.blockers_of(inference) == (a,)
     assert not rig.runner.is_queued(inference)
     a.asked[0].state = State.QUEUED
     assert rig.runner.is_queued(inference)
     a.answer(Y="")
-    assert rig.runner.in_the_way_of(inference) == (b,)
+    assert rig.runner.blockers_of(inference) == (b,)
     b.answer(Y="")
-    assert rig.runner.in_the_way_of(inference) == ()
+    assert rig.runner.blockers_of(inference) == ()
 
 
 @pytest.mark.parametrize(

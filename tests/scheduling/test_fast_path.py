@@ -18,7 +18,7 @@ from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
-from halimede.scheduling.runner_config import Reason, RunnerFacts
+from halimede.scheduling.runner_config import Reason, RunnerConfig
 from halimede.tensors import FP32, Tensor, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, echo, inference
 from tests.scheduling.rig import Behaviour, Rig, raising, tensor
@@ -251,13 +251,13 @@ def restoring(restore: Callable[[Tensor], Tensor]) -> tuple[Runner, RecordingObs
     """A quick runner whose outputs are given another shape."""
     settled: list[str] = []
     observer = RecordingObserver()
-    facts = RunnerFacts("m", 3, {"x": FP32}, False, True, False, restore=restore)
+    facts = RunnerConfig("m", 3, {"x": FP32}, False, True, False, restore=restore)
     instances = Instances("m:3", [FakeInstance(echo)])
     runner = Runner(
         facts, DefaultPolicy(), instances, ManualLoop(), observer, lambda one: settled.append(one.request.id)
     )
     for _ in range(inline.WINDOW):
-        runner._quickness.ran(1, 1, True)
+        runner._eligibility.ran(1, 1, True)
     return runner, observer, settled
 
 

@@ -9,7 +9,7 @@ from halimede.requests import Moment
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.priority import LevelPolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from tests.fakes import inference
 
 MS = 1_000_000
@@ -24,11 +24,11 @@ def policy_of(
     rules: Mapping[int, Rules] | None = None,
     forming: Forming | None = None,
     start_at: int = 0,
-) -> LevelPolicy:
-    return LevelPolicy(levels, default, other, rules or {}, forming, start_at)
+) -> PriorityQueuePolicy:
+    return PriorityQueuePolicy(levels, default, other, rules or {}, forming, start_at)
 
 
-def one_queue(rules: Rules) -> LevelPolicy:
+def one_queue(rules: Rules) -> PriorityQueuePolicy:
     return policy_of(0, 0, rules)
 
 
@@ -39,7 +39,7 @@ def request(name: str, priority: int = 0, timeout_us: int = 0, rows: int = 1, no
     return one
 
 
-def admit(policy: LevelPolicy, name: str, priority: int = 0, now: int = 0, timeout_us: int = 0) -> Inference:
+def admit(policy: PriorityQueuePolicy, name: str, priority: int = 0, now: int = 0, timeout_us: int = 0) -> Inference:
     one = request(name, priority, timeout_us, now=now)
     assert policy.admit(one, now) is None
     return one
@@ -50,7 +50,7 @@ def names(step: Batch | Wake | None) -> str:
     return "".join(one.request.id for one in step.rows)
 
 
-def served(policy: LevelPolicy, now: int = 0) -> str:
+def served(policy: PriorityQueuePolicy, now: int = 0) -> str:
     """Everything that waits, in the order in which it is served."""
     batches = []
     while policy.waiting:
@@ -59,7 +59,7 @@ def served(policy: LevelPolicy, now: int = 0) -> str:
     return " ".join(batches)
 
 
-def expired(policy: LevelPolicy, now: int) -> str:
+def expired(policy: PriorityQueuePolicy, now: int) -> str:
     refusals = policy.expire(now)
     assert all(isinstance(error, TimedOut) and str(error) == "Request timeout expired" for _, error in refusals)
     return "".join(one.request.id for one, _ in refusals)

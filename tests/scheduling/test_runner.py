@@ -549,7 +549,7 @@ def test_long_run_on_the_loop_sends_the_model_back_to_its_threads() -> None:
     seen: list[str] = []
     rig = Rig([recording_threads(seen)], inline_safe=True)
     rig.warm_up()
-    rig.runner._quickness.ran(1, LONG_NS, True)
+    rig.runner._eligibility.ran(1, LONG_NS, True)
     rig.finish(rig.submit())
     assert seen == ["m:3 #0"]
     rig.runner.close()

@@ -2,13 +2,13 @@
 
 from functools import partial
 
-from halimede.transport.message_budget import MOST, Turns
+from halimede.transport.message_budget import MOST, MessageBudget
 from tests.transport.http2_bench import Clock
 
 
 def test_turns_begin_with_all_that_a_turn_may_take() -> None:
     clock = Clock()
-    turns = Turns(clock)
+    turns = MessageBudget(clock)
     turns.spend(MOST - 1)
     assert turns.left
     turns.spend(1)
@@ -19,7 +19,7 @@ def test_turns_begin_with_all_that_a_turn_may_take() -> None:
 
 def test_turns_that_take_little_ask_nothing_of_the_loop() -> None:
     clock = Clock()
-    turns = Turns(clock)
+    turns = MessageBudget(clock)
     for _ in range(MOST // 2 - 1):
         turns.spend(1)
     assert clock.idle
@@ -29,7 +29,7 @@ def test_turns_that_take_little_ask_nothing_of_the_loop() -> None:
 
 def test_turns_are_taken_in_the_order_of_the_line() -> None:
     clock = Clock()
-    turns = Turns(clock)
+    turns = MessageBudget(clock)
     taken: list[str] = []
 
     def step(name: str, more: int) -> None:
@@ -47,7 +47,7 @@ def test_turns_are_taken_in_the_order_of_the_line() -> None:
 
 def test_turns_in_which_something_is_left_take_in_the_next_of_the_line() -> None:
     clock = Clock()
-    turns = Turns(clock)
+    turns = MessageBudget(clock)
     taken: list[str] = []
     turns.wait(partial(taken.append, "a"))
     turns.wait(partial(taken.append, "b"))

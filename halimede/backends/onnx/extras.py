@@ -5,14 +5,13 @@ Reads a configuration's JSON; imports no runtime. Pure but for `filename_on`, wh
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import orjson
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.platform.gpus import compute_capability
 
 Provider = tuple[str, tuple[tuple[str, str], ...]]
@@ -33,13 +32,13 @@ _PRECISIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     name: str
     parameters: Mapping[str, str]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Extras:
     """`filenames` by compute capability, such as 7.5."""
 

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from halimede.backends.onnx.ranks import unknown_ranks
 from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
 from halimede.errors import Invalid, Unavailable, Unsupported
-from halimede.frozen import frozen
 from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, DataType
 
@@ -91,7 +90,7 @@ _SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _ALLOCATOR = "session.use_device_allocator_for_initializers"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SessionPlan:
     """How to build a session. Equal plans for the same file give interchangeable sessions.
 
@@ -116,7 +115,7 @@ class SessionPlan:
     libraries: tuple[str, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Settings:
     """String settings with the place they come from, for errors."""
 

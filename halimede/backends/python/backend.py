@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from halimede.backends.api import Batch, BatchedRequest, Fault, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.python.in_flight import Flight
+from halimede.backends.python.in_flight import InFlightBatch
 from halimede.backends.python.in_process import InProcess, InProcessModel
 from halimede.backends.python.orders import ids_of, model_of, start_order, where
 from halimede.backends.python.settings import (
@@ -31,9 +31,9 @@ from halimede.backends.python.source import faults_of
 from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Error, Internal, Unsupported
 from halimede.platform.hosts import available_cores
-from halimede.platform.worker_poller import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
-from halimede.workers.calls import Calls, Desk, Nobody, Port
+from halimede.workers.calls import CallRouter, Nobody, Port, WorkerCalls
 from halimede.workers.child import frames
 from halimede.workers.child.berth import NOWHERE
 from halimede.workers.environments import Environments
@@ -64,7 +64,7 @@ class PythonInstance:
         name: str,
         loop: asyncio.AbstractEventLoop,
         supervisor: Supervisor,
-        desk: Desk,
+        router: CallRouter,
         limit: float,
         finish_limit: float,
         packer: Packer,
@@ -75,8 +75,8 @@ class PythonInstance:
         self._loop = loop
         self._finish_limit = finish_limit
         self._supervisor = supervisor
-        self._desk = desk
-        self._calls = desk.of(worker)
+        self._router = router
+        self._calls = router.of(worker)
         self._limit = ExecutionLimit(loop, limit, self._hangs, self._waits_for_readers) if limit else None
         self._failure: Error | None = None
         self._changed: Callable[[bool, bool], None] = lambda healthy, expected: None
@@ -84,7 +84,7 @@ class PythonInstance:
         self._quick = True
         """Whether its last batch was so quick that sharing a core with the loop may pay."""
         self._numbers = count(1)
-        self._flights: dict[int, Flight] = {}
+        self._flights: dict[int, InFlightBatch] = {}
         self._warm: Callable[[Callable[[], None]], object] | None = None
         self._warming = False
         supervisor.attach(self._taken_over, self._tell)
@@ -94,7 +94,7 @@ class PythonInstance:
         return self._worker.alive and not self._warming
 
     @property
-    def flights(self) -> Collection[Flight]:
+    def flights(self) -> Collection[InFlightBatch]:
         """The batches that the worker has."""
         return self._flights.values()
 
@@ -107,7 +107,7 @@ class PythonInstance:
         return self._supervisor.count
 
     @property
-    def has_a_say(self) -> bool:
+    def reports_readiness(self) -> bool:
         return self._worker.readiness is not None
 
     def ask_ready(self, done: Callable[[bool], None]) -> None:
@@ -146,7 +146,7 @@ class PythonInstance:
                 return
             requests = [requests[i] for i in places]
             buffers = requests_frame(number, requests)
-        self._flights[number] = Flight(requests, responses, places, self.iterative)
+        self._flights[number] = InFlightBatch(requests, responses, places, self.iterative)
         if self._limit is not None:
             self._limit.begin()
         self._worker.send(buffers)
@@ -156,7 +156,7 @@ class PythonInstance:
         self._supervisor.close()
         if self._worker.alive:
             self._worker.close(self._finish_limit)
-        self._desk.close(self._worker)
+        self._router.close(self._worker)
         self._supervisor.forget(self._worker)
 
     def _arrived(self, message: frames.Frame) -> None:
@@ -172,7 +172,7 @@ class PythonInstance:
         except frames.MALFORMED as error:
             self._worker.distrust(error)
 
-    def _answer(self, flight: Flight, message: frames.Frame) -> None:
+    def _answer(self, flight: InFlightBatch, message: frames.Frame) -> None:
         answers: Sequence[Answer] = ()
         if message.kind == frames.ANSWERS:
             answers = read_answers(message, len(flight.requests))
@@ -198,7 +198,7 @@ class PythonInstance:
         if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
 
-    def _give_credit(self, flight: Flight, index: int, message: frames.Frame) -> None:
+    def _give_credit(self, flight: InFlightBatch, index: int, message: frames.Frame) -> None:
         """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame, or has taken it
         where answers are counted (contract G32).
         What is told is the sum and not the difference, so that the order of these frames does not matter."""
@@ -215,13 +215,13 @@ class PythonInstance:
             flight.responses.on_writable(flight.places[index], partial(self._taken, flight, self._worker, credit))
             flight.waits = flight.unread > 0
 
-    def _taken(self, flight: Flight, worker: Worker, credit: list[Buffer]) -> None:
+    def _taken(self, flight: InFlightBatch, worker: Worker, credit: list[Buffer]) -> None:
         flight.unread -= 1
         if self._limit is not None and flight.waits and flight.running and worker.alive:
             self._limit.begin()  # what the model waited for its reader was not its own time
         worker.send(credit)
 
-    def _reply(self, flight: Flight | None, message: frames.Frame) -> None:
+    def _reply(self, flight: InFlightBatch | None, message: frames.Frame) -> None:
         """Answers the question whether the client of a request has gone (contract P82). Of a request
         that is over nothing is known any more."""
         (number,) = message.unpack(frames.NUMBER)
@@ -238,7 +238,7 @@ class PythonInstance:
         if self._limit is not None:
             self._limit.end()
         self._calls.close()
-        self._desk.close(self._worker)
+        self._router.close(self._worker)
         self._supervisor.lost(self._worker)
         self._tell()
         for flight in flights.values():
@@ -251,7 +251,7 @@ class PythonInstance:
 
     def _taken_over(self, worker: Worker) -> None:
         self._worker = worker
-        self._calls = self._desk.of(worker)
+        self._calls = self._router.of(worker)
         self._proven = False
         self._quick = True
         self.listen()
@@ -346,14 +346,14 @@ class PythonBackend:
         loop: asyncio.AbstractEventLoop,
         settings: Mapping[str, str],
         port: Port | None = None,
-        urgent: Urgent | None = None,
+        worker_poller: WorkerPoller | None = None,
     ) -> None:
         self._loop = loop
-        self._desk = Desk(loop, port or Nobody())
+        self._router = CallRouter(loop, port or Nobody())
         self._settings = parse_settings(settings)
-        self._workers = Workers(urgent)
+        self._workers = Workers(worker_poller)
         self._packer = Packer(loop, self._settings.packs)
-        self._in_process = InProcess(loop, self._desk, self._settings.finish_limit, self._packer)
+        self._in_process = InProcess(loop, self._router, self._settings.finish_limit, self._packer)
         self._environments = Environments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
@@ -409,7 +409,7 @@ class PythonBackend:
         supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(
-            worker, name, self._loop, supervisor, self._desk, limit, self._settings.finish_limit, self._packer
+            worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit, self._packer
         )
         instance.iterative = bool(order["iterative"])
         instance.listen()
@@ -426,11 +426,11 @@ class PythonBackend:
     def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """The model may call others from its `initialize` on."""
         worker.about = model_of(order)
-        calls = self._desk.open(worker, name, order["args"]["model_name"])
+        calls = self._router.open(worker, name, order["args"]["model_name"])
         try:
             self._ask(worker, order, name, None, Meanwhile(self._loop, partial(_called, worker, calls)))
         except BaseException:
-            self._desk.close(worker)
+            self._router.close(worker)
             raise
 
     def _ask(
@@ -451,7 +451,7 @@ class PythonBackend:
             raise _unhealthy(name) from error
 
 
-def _called(worker: Worker, calls: Calls, message: frames.Frame) -> None:
+def _called(worker: Worker, calls: WorkerCalls, message: frames.Frame) -> None:
     """A frame of a worker that has no batches yet."""
     try:
         calls.arrived(message, {})

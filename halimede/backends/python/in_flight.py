@@ -9,7 +9,7 @@ from halimede.workers.calls import Call
 from halimede.workers.messages import Answer
 
 
-class Flight:
+class InFlightBatch:
     """A batch that the worker has: its requests, where the answers go, and which requests have not had their last.
 
     `running` until the worker can take the next batch. Senders may answer after that. `taken` is how much the readers

@@ -20,9 +20,9 @@ from halimede.backends.python.in_process_batch import InProcessBatch, encodable
 from halimede.backends.python.orders import ids_of, model_of, start_order
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Internal
-from halimede.platform.wakeable_thread import ErrandThread
+from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import Buffer
-from halimede.workers.calls import Desk
+from halimede.workers.calls import CallRouter
 from halimede.workers.child import frames
 from halimede.workers.child.berth import Berth
 from halimede.workers.child.calls import Caller
@@ -85,7 +85,7 @@ class _Readiness:
     def __init__(self, model: PrivateModel, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._model = model
         self._loop = loop
-        self._thread = ErrandThread(f"{name} readiness")
+        self._thread = WakeableThread(f"{name} readiness")
         self.question = Question(loop, lambda: self._thread.submit(self._ask))
         """To be used on the event loop."""
 
@@ -107,7 +107,12 @@ class InProcessInstance:
     healthy = True
 
     def __init__(
-        self, order: Mapping[str, Any], loop: asyncio.AbstractEventLoop, desk: Desk, limit: float, packer: Packer
+        self,
+        order: Mapping[str, Any],
+        loop: asyncio.AbstractEventLoop,
+        router: CallRouter,
+        limit: float,
+        packer: Packer,
     ) -> None:
         """`limit` is how many seconds the model may take to finalize. Raises Internal where there are no threads."""
         args = order["args"]
@@ -115,16 +120,16 @@ class InProcessInstance:
         self._decoupled: bool = order["decoupled"]
         self._iterative: bool = order["iterative"]
         self._limit = limit
-        self._desk = desk
+        self._router = router
         self._numbers = count(1)
         self._flights: dict[int, InProcessBatch] = {}
         self._packer = packer
         berth = Berth()
-        self.thread = ErrandThread(self._name, lambda: berth.keep_to(packer.core))
+        self.thread = WakeableThread(self._name, lambda: berth.keep_to(packer.core))
         self._channel = LocalChannel(loop, self._arrived)
         self._channel.about = model_of(order)
         self._end = _ServerEnd(self._channel)
-        self._calls = desk.open(self._end, self._name, args["model_name"])
+        self._calls = router.open(self._end, self._name, args["model_name"])
         self._caller = Caller(self._channel, args["model_name"], self._name)
         self._who = f"model '{order['name']}' instance {self._name}"
         self._reporter = Reporter(partial(write_log, self._channel, Level.ERROR, frames.ROWS), self._who)
@@ -164,7 +169,7 @@ class InProcessInstance:
             self._model.start(args)
 
     @property
-    def has_a_say(self) -> bool:
+    def reports_readiness(self) -> bool:
         return self._readiness is not None
 
     def ask_ready(self, done: Callable[[bool], None]) -> None:
@@ -234,7 +239,7 @@ class InProcessInstance:
         self.thread.stop()
         if self._readiness is not None:
             self._readiness.close()
-        self._desk.close(self._end)
+        self._router.close(self._end)
         self._channel.close()
         self._model.release()
 
@@ -248,10 +253,12 @@ class InProcess:
     """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize, `packer`
     says on which core their threads run."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, desk: Desk, finish_limit: float, packer: Packer) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, router: CallRouter, finish_limit: float, packer: Packer
+    ) -> None:
         self.packer = packer
         self.loop = loop
-        self.desk = desk
+        self.router = router
         self.finish_limit = finish_limit
         self.given_up: Future[None] = Future()
 
@@ -277,7 +284,7 @@ class InProcessModel:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
         order, home = start_order(self._config, self._folder, place), self._home
         try:
-            instance = InProcessInstance(order, home.loop, home.desk, home.finish_limit, home.packer)
+            instance = InProcessInstance(order, home.loop, home.router, home.finish_limit, home.packer)
         except (OSError, RuntimeError) as error:
             raise Internal(f"unable to start a thread for '{place.name}': {error}") from error
         instance.start(order["args"], self._home.given_up)

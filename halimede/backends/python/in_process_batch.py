@@ -224,13 +224,13 @@ def _written(request: BatchedRequest, response: InferenceResponse | None) -> lis
         return None
     wanted = request.outputs
     return [
-        Tensor(tensor._name, BY_NUMBER[tensor._number], tensor._shape, HostMemory(_lasting(tensor)))
+        Tensor(tensor._name, BY_NUMBER[tensor._number], tensor._shape, HostMemory(_stateful_policy(tensor)))
         for tensor in response._tensors
         if tensor._name in wanted
     ]
 
 
-def _lasting(tensor: ModelTensor) -> Any:
+def _stateful_policy(tensor: ModelTensor) -> Any:
     """The bytes of an output, as they are now. They are written and kept later, when a model may have filled its buffer
     again, as it may where it has a process of its own: what it can still get at is copied."""
     if tensor._view is not None:

@@ -5,13 +5,13 @@ Called on load threads.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
 from halimede.backends.api import InstancePlace
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.workers.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ ENVIRONMENT = "EXECUTION_ENV_PATH"
 """The parameter that names a model's own environment (contract P71)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PythonSettings:
     """The backend's settings. `finish_limit` is how long a model may take to finalize, `describe_limit` to complete its
     configuration, `execution_limit` to execute a batch (0: as long as it likes), `patience` how long requests wait for

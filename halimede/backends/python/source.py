@@ -6,14 +6,13 @@ Pure but for reading the file; any thread.
 import ast
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from halimede.backends.api import Fault, ModelFolder
 from halimede.backends.python.settings import ENVIRONMENT
 from halimede.config.model_config import ModelConfig
 from halimede.config.problems import Severity
-from halimede.frozen import frozen
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"
@@ -21,7 +20,7 @@ COMPLETES = "auto_complete_config"
 _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that returns a list of responses"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class PythonSource:
     """`methods` are those of the class, None where they cannot be told: it is derived, imported or made. `reads` and
     `writes` are the names of tensors that stand in the code, with the line of the first time."""

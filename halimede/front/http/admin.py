@@ -68,7 +68,7 @@ class HttpAdmin:
     def _of_models(self) -> Iterator[Route]:
         """A model named `stats` is shadowed (contract H2)."""
         statistics = self._model(ModelStatistics, wire.encode_statistics)
-        config = self._model(ModelConfiguration, lambda facts: facts.json.encode())
+        config = self._model(ModelConfiguration, lambda info: info.json.encode())
         ready = self._asking(_of_model(ModelReady), _model_ready, PLAIN)
         yield Route(r"/v2/models/stats()()", GET, Category.STATISTICS, statistics)
         yield Route(MODEL + "/ready", GET, Category.HEALTH, ready, PLAIN)
@@ -78,7 +78,7 @@ class HttpAdmin:
 
     def _of_server(self) -> Iterator[Route]:
         metadata = self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata))
-        openapi = self._asking(lambda *_: ServerMetadata(), _json(lambda facts: describe(facts.name, facts.version)))
+        openapi = self._asking(lambda *_: ServerMetadata(), _json(lambda info: describe(info.name, info.version)))
         yield Route(r"/v2()()", GET, Category.METADATA, metadata)
         yield Route(r"/v2/openapi\.json()()", GET, Category.METADATA, openapi)
         yield Route(r"/v2/health/live()()", GET, Category.HEALTH, self._health(ServerLive()), PLAIN)

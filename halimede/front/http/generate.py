@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from functools import partial
 
-from halimede.engine_port import EnginePort, ModelFacts, ModelMetadata
+from halimede.engine_port import EnginePort, ModelInfo, ModelMetadata
 from halimede.errors import Error, Internal, Invalid
 from halimede.front.access import Category
 from halimede.front.http.admin import MODEL
@@ -78,16 +78,14 @@ class HttpGenerate:
             return
         ask(self._port, exchange, ModelMetadata(model, number), partial(self._read, kind, exchange, model, number))
 
-    def _read(
-        self, kind: "type[GenerateReply]", exchange: Exchange, model: str, number: int, facts: ModelFacts
-    ) -> None:
+    def _read(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, number: int, info: ModelInfo) -> None:
         if exchange.gone:
             return
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
             self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
         body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
-        decode = partial(decode_generate, model, number, facts.inputs, body, self._limit)
+        decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
             elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
             return

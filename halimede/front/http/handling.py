@@ -6,7 +6,7 @@ Knows the engine's port and no path. Event-loop thread only, but for the work th
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from halimede.engine_port import EnginePort, Query
@@ -22,7 +22,6 @@ from halimede.errors import (
     Unsupported,
 )
 from halimede.front.access import Category
-from halimede.frozen import frozen
 from halimede.requests import InferResponse
 from halimede.tensors import Buffer
 from halimede.transport.headers import Headers
@@ -196,7 +195,7 @@ RouteHandler = Callable[[Exchange, str, str], None]
 """Takes an exchange and the two names within its path, empty where the path has none."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Route:
     """One row of the route table (contract H1). `pattern` matches a whole path and has two groups; `fields` belong to
     an answer that has no body of its own, and to errors of the row (contract H5, H15)."""

@@ -3,15 +3,15 @@
 Data and pure functions; any thread.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from halimede.frozen import frozen
 from halimede.wire.http import json
 from halimede.wire.http.schemas import SCHEMAS, Schema, ref
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `takes` and `gives` name schemas; empty: no body. `states` are the statuses of errors;
     `wordless` are those that have no body. `events`: a stream of what it gives, and of errors."""

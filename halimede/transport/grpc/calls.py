@@ -5,9 +5,9 @@ callbacks run on the event-loop thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from halimede.frozen import frozen
 from halimede.tensors import Buffer
 
 Message = Sequence[Buffer]
@@ -71,7 +71,7 @@ Cancel = Callable[[], object]
 """What the transport calls when the client goes before the call is finished."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Unary:
     """One message in, one out. The answer may come before the handler returns.
 
@@ -84,7 +84,7 @@ class Unary:
     first_tensor: Callable[[Buffer], int] | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Bidirectional:
     """Any number of messages both ways. The other fields as for `Unary`."""
 

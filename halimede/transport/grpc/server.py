@@ -8,10 +8,9 @@ import logging
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from halimede.frozen import frozen
 from halimede.transport.buffers import Buffers
 from halimede.transport.grpc.bidirectional import StreamCall
 from halimede.transport.grpc.calls import Bidirectional, Rpcs
@@ -25,7 +24,7 @@ from halimede.transport.http2.limits import Keepalive
 from halimede.transport.http2.listener import Listener
 from halimede.transport.http2.outbox import Outbox
 from halimede.transport.http2.stream import Stream
-from halimede.transport.message_budget import Turns
+from halimede.transport.message_budget import MessageBudget
 from halimede.transport.sockets import Listening, serve_at
 
 log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ ABORT_SECONDS = 1.0
 """For the last frames to leave when a server stops with calls still open."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Options:
     """`reuse_port`: several servers may share one port (`--reuse-grpc-port`). `max_receive_bytes`: of one message
     (contract G15). `response_compression`: the level none, low, medium or high (G36). `tls`: a context that offers
@@ -56,7 +55,7 @@ class GrpcServer:
         self.buffers = Buffers()
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
         self.loop: Loop = asyncio.get_running_loop() if loop is None else loop
-        self.turns = Turns(self.loop)
+        self.turns = MessageBudget(self.loop)
         tls = self._options.tls is not None
         self._listener: Listener[CallHead] = Listener(self, self.loop, self._options.keepalive, alpn=tls)
         self._server: Listening | None = None

@@ -40,7 +40,7 @@ from halimede.transport.http2.frames import Code
 from halimede.transport.http2.keeper import Handle, Loop
 from halimede.transport.http2.outbox import Outbox
 from halimede.transport.http2.stream import Stream
-from halimede.transport.message_budget import Turns
+from halimede.transport.message_budget import MessageBudget
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Server(Protocol):
     loop: Loop
     max_receive_bytes: int
     buffers: Buffers
-    turns: Turns
+    turns: MessageBudget
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 

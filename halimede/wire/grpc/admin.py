@@ -5,21 +5,22 @@ cannot be read and Invalid for a version that is none (H13).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from halimede.engine_port import (
     LOG_FORMATS,
     RESPONSE_FIELDS,
     BatchCounts,
-    ConfigFacts,
+    ConfigInfo,
     Duration,
     IndexEntry,
     LoadModel,
-    LogFacts,
+    LogInfo,
     LogSettings,
     ModelConfiguration,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ModelMetadata,
     ModelReady,
     ModelStatistics,
@@ -27,17 +28,16 @@ from halimede.engine_port import (
     RegionKind,
     RepositoryIndex,
     ResponseCounts,
-    ServerFacts,
+    ServerInfo,
     ServerLive,
     ServerMetadata,
     ServerReady,
-    TensorFacts,
-    TraceFacts,
+    TensorInfo,
+    TraceInfo,
     TraceSettings,
     UnloadModel,
 )
 from halimede.errors import Error, Invalid, Unsupported
-from halimede.frozen import frozen
 from halimede.schema import service_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc import shared_memory as regions
@@ -49,7 +49,7 @@ _SERVING = bytes((8, 1))
 _NOT_SERVING = bytes((8, 2))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """One question: the request message to a query (may raise Error), and the query's answer to the response."""
 
@@ -57,28 +57,28 @@ class Exchange:
     answer: Callable[[Any], bytes]
 
 
-def _server_metadata(facts: ServerFacts) -> bytes:
-    message = pb.ServerMetadataResponse(name=facts.name, version=facts.version, extensions=facts.extensions)
+def _server_metadata(info: ServerInfo) -> bytes:
+    message = pb.ServerMetadataResponse(name=info.name, version=info.version, extensions=info.extensions)
     return bytes(message.SerializeToString())
 
 
-def _model_metadata(facts: ModelFacts) -> bytes:
+def _model_metadata(info: ModelInfo) -> bytes:
     message = pb.ModelMetadataResponse(
-        name=facts.name,
-        versions=[str(version) for version in facts.versions],
-        platform=facts.platform,
-        inputs=[_tensor_metadata(t) for t in facts.inputs],
-        outputs=[_tensor_metadata(t) for t in facts.outputs],
+        name=info.name,
+        versions=[str(version) for version in info.versions],
+        platform=info.platform,
+        inputs=[_tensor_metadata(t) for t in info.inputs],
+        outputs=[_tensor_metadata(t) for t in info.outputs],
     )
     return bytes(message.SerializeToString())
 
 
-def _tensor_metadata(facts: TensorFacts) -> Any:
-    return pb.ModelMetadataResponse.TensorMetadata(name=facts.name, datatype=facts.datatype.name, shape=facts.shape)
+def _tensor_metadata(info: TensorInfo) -> Any:
+    return pb.ModelMetadataResponse.TensorMetadata(name=info.name, datatype=info.datatype.name, shape=info.shape)
 
 
-def _model_config(facts: ConfigFacts) -> bytes:
-    return prefix(0x0A, len(facts.message)) + facts.message
+def _model_config(info: ConfigInfo) -> bytes:
+    return prefix(0x0A, len(info.message)) + info.message
 
 
 def _model_statistics(models: Iterable[ModelCounts]) -> bytes:
@@ -214,11 +214,11 @@ _LOG_FIELDS: Mapping[str, tuple[str, str, str]] = {
 """By the name of the setting: its field in LogFacts, the member that carries it, and how the real server calls that."""
 
 
-def _log_settings(facts: LogFacts) -> bytes:
+def _log_settings(info: LogInfo) -> bytes:
     message = pb.LogSettingsResponse()
-    message.settings["log_file"].string_param = facts.file
+    message.settings["log_file"].string_param = info.file
     for key, (field, kind, _) in _LOG_FIELDS.items():
-        setattr(message.settings[key], kind, getattr(facts, field))
+        setattr(message.settings[key], kind, getattr(info, field))
     return bytes(message.SerializeToString())
 
 
@@ -247,16 +247,16 @@ def _trace_changes(settings: Any) -> Iterator[tuple[str, tuple[str, ...] | int |
             yield field, read_number(setting, values[0], "got: ") if values else None
 
 
-def _trace_settings(facts: TraceFacts) -> bytes:
+def _trace_settings(info: TraceInfo) -> bytes:
     message = pb.TraceSettingResponse()
-    message.settings["trace_level"].value.extend(facts.level or ("OFF",))
+    message.settings["trace_level"].value.extend(info.level or ("OFF",))
     for setting, field in NUMBERS.items():
-        message.settings[setting].value.append(str(getattr(facts, field)))
-    message.settings["trace_file"].value.append(facts.file)
-    message.settings["trace_mode"].value.append(facts.mode)
-    if facts.mode != "triton":  # which alone has files
+        message.settings[setting].value.append(str(getattr(info, field)))
+    message.settings["trace_file"].value.append(info.file)
+    message.settings["trace_mode"].value.append(info.mode)
+    if info.mode != "triton":  # which alone has files
         del message.settings["trace_file"], message.settings["log_frequency"]
-    for setting, values in facts.more:
+    for setting, values in info.more:
         message.settings[setting].value.extend(values)
     return bytes(message.SerializeToString())
 

@@ -13,10 +13,10 @@ from halimede.engine_port import (
     LOG_FORMATS,
     IndexEntry,
     LoadModel,
-    LogFacts,
+    LogInfo,
     LogSettings,
     RepositoryIndex,
-    TraceFacts,
+    TraceInfo,
     TraceSettings,
     UnloadModel,
 )
@@ -130,7 +130,7 @@ def read_log_settings(body: Buffer, limit: int) -> LogSettings:
     return LogSettings(tuple(changes))
 
 
-def write_log_settings(facts: LogFacts) -> bytes:
+def write_log_settings(facts: LogInfo) -> bytes:
     members = {
         "log_file": facts.file,
         "log_info": facts.info,
@@ -166,7 +166,7 @@ def _trace_changes(members: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
             yield field, None if text is None else read_number(setting, _string(text), "got:")
 
 
-def write_trace_settings(facts: TraceFacts) -> bytes:
+def write_trace_settings(facts: TraceInfo) -> bytes:
     """Contract H121: numbers are strings."""
     members: dict[str, Any] = {
         "trace_level": facts.level or ("OFF",),

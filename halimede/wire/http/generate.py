@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
-from halimede.engine_port import TensorFacts
+from halimede.engine_port import TensorInfo
 from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import BF16, BYTES, FP16, Buffer, HostMemory, Shape, Tensor
@@ -25,13 +25,13 @@ NOT_ONE: Final = (
 )
 """What a client gets that asked for one response and whose model made none or several (H135)."""
 
-_Inputs = Mapping[str, TensorFacts]
+_Inputs = Mapping[str, TensorInfo]
 
 # Requests.
 
 
 def decode_generate(
-    model: str, version: int, inputs: Sequence[TensorFacts], body: Buffer, max_input_size: int
+    model: str, version: int, inputs: Sequence[TensorInfo], body: Buffer, max_input_size: int
 ) -> InferRequest:
     """The inference that `body` asks of a model with these inputs (shapes with the batch dimension, as its metadata has
     them). Keys are taken in their order, `id` before them.
@@ -50,7 +50,7 @@ def decode_generate(
         if type(document["id"]) is not str:
             raise Internal("Unable to parse 'id': attempt to access JSON non-string as string")
         request.id = document["id"]
-    known = {facts.name: facts for facts in inputs}
+    known = {info.name: info for info in inputs}
     for key, value in document.items():
         if key == NESTED:
             _map_nested(request, known, value, max_input_size)
@@ -87,29 +87,29 @@ def _map(request: InferRequest, known: _Inputs, key: str, value: Any, limit: int
         raise Invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
-def _tensor(facts: TensorFacts, value: Any, limit: int) -> Tensor:
+def _tensor(info: TensorInfo, value: Any, limit: int) -> Tensor:
     """A single value or a list; what is nested in the list counts as one element when the shape is found."""
     elements = value if type(value) is list else [value]
-    datatype, count = facts.datatype, len(elements)
+    datatype, count = info.datatype, len(elements)
     # The types of strings are checked before the shape is found, those of numbers after.
     if datatype is BYTES:
-        data = pack_data(facts.name, datatype, (count,), elements, limit)
-        return Tensor(facts.name, datatype, _shape(facts, count), HostMemory(data))
-    shape = _shape(facts, count)
+        data = pack_data(info.name, datatype, (count,), elements, limit)
+        return Tensor(info.name, datatype, _shape(info, count), HostMemory(data))
+    shape = _shape(info, count)
     # Those that JSON has no words for are refused even where there is no element.
     packed = max(count, 1) if datatype in (FP16, BF16) else count
-    return Tensor(facts.name, datatype, shape, HostMemory(pack_data(facts.name, datatype, (packed,), elements, limit)))
+    return Tensor(info.name, datatype, shape, HostMemory(pack_data(info.name, datatype, (packed,), elements, limit)))
 
 
-def _shape(facts: TensorFacts, count: int) -> Shape:
+def _shape(info: TensorInfo, count: int) -> Shape:
     """The shape that so many elements have: the innermost variable dimension takes what the fixed ones leave, other
     variable ones are 1 (H132). Raises Invalid where there is none."""
-    dims = facts.shape
+    dims = info.shape
     fixed = prod([dim for dim in dims if dim != -1])
     rest, left_over = divmod(count, fixed) if fixed else (0, count)
     wild = max((at for at, dim in enumerate(dims) if dim == -1), default=None)
     if left_over or (wild is None and rest != 1):
-        raise Invalid(f"The schema can not convert input '{facts.name}' to tensor with proper shape")
+        raise Invalid(f"The schema can not convert input '{info.name}' to tensor with proper shape")
     return tuple([dim if dim != -1 else rest if at == wild else 1 for at, dim in enumerate(dims)])
 
 

@@ -11,28 +11,28 @@ from halimede.engine_port import (
     BatchCounts,
     Duration,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ResponseCounts,
-    ServerFacts,
-    TensorFacts,
+    ServerInfo,
+    TensorInfo,
 )
 from halimede.wire.http import json
 
 
-def encode_server_metadata(facts: ServerFacts) -> bytes:
+def encode_server_metadata(info: ServerInfo) -> bytes:
     """Contract H9."""
-    return _encode({"name": facts.name, "version": facts.version, "extensions": facts.extensions})
+    return _encode({"name": info.name, "version": info.version, "extensions": info.extensions})
 
 
-def encode_model_metadata(facts: ModelFacts) -> bytes:
+def encode_model_metadata(info: ModelInfo) -> bytes:
     """Contract H11: versions are strings."""
     return _encode(
         {
-            "name": facts.name,
-            "versions": [str(version) for version in facts.versions],
-            "platform": facts.platform,
-            "inputs": [_tensor(tensor) for tensor in facts.inputs],
-            "outputs": [_tensor(tensor) for tensor in facts.outputs],
+            "name": info.name,
+            "versions": [str(version) for version in info.versions],
+            "platform": info.platform,
+            "inputs": [_tensor(tensor) for tensor in info.inputs],
+            "outputs": [_tensor(tensor) for tensor in info.outputs],
         }
     )
 
@@ -46,8 +46,8 @@ def _encode(value: dict[str, Any]) -> bytes:
     return json.encode(json.write(value))
 
 
-def _tensor(facts: TensorFacts) -> dict[str, Any]:
-    return {"name": facts.name, "datatype": facts.datatype.name, "shape": facts.shape}
+def _tensor(info: TensorInfo) -> dict[str, Any]:
+    return {"name": info.name, "datatype": info.datatype.name, "shape": info.shape}
 
 
 def _model_stats(model: ModelCounts) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class OtherModels:
     def is_queued(self, key: int) -> bool:
         return False
 
-    def overtake(self, key: int) -> bool:
+    def preempt_turn(self, key: int) -> bool:
         return False
 
     def instances_of(self, key: int) -> Sequence[object]:

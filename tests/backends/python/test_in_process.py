@@ -501,7 +501,7 @@ def test_model_has_a_say_in_its_readiness_while_it_executes(rig: InProcessRig, t
     source = SCRIPTED.replace("class", "MADE = []\n\n    class").replace("self.args = args", "MADE.append(self)")
     source += "\n        ready = True\n\n        def is_ready(self):\n            return self.ready\n"
     instance = rig.start(folder(tmp_path, source))
-    assert instance.has_a_say
+    assert instance.reports_readiness
 
     def ready() -> bool:
         answered: SimpleQueue[bool] = SimpleQueue()
@@ -523,7 +523,7 @@ def test_model_has_a_say_in_its_readiness_while_it_executes(rig: InProcessRig, t
 def test_model_without_a_say_is_ready(rig: InProcessRig, instance: Any) -> None:
     said: list[bool] = []
     on_loop(rig.loop, lambda: instance.ask_ready(said.append))
-    assert (instance.has_a_say, said) == (False, [True])
+    assert (instance.reports_readiness, said) == (False, [True])
 
 
 def test_instance_says_its_place(rig: InProcessRig, tmp_path: Path) -> None:

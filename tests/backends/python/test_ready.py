@@ -52,7 +52,7 @@ def ask(rig: Rig, instance: SelfAssessing) -> bool:
 
 def test_model_without_is_ready_has_no_say(rig: Rig, tmp_path: Path) -> None:
     instance = rig.start(folder(tmp_path, SCRIPTED))
-    assert not instance.has_a_say
+    assert not instance.reports_readiness
     assert ask(rig, instance)
     threads = "sum(each.name == 'readiness' for each in threading.enumerate())"
     returned = rig.run(instance, scripted(f"returned = [R([T([{threads}])])]"))
@@ -64,7 +64,7 @@ def test_model_without_is_ready_has_no_say(rig: Rig, tmp_path: Path) -> None:
 @pytest.mark.rows("P9")
 def test_model_is_asked_each_time(rig: Rig, tmp_path: Path) -> None:
     instance = rig.start(folder(tmp_path, SCRIPTED + _READY))
-    assert instance.has_a_say
+    assert instance.reports_readiness
     assert ask(rig, instance)
     for mood, ready in (("False", False), ("True", True), ("None", False), ("1 / 0", False), ("sys.exit(3)", False)):
         rig.run(instance, scripted(f"self.mood = lambda: {mood}\nreturned = [R([])]"))
@@ -82,7 +82,7 @@ def test_worker_that_takes_over_is_asked(rig: Rig, tmp_path: Path) -> None:
     assert not ask(rig, instance)
     os.kill(instance.pid, signal.SIGKILL)
     assert changed.wait(PATIENCE)
-    assert instance.has_a_say
+    assert instance.reports_readiness
     assert ask(rig, instance), "it begins anew"
     instance.close()
 

@@ -7,19 +7,19 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.engine_port import (
     BatchCounts,
-    ConfigFacts,
+    ConfigInfo,
     Duration,
     ModelConfiguration,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ModelMetadata,
     ModelReady,
     ModelStatistics,
-    ServerFacts,
+    ServerInfo,
     ServerLive,
     ServerMetadata,
     ServerReady,
-    TensorFacts,
+    TensorInfo,
 )
 from halimede.errors import (
     AlreadyExists,
@@ -192,14 +192,14 @@ def test_model_ready(client: Client) -> None:
 
 
 def test_server_metadata(client: Client) -> None:
-    client.port.answers = {ServerMetadata(): ServerFacts("triton", "2.0", ("a", "b"))}
+    client.port.answers = {ServerMetadata(): ServerInfo("triton", "2.0", ("a", "b"))}
     got = answered(client.unary("ServerMetadata", b""), pb.ServerMetadataResponse)
     assert (got.name, got.version, list(got.extensions)) == ("triton", "2.0", ["a", "b"])
 
 
 def test_model_metadata_bytes_are_those_of_the_real_server(client: Client) -> None:
-    tensors = (TensorFacts("INPUT0", INT32, (-1, 2)),)
-    facts = ModelFacts("pair", (1,), "identity", tensors, (TensorFacts("OUTPUT0", INT32, (-1, 2)),))
+    tensors = (TensorInfo("INPUT0", INT32, (-1, 2)),)
+    facts = ModelInfo("pair", (1,), "identity", tensors, (TensorInfo("OUTPUT0", INT32, (-1, 2)),))
     client.port.answers = {ModelMetadata("pair", -1): facts}
     call = client.unary("ModelMetadata", pb.ModelMetadataRequest(name="pair").SerializeToString())
     assert call.sent == [
@@ -212,7 +212,7 @@ def test_model_config(client: Client) -> None:
     config = pb.ModelConfigResponse().config
     config.name, config.max_batch_size = "m", 4
     config.parameters["long"].string_value = "x" * 300
-    client.port.answers = {ModelConfiguration("m", -1): ConfigFacts("{}", config.SerializeToString())}
+    client.port.answers = {ModelConfiguration("m", -1): ConfigInfo("{}", config.SerializeToString())}
     call = client.unary("ModelConfig", pb.ModelConfigRequest(name="m").SerializeToString())
     assert answered(call, pb.ModelConfigResponse).config == config
 
@@ -256,7 +256,7 @@ def test_message_that_is_none(client: Client, rpc: str) -> None:
 
 
 def test_answer_that_cannot_be_written(client: Client) -> None:
-    client.port.answers = {ServerMetadata(): ServerFacts("triton", "2.0", ("bad \udc80",))}
+    client.port.answers = {ServerMetadata(): ServerInfo("triton", "2.0", ("bad \udc80",))}
     assert client.unary("ServerMetadata", b"").status == (13, "internal error")
 
 

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from halimede.engine_port import LogFacts, LogSettings, ServerLive
+from halimede.engine_port import LogInfo, LogSettings, ServerLive
 from halimede.front.access import Access
 from halimede.front.http.front import HttpFront
 from halimede.front.http.handling import JSON, PLAIN
 from halimede.transport.headers import Headers
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
-FACTS = LogFacts("", True, True, True, 0, "default")
+FACTS = LogInfo("", True, True, True, 0, "default")
 REFUSED = (403, PLAIN, b'{"error":"This API is restricted, expecting header \'The-Key\'"}')
 BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"INT32","data":[1]}],"parameters":{"x-a":1,"k":2}}'
 

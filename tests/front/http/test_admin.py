@@ -8,12 +8,12 @@ import pytest
 from halimede.engine_port import (
     IndexEntry,
     LoadModel,
-    LogFacts,
+    LogInfo,
     LogSettings,
     ModelReady,
     Query,
     RepositoryIndex,
-    TraceFacts,
+    TraceInfo,
     TraceSettings,
     UnloadModel,
 )
@@ -21,8 +21,8 @@ from halimede.errors import Invalid, NotFound, Unavailable, Unsupported
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN
 from tests.front.http_fakes import Rig
 
-LOG = LogFacts("", True, True, True, 0, "default")
-TRACE = TraceFacts((), 1000, -1, 0, "", "triton")
+LOG = LogInfo("", True, True, True, 0, "default")
+TRACE = TraceInfo((), 1000, -1, 0, "", "triton")
 DEPENDENTS = b'{"parameters":{"unload_dependents":true}}'
 
 

@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from halimede.engine_port import (
-    ConfigFacts,
+    ConfigInfo,
     Duration,
     ModelConfiguration,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ModelMetadata,
     ModelReady,
     ModelStatistics,
     ModelTransaction,
     Query,
-    ServerFacts,
+    ServerInfo,
     ServerLive,
     ServerMetadata,
     ServerReady,
-    TensorFacts,
+    TensorInfo,
 )
 from halimede.errors import (
     AlreadyExists,
@@ -47,9 +47,9 @@ BINARY_HEAD = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","para
 UNKNOWN = NotFound("Request for unknown model: 'm' is not found")
 DECOUPLED = b'{"error":"HTTP end point doesn\'t support models with decoupled transaction policy"}'
 
-SERVER = ServerFacts("triton", "1.2.3", ("classification", "statistics"))
-MODEL = ModelFacts("m", (2, 3), "identity", (TensorFacts("A", FP32, (-1, 4)),), (TensorFacts("B", INT32, (1,)),))
-CONFIG = ConfigFacts('{"name":"m","dims":[-1]}', b"")
+SERVER = ServerInfo("triton", "1.2.3", ("classification", "statistics"))
+MODEL = ModelInfo("m", (2, 3), "identity", (TensorInfo("A", FP32, (-1, 4)),), (TensorInfo("B", INT32, (1,)),))
+CONFIG = ConfigInfo('{"name":"m","dims":[-1]}', b"")
 COUNTS = ModelCounts("m", 3, 77, 5, 4, {"success": Duration(5, 50)}, ())
 
 

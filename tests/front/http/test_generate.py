@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from halimede.engine_port import ModelFacts, ModelMetadata, TensorFacts
+from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.front.access import access_of
 from halimede.front.http.front import HttpFront
@@ -21,7 +21,7 @@ from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, FakeStream, Rig
 from tests.transport.http1_fakes import Client
 from tests.transport.http1_fakes import request as http_request
 
-FACTS = ModelFacts("m", (1,), "python", (TensorFacts("I", INT32, (-1,)), TensorFacts("S", BYTES, (-1,))), ())
+FACTS = ModelInfo("m", (1,), "python", (TensorInfo("I", INT32, (-1,)), TensorInfo("S", BYTES, (-1,))), ())
 ONE, STREAM = "/v2/models/m/generate", "/v2/models/m/generate_stream"
 BOTH = pytest.mark.parametrize("target", [ONE, STREAM])
 

@@ -13,15 +13,15 @@ from halimede.engine_port import (
     CudaRegion,
     Duration,
     IndexEntry,
-    LogFacts,
+    LogInfo,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ResponseCounts,
-    ServerFacts,
+    ServerInfo,
     ServerMetadata,
     SystemRegion,
-    TensorFacts,
-    TraceFacts,
+    TensorInfo,
+    TraceInfo,
 )
 from halimede.front.http.openapi import OPERATIONS, describe
 from halimede.tensors import FP32
@@ -30,7 +30,7 @@ from halimede.wire.http import metadata as http_facts
 from halimede.wire.http import shared_memory as http_shared_memory
 from tests.front.http_fakes import Rig
 
-SERVER = ServerFacts("triton", "1.2.3", ("statistics",))
+SERVER = ServerInfo("triton", "1.2.3", ("statistics",))
 
 
 @cache
@@ -132,18 +132,18 @@ COUNTS = ModelCounts(
     (BatchCounts(1, Duration(), Duration(), Duration()),),
     (ResponseCounts(),),
 )
-TENSORS = (TensorFacts("I", FP32, (-1, 2)),)
+TENSORS = (TensorInfo("I", FP32, (-1, 2)),)
 
 
 @pytest.mark.parametrize(
     ("schema", "written"),
     [
         ("ServerMetadata", http_facts.encode_server_metadata(SERVER)),
-        ("ModelMetadata", http_facts.encode_model_metadata(ModelFacts("m", (1,), "p", TENSORS, TENSORS))),
+        ("ModelMetadata", http_facts.encode_model_metadata(ModelInfo("m", (1,), "p", TENSORS, TENSORS))),
         ("Statistics", http_facts.encode_statistics([COUNTS])),
         ("RepositoryIndex", http_admin.write_index([IndexEntry("a"), IndexEntry("b", 1, "UNAVAILABLE", "why")])),
-        ("LogSettings", http_admin.write_log_settings(LogFacts("", True, True, True, 0, "default"))),
-        ("TraceSettings", http_admin.write_trace_settings(TraceFacts((), 1, 2, 3, "", "triton"))),
+        ("LogSettings", http_admin.write_log_settings(LogInfo("", True, True, True, 0, "default"))),
+        ("TraceSettings", http_admin.write_trace_settings(TraceInfo((), 1, 2, 3, "", "triton"))),
         ("SystemRegions", http_shared_memory.encode_system_status([SystemRegion("r", "/k", 0, 8)])),
         ("CudaRegions", http_shared_memory.encode_cuda_status([CudaRegion("r", 0, 8)])),
     ],

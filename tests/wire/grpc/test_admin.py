@@ -10,12 +10,12 @@ from halimede.engine_port import (
     Duration,
     IndexEntry,
     LoadModel,
-    LogFacts,
+    LogInfo,
     LogSettings,
     ModelCounts,
     RepositoryIndex,
     ResponseCounts,
-    TraceFacts,
+    TraceInfo,
     TraceSettings,
     UnloadModel,
 )
@@ -110,7 +110,7 @@ def test_log_settings_keep_what_stands_before_a_wrong_value() -> None:
 
 
 def test_log_settings_are_written() -> None:
-    facts = LogFacts("f", True, False, True, 2, "default")
+    facts = LogInfo("f", True, False, True, 2, "default")
     read = pb.LogSettingsResponse.FromString(EXCHANGES["LogSettings"].answer(facts)).settings
     assert {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in read.items()} == {
         "log_file": "f",
@@ -136,7 +136,7 @@ def test_trace_settings_that_cannot_be_read_change_nothing() -> None:
 
 
 def test_trace_settings_are_written() -> None:
-    facts = TraceFacts((), 1000, -1, 0, "", "triton")
+    facts = TraceInfo((), 1000, -1, 0, "", "triton")
     read = pb.TraceSettingResponse.FromString(EXCHANGES["TraceSetting"].answer(facts)).settings
     assert {key: list(value.value) for key, value in read.items()} == {
         "trace_level": ["OFF"],

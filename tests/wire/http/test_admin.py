@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from halimede.engine_port import IndexEntry, LoadModel, LogFacts, LogSettings, RepositoryIndex, TraceFacts, UnloadModel
+from halimede.engine_port import IndexEntry, LoadModel, LogInfo, LogSettings, RepositoryIndex, TraceInfo, UnloadModel
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.wire.http.admin import (
     read_index,
@@ -146,7 +146,7 @@ def test_log_settings_keep_what_stands_before_a_wrong_value(
 
 
 def test_log_settings_are_written() -> None:
-    assert write_log_settings(LogFacts("f", True, False, True, 2, "default")) == (
+    assert write_log_settings(LogInfo("f", True, False, True, 2, "default")) == (
         b'{"log_file":"f","log_info":true,"log_warning":false,"log_error":true,"log_verbose_level":2,'
         b'"log_format":"default"}'
     )
@@ -190,7 +190,7 @@ def test_trace_settings_that_cannot_be_read_change_nothing(value: Any, kind: typ
 
 @pytest.mark.parametrize(("level", "shown"), [((), ["OFF"]), (("TIMESTAMPS", "TENSORS"), ["TIMESTAMPS", "TENSORS"])])
 def test_trace_settings_are_written(level: tuple[str, ...], shown: list[str]) -> None:
-    written = json.loads(write_trace_settings(TraceFacts(level, 1000, -1, 0, "f", "triton")))
+    written = json.loads(write_trace_settings(TraceInfo(level, 1000, -1, 0, "f", "triton")))
     assert written == {
         "trace_level": shown,
         "trace_rate": "1000",
@@ -204,7 +204,7 @@ def test_trace_settings_are_written(level: tuple[str, ...], shown: list[str]) ->
 def test_trace_settings_of_opentelemetry_have_no_file_and_a_setting_as_often_as_it_was_given() -> None:
     """Contract H121."""
     more = (("url", ("u",)), ("resource", ("a=b", 'c="')))
-    written = write_trace_settings(TraceFacts(("TIMESTAMPS",), 1, -1, 0, "", "opentelemetry", more))
+    written = write_trace_settings(TraceInfo(("TIMESTAMPS",), 1, -1, 0, "", "opentelemetry", more))
     assert written == (
         b'{"trace_level":["TIMESTAMPS"],"trace_rate":"1","trace_count":"-1","trace_mode":"opentelemetry",'
         b'"url":"u","resource":"a=b","resource":"c=\\""}'

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halimede.engine_port import TensorFacts
+from halimede.engine_port import TensorInfo
 from halimede.errors import Error, Internal, Invalid, Unsupported
 from halimede.requests import InferRequest, InferResponse, Parameters
 from halimede.tensors import (
@@ -30,28 +30,28 @@ from halimede.wire.http.generate import data_bytes, decode_generate, encode_gene
 LIMIT = 1 << 20
 WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool', or 'string'."
 INPUTS = (
-    TensorFacts("I", INT32, (-1,)),
-    TensorFacts("S", BYTES, (-1,)),
-    TensorFacts("TWO", BYTES, (2,)),
-    TensorFacts("HALF", FP16, (2,)),
-    TensorFacts("ANY", BF16, (-1,)),
+    TensorInfo("I", INT32, (-1,)),
+    TensorInfo("S", BYTES, (-1,)),
+    TensorInfo("TWO", BYTES, (2,)),
+    TensorInfo("HALF", FP16, (2,)),
+    TensorInfo("ANY", BF16, (-1,)),
 )
 
 
-def decoded(body: Any, inputs: Sequence[TensorFacts] = INPUTS, limit: int = LIMIT) -> InferRequest:
+def decoded(body: Any, inputs: Sequence[TensorInfo] = INPUTS, limit: int = LIMIT) -> InferRequest:
     """`body` is JSON text or what becomes JSON."""
     text = body if isinstance(body, str) else json.dumps(body)
     return decode_generate("m", 3, inputs, memoryview(text.encode()), limit)
 
 
-def refused(body: Any, inputs: Sequence[TensorFacts] = INPUTS, limit: int = LIMIT) -> tuple[type[Error], str]:
+def refused(body: Any, inputs: Sequence[TensorInfo] = INPUTS, limit: int = LIMIT) -> tuple[type[Error], str]:
     with pytest.raises(Error) as caught:
         decoded(body, inputs, limit)
     return type(caught.value), caught.value.message
 
 
 def one(datatype: DataType, shape: Shape, value: Any) -> Tensor:
-    return decoded({"X": value}, [TensorFacts("X", datatype, shape)]).inputs["X"]
+    return decoded({"X": value}, [TensorInfo("X", datatype, shape)]).inputs["X"]
 
 
 # Requests.
@@ -69,7 +69,7 @@ def test_request_has_the_model_and_takes_any_number_of_responses() -> None:
 
 
 def test_id_that_is_an_input_is_both() -> None:
-    request = decoded({"id": "a"}, [TensorFacts("id", BYTES, (-1, 1))])
+    request = decoded({"id": "a"}, [TensorInfo("id", BYTES, (-1, 1))])
     assert request.id == "a"
     assert request.inputs["id"].shape == (1, 1)
     assert request.parameters == {}
@@ -180,7 +180,7 @@ def test_wrong_body_is_refused_in_the_order_of_its_keys(body: str, kind: type[Er
 
 @pytest.mark.parametrize("value", [1, {"a": 1}, [1, 2]])
 def test_model_with_an_input_named_parameters_takes_no_such_key(value: Any) -> None:
-    inputs = [TensorFacts("parameters", INT32, (-1,))]
+    inputs = [TensorInfo("parameters", INT32, (-1,))]
     text = "Keyword 'parameters' for nested schema also given as input tensor name"
     assert refused({"parameters": value}, inputs) == (Invalid, text)
 
@@ -188,7 +188,7 @@ def test_model_with_an_input_named_parameters_takes_no_such_key(value: Any) -> N
 def test_large_bodies_and_tensors_are_refused() -> None:
     text = "exceeds the maximum allowed"
     assert text in refused({"p": "x" * 100}, limit=100)[1]
-    kind, message = refused('{"X":[1,1,1,1,1,1,1,1]}', [TensorFacts("X", UINT64, (-1,))], limit=50)
+    kind, message = refused('{"X":[1,1,1,1,1,1,1,1]}', [TensorInfo("X", UINT64, (-1,))], limit=50)
     assert (kind, text in message) == (Invalid, True)
     assert message.startswith("JSON input 'X' has a byte_size (64 bytes)")
 
@@ -235,7 +235,7 @@ def test_shape_that_the_elements_have(dims: Shape, count: int, shape: Shape) -> 
 )
 def test_elements_that_have_no_shape_are_refused(dims: Shape, count: int) -> None:
     text = "The schema can not convert input 'X' to tensor with proper shape"
-    assert refused({"X": [1] * count}, [TensorFacts("X", INT32, dims)]) == (Invalid, text)
+    assert refused({"X": [1] * count}, [TensorInfo("X", INT32, dims)]) == (Invalid, text)
 
 
 @pytest.mark.parametrize("value", [1, [1], [[1]], [[[1]]]])
@@ -246,7 +246,7 @@ def test_one_value_may_stand_in_any_number_of_lists(value: Any) -> None:
 
 def test_nested_lists_count_as_elements_of_the_outermost() -> None:
     assert one(INT8, (-1,), [[1], [2], 3]).shape == (3,)
-    facts = [TensorFacts("X", INT8, (-1,))]
+    facts = [TensorInfo("X", INT8, (-1,))]
     text = "Unable to parse 'data': Shape does not match true shape of 'data' field"
     assert refused({"X": [[1, 2], [3]]}, facts) == (Internal, text)
     strings = one(BYTES, (-1,), [["a", "b"], "c"])  # whether they fill the shape is the core's to say
@@ -273,7 +273,7 @@ def test_numbers_lose_their_high_bits() -> None:
     ],
 )
 def test_element_of_a_wrong_type_is_refused(datatype: DataType, value: Any, text: str) -> None:
-    assert refused({"X": value}, [TensorFacts("X", datatype, (-1,))]) == (Internal, text)
+    assert refused({"X": value}, [TensorInfo("X", datatype, (-1,))]) == (Internal, text)
 
 
 @pytest.mark.parametrize("value", [1, [], [1, 2], ["x"]])

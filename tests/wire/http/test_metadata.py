@@ -4,29 +4,29 @@ from halimede.engine_port import (
     BatchCounts,
     Duration,
     ModelCounts,
-    ModelFacts,
+    ModelInfo,
     ResponseCounts,
-    ServerFacts,
-    TensorFacts,
+    ServerInfo,
+    TensorInfo,
 )
 from halimede.tensors import FP32, INT32
 from halimede.wire.http.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
 
 
 def test_server_metadata() -> None:
-    facts = ServerFacts("triton", "2.51.0", ("classification", "model_repository(unload_dependents)"))
+    facts = ServerInfo("triton", "2.51.0", ("classification", "model_repository(unload_dependents)"))
     assert encode_server_metadata(facts) == (
         b'{"name":"triton","version":"2.51.0","extensions":["classification","model_repository(unload_dependents)"]}'
     )
 
 
 def test_model_metadata() -> None:
-    facts = ModelFacts(
+    facts = ModelInfo(
         "pair",
         (2, 3),
         "identity",
-        (TensorFacts("INPUT0", INT32, (-1, 2)), TensorFacts("INPUT1", FP32, (-1, -1))),
-        (TensorFacts("OUTPUT0", INT32, ()),),
+        (TensorInfo("INPUT0", INT32, (-1, 2)), TensorInfo("INPUT1", FP32, (-1, -1))),
+        (TensorInfo("OUTPUT0", INT32, ()),),
     )
     assert encode_model_metadata(facts) == (
         b'{"name":"pair","versions":["2","3"],"platform":"identity","inputs":[{"name":"INPUT0","datatype":"INT32",'
