@@ -36,10 +36,11 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model.
+    """What is known of a model. `key` is its name, or its name within its namespace.
 
     `reason` says why it has no versions at all. `no_usable_version` is true if its configuration is valid, but its
-    version policy allows none of the versions in the repository. `key` is its name, or its name within its namespace."""
+    version policy allows none of the versions in the repository.
+    """
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)

@@ -316,7 +316,8 @@ def test_warnings_fail_strict_only(tmp_path: Path) -> None:
 
 def test_every_code_is_documented() -> None:
     page = (EXAMPLES.parent / "docs" / "checking-a-repository.md").read_text()
-    sources = [path.read_text() for room in ("config", "models", "loading", "devtools") for path in PACKAGE.glob(f"{room}/*.py")]
+    rooms = ("config", "models", "loading", "devtools")
+    sources = [path.read_text() for room in rooms for path in PACKAGE.glob(f"{room}/*.py")]
     used = {
         code for text in sources for code in re.findall(r'(?:Problem|\.add|\.attempt|problem)\(\s*"([a-z-]+)"', text)
     }
