@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from halimede.platform.threads import pool
-
 A = TypeVar("A")
 
 LOOKING_THREADS = 2
@@ -29,11 +27,11 @@ class LoadThreads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._loaders = pool(MOST_LOADS, "load")
-        self._lookers = pool(LOOKING_THREADS, "look")
-        self._inspectors = pool(INSPECTION_THREADS, "survey")
-        self._closers = pool(CLOSING_THREADS, "close")
-        self._killer = pool(1, "kill")
+        self._loaders = ThreadPoolExecutor(MOST_LOADS, "load")
+        self._lookers = ThreadPoolExecutor(LOOKING_THREADS, "look")
+        self._inspectors = ThreadPoolExecutor(INSPECTION_THREADS, "survey")
+        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
+        self._killer = ThreadPoolExecutor(1, "kill")
 
     async def look(self, work: Callable[..., A], *arguments: Any) -> A:
         """What is short."""

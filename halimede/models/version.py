@@ -8,7 +8,6 @@ from functools import partial
 
 from halimede.backends.api import (
     Instance,
-    InstancePlace,
     Placement,
     SelfAssessing,
     Supervised,
@@ -23,7 +22,6 @@ from halimede.models.ragged import ragged_of
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import Resized, Vacant, signatures
 from halimede.models.sequences import sequence_policy
-from halimede.platform.cores import use_all_cores
 from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
@@ -76,7 +74,7 @@ class ModelVersion:
             f"{config.name}:{loaded.number}",
             loaded.instances,
             passive,
-            {place.index: partial(_prepare, place) for place in loaded.places},
+            {place.index: place.host.apply for place in loaded.places if place.host},
         )
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
@@ -121,7 +119,10 @@ class ModelVersion:
         loaded.places, loaded.signatures = list(places.values()), kinds
         loaded.config = self.config = change.config
         self._passive = {place.index for place in loaded.places if place.passive}
-        added = {index: (place.passive, partial(_prepare, place)) for index, (place, _, _) in change.added.items()}
+        added = {
+            index: (place.passive, place.host.apply if place.host else None)
+            for index, (place, _, _) in change.added.items()
+        }
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
             self._watch(index)
@@ -284,13 +285,6 @@ class ModelVersion:
         if self._on_idle is not None and not self.held:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
-
-
-def _prepare(place: InstancePlace) -> None:
-    """First on the thread of an instance, which the event loop starts while it may be keeping to one core."""
-    use_all_cores()
-    if place.host:
-        place.host.apply()
 
 
 def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:

@@ -22,7 +22,6 @@ from typing import IO
 from halimede.errors import Internal, Unavailable
 from halimede.platform.processes import ends_within
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
-from halimede.platform.threads import Thread
 from halimede.workers.activation import Ended, activate, outside, python_of
 from halimede.workers.process import Interpreter
 from halimede.workers.unpacking import GivenUp, Unusable, unpack
@@ -50,7 +49,7 @@ class Environments:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._unpacked: dict[str, Future[Interpreter]] = {}
         self._contents: dict[tuple[object, ...], str] = {}
-        Thread(target=self._sweep, name="sweep environments", daemon=True).start()
+        threading.Thread(target=self._sweep, name="sweep environments", daemon=True).start()
 
     def interpreter(self, setting: str, model: Path) -> Interpreter:
         """The interpreter of EXECUTION_ENV_PATH, for a model that lies in the folder `model`.

@@ -24,7 +24,6 @@ from halimede.requests import Answer as CallAnswer
 from halimede.requests import InferRequest, Parameters, check_correlation_id
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
-from halimede.workers.child.berth import NOWHERE
 from halimede.workers.child.calls import CALL
 from halimede.workers.child.exchange import (
     AGAIN,
@@ -76,10 +75,9 @@ class Answer(NamedTuple):
     """The request shall run once more; nothing else is said of it."""
 
 
-def requests_frame(number: int, batch: Sequence[Asked], core: int = NOWHERE) -> list[Buffer]:
-    """The buffers of batch `number`; tensors are views of request memory. `core` is the one that the worker shall
-    keep to. Raises Error where the host cannot read a
-    tensor, or a request has what no frame can carry."""
+def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
+    """The buffers of batch `number`; tensors are views of request memory. Raises Error if the host cannot
+    read a tensor, or a request has a value that no frame can carry."""
     meta: list[bytes] = []
     tensors: list[Buffer] = []
     try:
@@ -87,7 +85,7 @@ def requests_frame(number: int, batch: Sequence[Asked], core: int = NOWHERE) -> 
             _add_request(asked, meta, tensors)
     except (struct.error, KeyError) as error:
         raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
-    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), 0, (core, 0))
+    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch))
 
 
 def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.platform.processes import ends_within
-from halimede.platform.threads import Thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class Process:
             self._kill_group()
             over = self._child.poll() is not None
         if not over:
-            Thread(target=self.wait, args=(None,), name=f"reap {self.pid}", daemon=True).start()
+            threading.Thread(target=self.wait, args=(None,), name=f"reap {self.pid}", daemon=True).start()
 
     def _kill_group(self) -> None:
         """Before it is reaped: after that its number may be another's."""

@@ -12,7 +12,6 @@ from functools import partial
 from time import monotonic
 
 from halimede.errors import Error
-from halimede.platform.threads import Thread
 from halimede.workers.pool import Workers
 from halimede.workers.process import OWN, Interpreter
 from halimede.workers.restarts import Restart, Restarts
@@ -80,7 +79,9 @@ class Supervisor:
         self._begin(worker, restart)
 
     def _begin(self, worker: Worker, restart: Restart) -> None:
-        thread = Thread(target=self._bring_back, args=(worker, restart), name=f"restart {self._name}", daemon=True)
+        thread = threading.Thread(
+            target=self._bring_back, args=(worker, restart), name=f"restart {self._name}", daemon=True
+        )
         try:
             thread.start()
         except RuntimeError as error:

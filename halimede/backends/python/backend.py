@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -35,11 +34,9 @@ from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
 from halimede.workers.calls import CallRouter, Nobody, Port, WorkerCalls
 from halimede.workers.child import frames
-from halimede.workers.child.berth import NOWHERE
 from halimede.workers.environments import Environments
 from halimede.workers.limit import ExecutionLimit
 from halimede.workers.messages import Answer, read_answers, requests_frame
-from halimede.workers.packing import LONG_NS, Packer
 from halimede.workers.pool import Workers
 from halimede.workers.process import OWN, Interpreter
 from halimede.workers.supervisor import Supervisor
@@ -67,10 +64,8 @@ class PythonInstance:
         router: CallRouter,
         limit: float,
         finish_limit: float,
-        packer: Packer,
     ) -> None:
         self._worker = worker
-        self._packer = packer
         self._name = name
         self._loop = loop
         self._finish_limit = finish_limit
@@ -81,8 +76,6 @@ class PythonInstance:
         self._failure: Error | None = None
         self._changed: Callable[[bool, bool], None] = lambda healthy, expected: None
         self._proven = False
-        self._quick = True
-        """Whether its last batch was so quick that sharing a core with the loop may pay."""
         self._numbers = count(1)
         self._flights: dict[int, InFlightBatch] = {}
         self._warm: Callable[[Callable[[], None]], object] | None = None
@@ -138,7 +131,7 @@ class PythonInstance:
         places: Sequence[int] = range(len(requests))
         number = next(self._numbers)
         try:
-            buffers = requests_frame(number, requests, self._packer.core if self._quick else NOWHERE)
+            buffers = requests_frame(number, requests)
         except Error:
             places = _passable(requests, responses)
             if not places:
@@ -178,7 +171,6 @@ class PythonInstance:
             answers = read_answers(message, len(flight.requests))
         if flight.running:
             flight.responses.compute_times(message.first_moment, message.second_moment)
-            self._quick = message.second_moment - message.first_moment < LONG_NS
         if message.kind == frames.FAILED:
             text = f"Failed to process the request(s) for model '{self._name}', message: {message.rest().decode()}"
             log.error("%s", text, extra={**self._worker.about, "request_id": ids_of(flight.requests)})
@@ -194,7 +186,6 @@ class PythonInstance:
                 self._proven = True
                 self._supervisor.served()
             flight.finish()
-            self._packer.served(len(flight.requests))
         if not flight.running and not flight.missing:
             self._flights.pop(message.batch, None)
 
@@ -253,7 +244,6 @@ class PythonInstance:
         self._worker = worker
         self._calls = self._router.of(worker)
         self._proven = False
-        self._quick = True
         self.listen()
         if self._warm is None:
             self._serves()
@@ -352,8 +342,7 @@ class PythonBackend:
         self._router = CallRouter(loop, port or Nobody())
         self._settings = parse_settings(settings)
         self._workers = Workers(worker_poller)
-        self._packer = Packer(loop, self._settings.packs)
-        self._in_process = InProcess(loop, self._router, self._settings.finish_limit, self._packer)
+        self._in_process = InProcess(loop, self._router, self._settings.finish_limit)
         self._environments = Environments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
@@ -409,7 +398,7 @@ class PythonBackend:
         supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(
-            worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit, self._packer
+            worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit
         )
         instance.iterative = bool(order["iterative"])
         instance.listen()
@@ -420,8 +409,6 @@ class PythonBackend:
         self._workers.close()
         self._in_process.close()
         self._environments.close()
-        with suppress(RuntimeError):  # the loop was closed, and with it the thread that kept to a core
-            self._loop.call_soon_threadsafe(self._packer.close)
 
     def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """The model may call others from its `initialize` on."""

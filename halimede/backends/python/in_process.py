@@ -24,7 +24,6 @@ from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import Buffer
 from halimede.workers.calls import CallRouter
 from halimede.workers.child import frames
-from halimede.workers.child.berth import Berth
 from halimede.workers.child.calls import Caller
 from halimede.workers.child.logger import Level, logger_for, write_log
 from halimede.workers.child.model import ModelFailed, Report, UserModel, explain
@@ -35,7 +34,6 @@ from halimede.workers.child.values import TritonModelException
 from halimede.workers.in_process.channel import LocalChannel
 from halimede.workers.in_process.imports import ModelPackage
 from halimede.workers.in_process.interface import Interface
-from halimede.workers.packing import Packer
 from halimede.workers.readiness import Question
 
 log = logging.getLogger(__name__)
@@ -112,7 +110,6 @@ class InProcessInstance:
         loop: asyncio.AbstractEventLoop,
         router: CallRouter,
         limit: float,
-        packer: Packer,
     ) -> None:
         """`limit` is how many seconds the model may take to finalize. Raises Internal where there are no threads."""
         args = order["args"]
@@ -123,9 +120,7 @@ class InProcessInstance:
         self._router = router
         self._numbers = count(1)
         self._flights: dict[int, InProcessBatch] = {}
-        self._packer = packer
-        berth = Berth()
-        self.thread = WakeableThread(self._name, lambda: berth.keep_to(packer.core))
+        self.thread = WakeableThread(self._name)
         self._channel = LocalChannel(loop, self._arrived)
         self._channel.about = model_of(order)
         self._end = _ServerEnd(self._channel)
@@ -196,7 +191,6 @@ class InProcessInstance:
             self._failed(flight, explain(error))
         finally:
             flight.ended()
-            self._packer.served(len(batch.requests))
 
     def _run(self, flight: InProcessBatch, requests: list[InferenceRequest]) -> None:
         if self._decoupled:
@@ -250,13 +244,9 @@ def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class InProcess:
-    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize, `packer`
-    says on which core their threads run."""
+    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, router: CallRouter, finish_limit: float, packer: Packer
-    ) -> None:
-        self.packer = packer
+    def __init__(self, loop: asyncio.AbstractEventLoop, router: CallRouter, finish_limit: float) -> None:
         self.loop = loop
         self.router = router
         self.finish_limit = finish_limit
@@ -284,7 +274,7 @@ class InProcessModel:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
         order, home = start_order(self._config, self._folder, place), self._home
         try:
-            instance = InProcessInstance(order, home.loop, home.router, home.finish_limit, home.packer)
+            instance = InProcessInstance(order, home.loop, home.router, home.finish_limit)
         except (OSError, RuntimeError) as error:
             raise Internal(f"unable to start a thread for '{place.name}': {error}") from error
         instance.start(order["args"], self._home.given_up)

@@ -30,8 +30,6 @@ class PythonSettings:
     describe_limit: float = 300.0
     execution_limit: float = 0.0
     patience: float = PATIENCE
-    packs: bool = True
-    """Whether the server and quick workers may keep to one core (docs/decisions/packing.md)."""
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
@@ -47,15 +45,11 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
                 raise Invalid(complaint)
     if settings.get("shm-region-prefix-name") == "":
         raise Invalid("shm-region-prefix-name can't be empty")
-    packing = settings.get("packing", "auto")
-    if packing not in ("auto", "off"):
-        raise Invalid(f"packing must be 'auto' or 'off', not '{packing}'")
     return PythonSettings(
         finish_limit=float(values.get("stub-timeout-seconds", 30)),
         describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
         execution_limit=float(values.get("execution-timeout-seconds", 0)),
         patience=float(values.get("restart-wait-seconds", PATIENCE)),
-        packs=packing == "auto",
     )
 
 

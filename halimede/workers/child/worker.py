@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from . import frames, triton_python_backend_utils
-from .berth import NOWHERE, Berth
 from .calls import Caller
 from .channel import Channel
 from .exchange import Exchange, read_requests
@@ -114,16 +113,13 @@ def _ready(result: str = "null") -> list[Any]:
 
 
 def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
-    berth = Berth()
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
             caller.close()
-            berth.keep_to(NOWHERE)
             return _close(model)
-        berth.keep_to(message.first_moment)
         exchange = Exchange(channel, message.batch, message.count, decoupled)
         caller.serves(message.batch)
         requests = read_requests(message, exchange)
