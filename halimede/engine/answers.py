@@ -74,7 +74,7 @@ class Answers:
         except Error as error:
             return error
         except Exception as error:
-            log.exception("answering %s broke", query)
+            log.exception("failed to answer %s", query)
             return Internal(f"{type(error).__name__}: {error}")
         return answer
 

@@ -276,7 +276,7 @@ class Engine:
             return 0
         except Exception as error:
             about = {"model": request.model_name, "version": request.version, "request_id": request.id}
-            log.exception("a request to model '%s' broke", request.model_name, extra=about)
+            log.exception("model '%s': a request failed because of an internal error", request.model_name, extra=about)
             reply.send(Internal(f"{type(error).__name__}: {error}"), True)
             return 0
         version.submit(inference)

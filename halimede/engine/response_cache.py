@@ -182,7 +182,10 @@ class CachedCall:
         try:
             step()
         except Exception:
-            log.exception("the response cache broke for a request to model '%s'", self._interceptor.version.name)
+            log.exception(
+                "model '%s': response cache lookup failed; the request runs without the cache",
+                self._interceptor.version.name,
+            )
             if self._waits:
                 self._run()
             self._release(None)
@@ -237,7 +240,9 @@ class CachedCall:
         try:
             return decoded(found)
         except Invalid as error:
-            log.warning("What was found for model '%s' is left alone: %s", self._interceptor.version.name, error)
+            log.warning(
+                "model '%s': ignored a cache entry that cannot be read: %s", self._interceptor.version.name, error
+            )
             return None
 
     def run_kept(self) -> None:
@@ -284,7 +289,8 @@ class CachedCall:
             return error
         except Exception as error:
             log.exception(
-                "writing a response of model '%s' where its client wants it broke", self._interceptor.version.name
+                "model '%s': failed to copy a cached response to the client's shared memory",
+                self._interceptor.version.name,
             )
             return Internal(f"{type(error).__name__}: {error}")
         version, parameters = self._interceptor.version, entry.parameters
@@ -329,7 +335,7 @@ class CachedCall:
         try:
             new = entry is None or self._insert(entry, began)
         except Exception:
-            log.exception("keeping a response of model '%s' broke", self._interceptor.version.name)
+            log.exception("model '%s': failed to insert a response into the cache", self._interceptor.version.name)
             return
         if new:
             self._interceptor.counts.missed(self._lookup_ns, monotonic_ns() - began if entry is not None else 0)
@@ -351,7 +357,7 @@ def _encoded(entry: Entry) -> bytes | None:
     try:
         return encoded(entry.outputs, entry.parameters)
     except (Error, struct.error, OverflowError, TypeError, ValueError):
-        log.exception("a response cannot be kept")
+        log.exception("failed to insert a response into the cache")
         return None
 
 

@@ -145,7 +145,7 @@ class Tracing(Sampler):
         self._look()
         reason = impossible(self._default)
         if self._default.level and reason:
-            log.warning("Nothing is traced: %s", reason)
+            log.warning("tracing is off: %s", reason)
         self.answers: Answers = {TraceSettings: self._answer}
 
     # Which requests are traced.
@@ -284,7 +284,7 @@ class Tracing(Sampler):
         for setting in (self._global, *self._own.values(), *self._leaving):
             setting.abandon()
         if not self._writer.close(DISK_SECONDS):
-            log.error("Some traces could not be written in time")
+            log.error("shutdown: some traces were not written within the time limit and are lost")
         if self._spans is not None:
             self._spans.close(COLLECTOR_SECONDS)
 

@@ -62,7 +62,7 @@ class Machine:
                 self.seen = Seen(used, _memory(processors), _read(gpus))
                 ended = self._ended.wait(self._options.interval_ms / 2000)
         except Exception:
-            log.exception("measuring this machine broke, and goes on no more")
+            log.exception("host metrics disabled after an error; restart the server to enable them again")
             self.seen = Seen()
         if gpus is not None:
             gpus.close()

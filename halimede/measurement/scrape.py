@@ -95,7 +95,8 @@ def latencies_of(config: ModelConfig, options: MetricsOptions) -> Latencies | No
     """What is kept of a version beside its statistics; None where nothing was asked for."""
     for family in config.metric_buckets:
         if family != FIRST_RESPONSE:
-            log.warning("model '%s': the buckets of the metric family '%s' cannot be chosen", config.name, family)
+            text = "model '%s': metric family '%s' has fixed buckets; its 'histogram_options' are ignored"
+            log.warning(text, config.name, family)
     if not (options.summaries or options.histograms):
         return None
     bounds = config.metric_buckets.get(FIRST_RESPONSE, DEFAULT_BUCKETS)

@@ -325,7 +325,7 @@ def test_bytes_that_are_no_entry_are_as_nothing(caplog: pytest.LogCaptureFixture
     cache.tell()
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "What was found for model 'm' is left alone" in caplog.text
+    assert "model 'm': ignored a cache entry that cannot be read" in caplog.text
 
 
 # Memory of clients.
@@ -530,7 +530,7 @@ def test_cache_that_breaks_costs_no_answer(caplog: pytest.LogCaptureFixture) -> 
     reply = rig.ask(1)
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "the response cache broke for a request to model 'm'" in caplog.text
+    assert "model 'm': response cache lookup failed" in caplog.text
 
 
 def test_cache_that_breaks_holds_up_nobody_who_waits() -> None:
@@ -571,4 +571,4 @@ def test_response_that_cannot_be_kept_is_sent(caplog: pytest.LogCaptureFixture) 
     reply = rig.ask(1)
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "keeping a response of model 'm' broke" in caplog.text
+    assert "model 'm': failed to insert a response into the cache" in caplog.text
