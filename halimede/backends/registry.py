@@ -17,7 +17,7 @@ from halimede.backends.api import Backend
 from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
 from halimede.errors import Unavailable
 from halimede.platform.worker_poller import WorkerPoller
-from halimede.workers.calls import Port
+from halimede.workers.calls import CallPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def create_backend(
     loop: asyncio.AbstractEventLoop,
     settings: Mapping[str, str],
     table: Mapping[str, BackendEntry] = BACKENDS,
-    port: Port | None = None,
+    port: CallPort | None = None,
     worker_poller: WorkerPoller | None = None,
 ) -> Backend:
     """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported. `port` is

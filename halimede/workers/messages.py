@@ -24,20 +24,20 @@ from halimede.requests import Answer as CallAnswer
 from halimede.requests import InferRequest, Parameters, check_correlation_id
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
-from halimede.workers.child.calls import CALL
-from halimede.workers.child.exchange import (
+from halimede.workers.child.batch import (
     AGAIN,
-    ANSWER,
+    ANSWER_RECORD,
     ANSWERED_WITH,
     ASKED_WITH,
     FINAL,
     IS_ERROR,
     LIMITED,
     NOTHING,
-    REQUEST,
+    REQUEST_RECORD,
     TEXT_CORRELATION,
     TRACED,
 )
+from halimede.workers.child.calls import CALL_RECORD
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
 
 ERRORS: tuple[type[Error], ...] = (
@@ -110,7 +110,7 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
         view = tensor.memory.host()
         form += frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view))
         tensors.append(view)
-    meta.append(REQUEST.pack(number, request.timeout_us, flags, len(texts[0]), len(form)))
+    meta.append(REQUEST_RECORD.pack(number, request.timeout_us, flags, len(texts[0]), len(form)))
     meta += texts
     meta.append(form)
 
@@ -122,7 +122,7 @@ def read_answers(message: frames.Frame, size: int) -> list[Answer]:
 
 
 def _read_answer(message: frames.Frame, size: int) -> Answer:
-    index, flags, code, _, length = message.unpack(ANSWER)
+    index, flags, code, _, length = message.unpack(ANSWER_RECORD)
     if index >= size:
         raise frames.FrameError(f"an answer to request {index} of {size}")
     final = flags & FINAL != 0
@@ -147,7 +147,7 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
     """The number of the batch that the call is made for (0: none), that of the trace that it belongs to (0: none) and
     the request; its tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input that is
     there twice, or a correlation id that is too long."""
-    batch, number, timeout, version, flags, inputs, length = message.unpack(CALL)
+    batch, number, timeout, version, flags, inputs, length = message.unpack(CALL_RECORD)
     request_id = message.raw(length).decode()
     request = InferRequest(message.text(), version)
     request.id = request_id
@@ -197,13 +197,13 @@ def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer
         meta += _error_records(answer)
         return
     if answer is None:
-        meta.append(ANSWER.pack(0, NOTHING, 0, 0, 0))
+        meta.append(ANSWER_RECORD.pack(0, NOTHING, 0, 0, 0))
         return
     if answer.parameters:
-        meta.append(ANSWER.pack(0, ANSWERED_WITH, 0, len(answer.outputs), 0))
+        meta.append(ANSWER_RECORD.pack(0, ANSWERED_WITH, 0, len(answer.outputs), 0))
         meta.append(frames.parameters_record(answer.parameters))
     else:
-        meta.append(ANSWER.pack(0, 0, 0, len(answer.outputs), 0))
+        meta.append(ANSWER_RECORD.pack(0, 0, 0, len(answer.outputs), 0))
     for tensor in answer.outputs:
         view = tensor.memory.host()
         meta.append(frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view)))
@@ -213,4 +213,4 @@ def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer
 def _error_records(error: Error) -> list[bytes]:
     text = error.message.encode("utf-8", "replace")
     code = next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
-    return [ANSWER.pack(0, IS_ERROR, code, 0, len(text)), text]
+    return [ANSWER_RECORD.pack(0, IS_ERROR, code, 0, len(text)), text]

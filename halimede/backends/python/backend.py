@@ -17,7 +17,7 @@ from typing import Any
 from halimede.backends.api import Batch, BatchedRequest, Fault, InstancePlace, ModelFolder, Placement, Responses
 from halimede.backends.python.in_flight import InFlightBatch
 from halimede.backends.python.in_process import InProcess, InProcessModel
-from halimede.backends.python.orders import ids_of, model_of, start_order, where
+from halimede.backends.python.orders import ids_of, log_fields, source_of, start_order
 from halimede.backends.python.settings import (
     ENVIRONMENT,
     cpu_threads,
@@ -32,15 +32,15 @@ from halimede.errors import Error, Internal, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
-from halimede.workers.calls import CallRouter, Nobody, Port, WorkerCalls
+from halimede.workers.calls import CallPort, CallRouter, NoServer, WorkerCalls
 from halimede.workers.child import frames
-from halimede.workers.environments import Environments
-from halimede.workers.limit import ExecutionLimit
+from halimede.workers.host.environments import Environments
+from halimede.workers.host.limit import ExecutionLimit
+from halimede.workers.host.pool import WorkerPool
+from halimede.workers.host.process import OWN, Interpreter
+from halimede.workers.host.supervisor import Supervisor
+from halimede.workers.host.worker import EarlyFrames, Worker, WorkerLost, WorkerRefused, WorkerSlow
 from halimede.workers.messages import Answer, read_answers, requests_frame
-from halimede.workers.pool import Workers
-from halimede.workers.process import OWN, Interpreter
-from halimede.workers.supervisor import Supervisor
-from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class PythonInstance:
         self._changed: Callable[[bool, bool], None] = lambda healthy, expected: None
         self._proven = False
         self._numbers = count(1)
-        self._flights: dict[int, InFlightBatch] = {}
+        self._in_flight: dict[int, InFlightBatch] = {}
         self._warm: Callable[[Callable[[], None]], object] | None = None
         self._warming = False
         supervisor.attach(self._taken_over, self._tell)
@@ -87,9 +87,9 @@ class PythonInstance:
         return self._worker.alive and not self._warming
 
     @property
-    def flights(self) -> Collection[InFlightBatch]:
+    def in_flight_batches(self) -> Collection[InFlightBatch]:
         """The batches that the worker has."""
-        return self._flights.values()
+        return self._in_flight.values()
 
     @property
     def pid(self) -> int:
@@ -139,7 +139,7 @@ class PythonInstance:
                 return
             requests = [requests[i] for i in places]
             buffers = requests_frame(number, requests)
-        self._flights[number] = InFlightBatch(requests, responses, places, self.iterative)
+        self._in_flight[number] = InFlightBatch(requests, responses, places, self.iterative)
         if self._limit is not None:
             self._limit.begin()
         self._worker.send(buffers)
@@ -153,71 +153,73 @@ class PythonInstance:
         self._supervisor.forget(self._worker)
 
     def _arrived(self, message: frames.Frame) -> None:
-        flight = self._flights.get(message.batch)
+        in_flight = self._in_flight.get(message.batch)
         try:
             if message.kind in _ANSWERS:
-                if flight is not None:
-                    self._answer(flight, message)
+                if in_flight is not None:
+                    self._answer(in_flight, message)
             elif message.kind == frames.QUESTION and message.flags == frames.IS_CANCELLED:
-                self._reply(flight, message)
+                self._reply(in_flight, message)
             else:
-                self._calls.arrived(message, self._flights)
+                self._calls.arrived(message, self._in_flight)
         except frames.MALFORMED as error:
-            self._worker.distrust(error)
+            self._worker.end_malformed(error)
 
-    def _answer(self, flight: InFlightBatch, message: frames.Frame) -> None:
+    def _answer(self, in_flight: InFlightBatch, message: frames.Frame) -> None:
         answers: Sequence[Answer] = ()
         if message.kind == frames.ANSWERS:
-            answers = read_answers(message, len(flight.requests))
-        if flight.running:
-            flight.responses.compute_times(message.first_moment, message.second_moment)
+            answers = read_answers(message, len(in_flight.requests))
+        if in_flight.running:
+            in_flight.responses.compute_times(message.first_moment, message.second_moment)
         if message.kind == frames.FAILED:
             text = f"Failed to process the request(s) for model '{self._name}', message: {message.rest().decode()}"
-            log.error("%s", text, extra={**self._worker.about, "request_id": ids_of(flight.requests)})
-            flight.fail(Internal(text))
+            log.error("%s", text, extra={**self._worker.about, "request_id": ids_of(in_flight.requests)})
+            in_flight.fail(Internal(text))
         for answer in answers:
-            flight.answer(answer)
+            in_flight.answer(answer)
             if not answer.final:
-                self._give_credit(flight, answer.i, message)
+                self._give_credit(in_flight, answer.i, message)
         if message.flags & frames.FINISHED:
             if self._limit is not None:
                 self._limit.end()
             if not self._proven and not self._warming:  # what serves no client proves nothing
                 self._proven = True
                 self._supervisor.served()
-            flight.finish()
-        if not flight.running and not flight.missing:
-            self._flights.pop(message.batch, None)
+            in_flight.finish()
+        if not in_flight.running and not in_flight.missing:
+            self._in_flight.pop(message.batch, None)
 
-    def _give_credit(self, flight: InFlightBatch, index: int, message: frames.Frame) -> None:
+    def _give_credit(self, in_flight: InFlightBatch, index: int, message: frames.Frame) -> None:
         """Lets the sender of this answer go on, once its reader has taken enough to be worth a frame, or has taken it
         where answers are counted (contract G32).
         What is told is the sum and not the difference, so that the order of these frames does not matter."""
-        if flight.taken is None:
-            flight.taken = [0] * len(flight.requests)
-            flight.due = [frames.CREDIT_STEP] * len(flight.requests)
-        most_ahead = flight.requests[index].request.most_ahead
+        if in_flight.taken is None:
+            in_flight.taken = [0] * len(in_flight.requests)
+            in_flight.due = [frames.CREDIT_STEP] * len(in_flight.requests)
+        most_ahead = in_flight.requests[index].request.most_ahead
         cost = frames.cost(len(message.data), most_ahead)
-        flight.taken[index] = taken = flight.taken[index] + cost
-        if 0 < most_ahead < frames.WINDOW // frames.OVERHEAD or taken >= flight.due[index]:
-            flight.due[index] = taken + frames.CREDIT_STEP
+        in_flight.taken[index] = taken = in_flight.taken[index] + cost
+        if 0 < most_ahead < frames.WINDOW // frames.OVERHEAD or taken >= in_flight.due[index]:
+            in_flight.due[index] = taken + frames.CREDIT_STEP
             credit = frames.frame(frames.CREDIT, [frames.NUMBER.pack(taken)], None, message.batch, index)
-            flight.unread += 1
-            flight.responses.on_writable(flight.places[index], partial(self._taken, flight, self._worker, credit))
-            flight.waits = flight.unread > 0
+            in_flight.unread += 1
+            in_flight.responses.on_writable(
+                in_flight.places[index], partial(self._taken, in_flight, self._worker, credit)
+            )
+            in_flight.waits = in_flight.unread > 0
 
-    def _taken(self, flight: InFlightBatch, worker: Worker, credit: list[Buffer]) -> None:
-        flight.unread -= 1
-        if self._limit is not None and flight.waits and flight.running and worker.alive:
+    def _taken(self, in_flight: InFlightBatch, worker: Worker, credit: list[Buffer]) -> None:
+        in_flight.unread -= 1
+        if self._limit is not None and in_flight.waits and in_flight.running and worker.alive:
             self._limit.begin()  # what the model waited for its reader was not its own time
         worker.send(credit)
 
-    def _reply(self, flight: InFlightBatch | None, message: frames.Frame) -> None:
+    def _reply(self, in_flight: InFlightBatch | None, message: frames.Frame) -> None:
         """Answers the question whether the client of a request has gone (contract P82). Of a request
         that is over nothing is known any more."""
         (number,) = message.unpack(frames.NUMBER)
         index = message.count
-        cancelled = flight is not None and index < len(flight.requests) and flight.requests[index].cancelled
+        cancelled = in_flight is not None and index < len(in_flight.requests) and in_flight.requests[index].cancelled
         self._worker.send(frames.frame(frames.REPLY, [], None, number, int(cancelled)))
 
     # ---- supervision
@@ -225,17 +227,17 @@ class PythonInstance:
     def _lost(self) -> None:
         """Whoever gives out batches is told first, so that the end of the batch here brings no other one."""
         error, self._failure = self._failure or _unhealthy(self._name), None
-        flights, self._flights = self._flights, {}
+        in_flight_batches, self._in_flight = self._in_flight, {}
         if self._limit is not None:
             self._limit.end()
         self._calls.close()
         self._router.close(self._worker)
         self._supervisor.lost(self._worker)
         self._tell()
-        for flight in flights.values():
-            flight.fail(error)
-            if flight.running:
-                flight.finish()
+        for in_flight in in_flight_batches.values():
+            in_flight.fail(error)
+            if in_flight.running:
+                in_flight.finish()
 
     def _tell(self) -> None:
         self._changed(self.healthy, self._supervisor.expected)
@@ -270,7 +272,7 @@ class PythonInstance:
         self._worker.end(f"of '{self._name}' is killed: it exceeded its time limit")
 
     def _waits_for_readers(self) -> bool:
-        return any(flight.unread for flight in self._flights.values() if flight.running)
+        return any(in_flight.unread for in_flight in self._in_flight.values() if in_flight.running)
 
 
 _ANSWERS = frozenset({frames.ANSWERS, frames.FAILED})
@@ -335,13 +337,13 @@ class PythonBackend:
         self,
         loop: asyncio.AbstractEventLoop,
         settings: Mapping[str, str],
-        port: Port | None = None,
+        port: CallPort | None = None,
         worker_poller: WorkerPoller | None = None,
     ) -> None:
         self._loop = loop
-        self._router = CallRouter(loop, port or Nobody())
+        self._router = CallRouter(loop, port or NoServer())
         self._settings = parse_settings(settings)
-        self._workers = Workers(worker_poller)
+        self._workers = WorkerPool(worker_poller)
         self._in_process = InProcess(loop, self._router, self._settings.finish_limit)
         self._environments = Environments()
 
@@ -352,7 +354,7 @@ class PythonBackend:
         """The configuration as the model's `auto_complete_config` leaves it, None without such a function (contract
         R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""
         name = asked.name or folder.model.name
-        order = {**where(folder, filename), "name": name, "complete": json.loads(asked.json)}
+        order = {**source_of(folder, filename), "name": name, "complete": json.loads(asked.json)}
         worker = self._workers.spawn(self._interpreter(asked.parameters.get(ENVIRONMENT, ""), folder))
         try:
             completed: Mapping[str, Any] | None = self._ask(worker, order, name, self._settings.describe_limit)
@@ -394,8 +396,8 @@ class PythonBackend:
         self, order: Mapping[str, Any], name: str, limit: float, interpreter: Interpreter
     ) -> PythonInstance:
         """A worker that carried out `order`, listened to by the loop. Raises Internal."""
-        teach = partial(self._teach, order, name)
-        supervisor = Supervisor(name, self._loop, self._workers, teach, self._settings.patience, interpreter)
+        load_model_in = partial(self._teach, order, name)
+        supervisor = Supervisor(name, self._loop, self._workers, load_model_in, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(
             worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit
@@ -412,10 +414,10 @@ class PythonBackend:
 
     def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
         """The model may call others from its `initialize` on."""
-        worker.about = model_of(order)
+        worker.about = log_fields(order)
         calls = self._router.open(worker, name, order["args"]["model_name"])
         try:
-            self._ask(worker, order, name, None, Meanwhile(self._loop, partial(_called, worker, calls)))
+            self._ask(worker, order, name, None, EarlyFrames(self._loop, partial(_called, worker, calls)))
         except BaseException:
             self._router.close(worker)
             raise
@@ -426,7 +428,7 @@ class PythonBackend:
         order: Mapping[str, Any],
         name: str,
         limit: float | None,
-        meanwhile: Meanwhile | None = None,
+        meanwhile: EarlyFrames | None = None,
     ) -> Any:
         try:
             return worker.ask(order, limit, meanwhile)

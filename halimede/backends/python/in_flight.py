@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from halimede.backends.api import BatchedRequest, Responses
 from halimede.backends.python.orders import not_iterative
 from halimede.errors import Error
-from halimede.workers.calls import Call
+from halimede.workers.calls import ModelCall
 from halimede.workers.messages import Answer
 
 
@@ -46,10 +46,10 @@ class InFlightBatch:
         self.due: list[int] = []
         self.unread = 0
         self.waits = False
-        self.calls: dict[int, Call] | None = None
+        self.calls: dict[int, ModelCall] | None = None
 
     @property
-    def waits_for(self) -> Collection[Call]:
+    def waits_for(self) -> Collection[ModelCall]:
         return self.calls.values() if self.calls else ()
 
     def answer(self, answer: Answer) -> None:

@@ -18,7 +18,7 @@ def not_iterative() -> Invalid:
     )
 
 
-def where(folder: ModelFolder, filename: str) -> dict[str, Any]:
+def source_of(folder: ModelFolder, filename: str) -> dict[str, Any]:
     """The part of an order that says which file to import."""
     return {
         "directory": str(folder.model),
@@ -42,10 +42,15 @@ def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) 
     }
     batching = config.sequence_batching
     iterative = batching is not None and batching.iterative
-    return {**where(folder, config.model_filename), "args": args, "decoupled": config.decoupled, "iterative": iterative}
+    return {
+        **source_of(folder, config.model_filename),
+        "args": args,
+        "decoupled": config.decoupled,
+        "iterative": iterative,
+    }
 
 
-def model_of(order: Mapping[str, Any]) -> dict[str, object]:
+def log_fields(order: Mapping[str, Any]) -> dict[str, object]:
     """What the log says of a model that started with this order."""
     return {"model": order["args"]["model_name"], "version": int(order["args"]["model_version"])}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from halimede.backends.api import InstancePlace
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
-from halimede.workers.restarts import PATIENCE
+from halimede.workers.host.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that
 
 @dataclass(frozen=True, slots=True)
 class PythonSource:
-    """`methods` are those of the class, None where they cannot be told: it is derived, imported or made. `reads` and
+    """`methods` are those of the class, None source_of they cannot be told: it is derived, imported or made. `reads` and
     `writes` are the names of tensors that stand in the code, with the line of the first time."""
 
     methods: frozenset[str] | None

@@ -33,7 +33,7 @@ _LOOKED_AGAIN = 1000
 """Milliseconds after which the server notices that a model has closed the connection."""
 
 
-class Line(ABC):
+class BaseChannel(ABC):
     """A connection that frames come by: who reads them, and who gets them. How they come and go is the subclass's."""
 
     gone = "the server is gone"
@@ -207,7 +207,7 @@ class Line(ABC):
         """Like `send`, but a thread that is sending further up is not waited for."""
 
 
-class Channel(Line):
+class Channel(BaseChannel):
     """A stream socket that speaks frames."""
 
     def __init__(self, sock: socket.socket) -> None:

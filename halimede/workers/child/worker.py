@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from . import frames, triton_python_backend_utils
-from .calls import Caller
+from .batch import WorkerBatch, read_requests
+from .calls import ModelCaller
 from .channel import Channel
-from .exchange import Exchange, read_requests
 from .logger import Level, logger_for, write_log
 from .model import ModelFailed, UserModel, explain
 from .progress import Progress
@@ -86,7 +86,7 @@ def _obey(channel: Channel, order: dict[str, Any]) -> int:
             channel.send(_ready(completed))
             return 0
         args = order["args"]
-        caller = Caller(channel, args.get("model_name", order["name"]), args.get("model_instance_name", ""))
+        caller = ModelCaller(channel, args.get("model_name", order["name"]), args.get("model_instance_name", ""))
         triton_python_backend_utils.bind(where, logger, caller)
         with Progress(say, f"{_who(order)}: still initializing", model.path):
             model.start(order["args"])
@@ -112,7 +112,7 @@ def _ready(result: str = "null") -> list[Any]:
     return frames.frame(frames.READY, [result.encode()])
 
 
-def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
+def _serve(channel: Channel, caller: ModelCaller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
     while True:
         message = channel.receive()
         if message is None:
@@ -120,31 +120,31 @@ def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, 
         if message.kind == frames.CLOSE:
             caller.close()
             return _close(model)
-        exchange = Exchange(channel, message.batch, message.count, decoupled)
+        batch = WorkerBatch(channel, message.batch, message.count, decoupled)
         caller.serves(message.batch)
-        requests = read_requests(message, exchange)
-        exchange.opened(requests, time.monotonic_ns())
+        requests = read_requests(message, batch)
+        batch.opened(requests, time.monotonic_ns())
         del message
-        _execute(model, exchange, requests, reporter)
+        _execute(model, batch, requests, reporter)
         del requests  # the model may be the only one to keep a request now
 
 
-def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceRequest], reporter: Reporter) -> None:
+def _execute(model: UserModel, batch: WorkerBatch, requests: list[InferenceRequest], reporter: Reporter) -> None:
     try:
-        if exchange.decoupled:
-            model.execute_decoupled(requests, exchange.failed)
-            exchange.handed_over(time.monotonic_ns())
+        if batch.decoupled:
+            model.execute_decoupled(requests, batch.failed)
+            batch.handed_over(time.monotonic_ns())
             return
         responses = model.execute(list(requests))
-        exchange.check_again(responses)
+        batch.check_again(responses)
         now = time.monotonic_ns()
         promised = {request._index for request in requests if request._sender is not None}
-        exchange.returned(responses, promised, now)
+        batch.returned(responses, promised, now)
     except (ModelFailed, TritonModelException) as failure:
-        exchange.failed(str(failure))
+        batch.failed(str(failure))
     except Exception as error:  # an answer that cannot be written: its elements have no text, its name no end
         reporter.report("an answer", error)
-        exchange.failed(explain(error))
+        batch.failed(explain(error))
 
 
 def _close(model: UserModel) -> int:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from halimede.workers.process import Interpreter, Process
-from halimede.workers.worker import Worker, WorkerLost, WorkerRefused
-from tests.workers.environment_fakes import script, virtual
+from halimede.workers.host.process import Interpreter, Process
+from halimede.workers.host.worker import Worker, WorkerLost, WorkerRefused
+from tests.workers.host.environment_fakes import script, virtual
 
 LIMIT = 20.0
 ORDER = {"directory": "/nowhere", "version": "1", "filename": "model.py", "name": "m", "complete": {}}
@@ -21,7 +21,7 @@ def refusal(python: Path) -> str:
         return str(caught.value)
     finally:
         worker.kill()
-        worker.bury(LIMIT)
+        worker.reap(LIMIT)
 
 
 def test_interpreter_without_numpy_says_which_one_and_what_to_do(tmp_path: Path) -> None:
@@ -44,4 +44,4 @@ def test_interpreter_that_ends_at_once_is_lost(tmp_path: Path) -> None:
     worker = Worker(Process(Interpreter(str(script(tmp_path / "python", "#!/bin/sh\nexit 3\n")))))
     with pytest.raises(WorkerLost):
         worker.ask(ORDER, LIMIT)
-    assert worker.bury(LIMIT) == "exit status 3"
+    assert worker.reap(LIMIT) == "exit status 3"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import Internal
-from halimede.workers.activation import Ended, activate, outside, python_of
-from halimede.workers.process import Interpreter
-from tests.workers.environment_fakes import SAYS_VERSION, conda_like, script, virtual
+from halimede.workers.host.activation import Ended, activate, outside, python_of
+from halimede.workers.host.process import Interpreter
+from tests.workers.host.environment_fakes import SAYS_VERSION, conda_like, script, virtual
 
 PATIENCE = 20.0
 BASE = {"PATH": os.defpath, "HOME": "/nowhere", "PYTHONPATH": "/mine"}

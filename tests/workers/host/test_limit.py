@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from halimede.workers.limit import ExecutionLimit
+from halimede.workers.host.limit import ExecutionLimit
 
 
 class HandClock:

@@ -19,14 +19,14 @@ from .channel import Channel
 from .requests import InferenceRequest
 from .values import InferenceResponse, InferenceTrace, Tensor, TritonModelException
 
-REQUEST = struct.Struct("<QQBII")
+REQUEST_RECORD = struct.Struct("<QQBII")
 """Correlation id, timeout (us), flags, length of the request id, length of its form: the outputs that it asks for and
 the records of its inputs."""
 SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED, TRACED = 3, 4, 8, 16, 32
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
 parameters; it says how many answers may be ahead of its reader; it says which trace it belongs to."""
 
-ANSWER = struct.Struct("<IBBHI")
+ANSWER_RECORD = struct.Struct("<IBBHI")
 """Index in the batch, flags, error code, count of outputs, length of their records or of the error text."""
 FINAL, IS_ERROR, ANSWERED_WITH, NOTHING, AGAIN = 1, 2, 4, 8, 16
 """Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL); the request
@@ -37,19 +37,19 @@ _ASKED_AGAIN = 0.005
 loop a few microseconds."""
 
 
-def read_requests(message: frames.Frame, exchange: Exchange) -> list[InferenceRequest]:
+def read_requests(message: frames.Frame, batch: WorkerBatch) -> list[InferenceRequest]:
     """The requests of a frame, in its order. Raises what `frames.MALFORMED` lists."""
-    return [_read_request(message, InferenceRequest.received(exchange, i), exchange) for i in range(message.count)]
+    return [_read_request(message, InferenceRequest.received(batch, i), batch) for i in range(message.count)]
 
 
-def _read_request(message: frames.Frame, request: InferenceRequest, exchange: Exchange) -> InferenceRequest:
-    correlation, request._timeout, flags, length, form = message.unpack(REQUEST)
+def _read_request(message: frames.Frame, request: InferenceRequest, batch: WorkerBatch) -> InferenceRequest:
+    correlation, request._timeout, flags, length, form = message.unpack(REQUEST_RECORD)
     request._id = message.raw(length).decode()
     request._flags = flags & SEQUENCE_FLAGS
     request._correlation_id = message.text() if flags & TEXT_CORRELATION else correlation
     request._parameters = message.parameters() if flags & ASKED_WITH else None
     if flags & LIMITED:
-        (exchange.most_ahead[request._index],) = message.unpack(frames.NUMBER)
+        (batch.most_ahead[request._index],) = message.unpack(frames.NUMBER)
     if flags & TRACED:
         (number,) = message.unpack(frames.NUMBER)
         request._trace = InferenceTrace.received(number, message.text())
@@ -69,12 +69,12 @@ def write_answer(
     """Adds an answer to the parts of a frame; `final` is FINAL or 0, AGAIN only without a response. Outputs that
     nobody asked for are left out (contract P75)."""
     if response is None:
-        meta.append(ANSWER.pack(index, final | FINAL | NOTHING, 0, 0, 0))
+        meta.append(ANSWER_RECORD.pack(index, final | FINAL | NOTHING, 0, 0, 0))
         return
     error = response._error
     if error is not None:
         text = error.message().encode("utf-8", "replace")
-        meta += [ANSWER.pack(index, final | IS_ERROR, error.code(), 0, len(text)), text]
+        meta += [ANSWER_RECORD.pack(index, final | IS_ERROR, error.code(), 0, len(text)), text]
         return
     count, records = 0, b""
     for tensor in response._tensors:
@@ -85,10 +85,10 @@ def write_answer(
             tensors.append(payload)
             count += 1
     if response._parameters:
-        meta.append(ANSWER.pack(index, final | ANSWERED_WITH, 0, count, len(records)))
+        meta.append(ANSWER_RECORD.pack(index, final | ANSWERED_WITH, 0, count, len(records)))
         meta.append(frames.parameters_record(response._parameters))
     else:
-        meta.append(ANSWER.pack(index, final, 0, count, len(records)))
+        meta.append(ANSWER_RECORD.pack(index, final, 0, count, len(records)))
     meta.append(records)
 
 
@@ -100,7 +100,7 @@ def answered_too_soon(response: object) -> str:
     )
 
 
-class Exchange:
+class WorkerBatch:
     """What a batch still owes to the server: the requests without their last answer.
 
     Of a decoupled model every request owes until its sender closes or is dropped; of another model only those whose
@@ -114,10 +114,10 @@ class Exchange:
     _begin = 0
     _again: frozenset[int] = frozenset()
 
-    def __init__(self, channel: Channel, batch: int, size: int, decoupled: bool = False) -> None:
+    def __init__(self, channel: Channel, number: int, size: int, decoupled: bool = False) -> None:
         self.decoupled = decoupled
         self._channel = channel
-        self._batch = batch
+        self._number = number
         self._owed = set(range(size))
         self._lock = threading.Lock()
         self._dropped: deque[int] = deque()
@@ -128,7 +128,7 @@ class Exchange:
         if decoupled:
             self._sent = [0] * size
             self._taken = [0] * size
-            channel.take_credit(batch, self._credited)
+            channel.take_credit(number, self._credited)
 
     def opened(self, requests: list[InferenceRequest], now: int) -> None:
         """The inputs are ready. `now` is monotonic nanoseconds, as all moments here."""
@@ -164,7 +164,7 @@ class Exchange:
     def _settled(self, index: int) -> None:
         self._owed.discard(index)
         if self.decoupled and not self._owed:
-            self._channel.forget_credit(self._batch)
+            self._channel.forget_credit(self._number)
 
     def given_up(self, index: int) -> None:
         """Nobody will answer this request any more. Called by a finaliser, which may have interrupted this very thread
@@ -251,7 +251,7 @@ class Exchange:
                 self._settled(index)
             meta = [text.encode("utf-8", "replace")]
             moments = (self._begin, time.monotonic_ns())
-            self._channel.send(frames.frame(frames.FAILED, meta, None, self._batch, 0, flags, moments))
+            self._channel.send(frames.frame(frames.FAILED, meta, None, self._number, 0, flags, moments))
 
     def is_cancelled(self, index: int) -> bool:
         """Whether the client has gone (contract P82), true for ever from then on. Any thread; asks the server, but not
@@ -261,7 +261,7 @@ class Exchange:
         now = time.monotonic()
         if now < self._ask_after.get(index, 0.0):
             return False
-        if self._channel.ask(frames.IS_CANCELLED, self._batch, index):
+        if self._channel.ask(frames.IS_CANCELLED, self._number, index):
             self._cancelled.add(index)
             return True
         self._ask_after[index] = now + _ASKED_AGAIN
@@ -280,4 +280,4 @@ class Exchange:
         return frames.FINISHED
 
     def _frame(self, meta: list[bytes], tensors: list[Any], count: int, flags: int, now: int) -> list[Any]:
-        return frames.frame(frames.ANSWERS, meta, tensors, self._batch, count, flags, (self._begin, now))
+        return frames.frame(frames.ANSWERS, meta, tensors, self._number, count, flags, (self._begin, now))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from halimede.workers.child import frames
+from halimede.workers.child.batch import WorkerBatch
 from halimede.workers.child.channel import Channel
-from halimede.workers.child.exchange import Exchange
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.child.values import InferenceResponse, Tensor, TritonModelException
 from tests.workers.fakes import PATIENCE
@@ -48,7 +48,7 @@ class Server:
         self.socket.sendall(b"".join(frames.frame(kind, [], None, batch)))
 
 
-Ends = tuple[Exchange, Server, Channel]
+Ends = tuple[WorkerBatch, Server, Channel]
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ def ends() -> Iterator[Ends]:
     theirs.settimeout(PATIENCE)
     with ours, theirs:
         channel = Channel(ours)
-        exchange = Exchange(channel, BATCH, 2, decoupled=True)
+        batch = WorkerBatch(channel, BATCH, 2, decoupled=True)
         request = InferenceRequest(inputs=(), requested_output_names=["OUTPUT0"], model_name="m")
-        exchange.opened([request, request], 0)
-        exchange.handed_over(0)
+        batch.opened([request, request], 0)
+        batch.handed_over(0)
         frame = frames.Assembler()
         assert frame.received(theirs.recv_into(frame.space()))[0].flags & frames.FINISHED
-        yield exchange, Server(theirs), channel
+        yield batch, Server(theirs), channel
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def threads(ends: Ends) -> Iterator[ThreadPoolExecutor]:
         ends[1].socket.shutdown(socket.SHUT_RDWR)  # whoever still waits goes on
 
 
-def flood(exchange: Exchange, index: int, count: int) -> None:
+def flood(batch: WorkerBatch, index: int, count: int) -> None:
     for _ in range(count):
-        exchange.answer(index, InferenceResponse([Tensor("OUTPUT0", np.full(ELEMENTS, index, np.int32))]), False)
+        batch.answer(index, InferenceResponse([Tensor("OUTPUT0", np.full(ELEMENTS, index, np.int32))]), False)
 
 
 def waits(future: "Future[Any]") -> bool:
@@ -92,8 +92,8 @@ def batch_of(received: "Future[frames.Frame | None]") -> int:
 
 
 def test_sender_waits_for_credit(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, _ = ends
-    sending = threads.submit(flood, exchange, 1, 2 * FIT)
+    batch, server, _ = ends
+    sending = threads.submit(flood, batch, 1, 2 * FIT)
     server.read(1, FIT)
     assert waits(sending)
     server.credit(1)
@@ -102,9 +102,9 @@ def test_sender_waits_for_credit(ends: Ends, threads: ThreadPoolExecutor) -> Non
 
 
 def test_sender_waits_while_the_main_thread_reads(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, channel = ends
+    batch, server, channel = ends
     received = threads.submit(channel.receive)
-    sending = threads.submit(flood, exchange, 0, 3 * FIT)
+    sending = threads.submit(flood, batch, 0, 3 * FIT)
     for _ in range(2):
         server.read(0, FIT)
         assert waits(sending)
@@ -116,8 +116,8 @@ def test_sender_waits_while_the_main_thread_reads(ends: Ends, threads: ThreadPoo
 
 
 def test_batch_that_arrives_while_a_sender_waits_is_received(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, channel = ends
-    sending = threads.submit(flood, exchange, 0, FIT + 1)
+    batch, server, channel = ends
+    sending = threads.submit(flood, batch, 0, FIT + 1)
     server.read(0, FIT)
     assert waits(sending)
     received = threads.submit(channel.receive)
@@ -129,10 +129,10 @@ def test_batch_that_arrives_while_a_sender_waits_is_received(ends: Ends, threads
 
 
 def test_sender_of_another_request_does_not_wait(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, _ = ends
-    slow = threads.submit(flood, exchange, 0, FIT + 1)
+    batch, server, _ = ends
+    slow = threads.submit(flood, batch, 0, FIT + 1)
     server.read(0, FIT)
-    quick = threads.submit(flood, exchange, 1, 4 * FIT)
+    quick = threads.submit(flood, batch, 1, 4 * FIT)
     for _ in range(4):
         server.read(1, FIT)
         server.credit(1)
@@ -144,38 +144,38 @@ def test_sender_of_another_request_does_not_wait(ends: Ends, threads: ThreadPool
 
 
 def test_last_answer_does_not_wait(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, _ = ends
-    sending = threads.submit(flood, exchange, 0, FIT)
+    batch, server, _ = ends
+    sending = threads.submit(flood, batch, 0, FIT)
     server.read(0, FIT)
     sending.result(PATIENCE)
-    threads.submit(exchange.answer, 0, None, True).result(PATIENCE)
+    threads.submit(batch.answer, 0, None, True).result(PATIENCE)
 
 
 def test_sender_whose_request_is_over_meanwhile_is_told(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, _ = ends
-    sending = threads.submit(flood, exchange, 0, FIT + 1)
+    batch, server, _ = ends
+    sending = threads.submit(flood, batch, 0, FIT + 1)
     server.read(0, FIT)
     assert waits(sending)
-    exchange.failed("broke")
+    batch.failed("broke")
     server.credit(0)  # the server releases what waits for a request that is over
     with pytest.raises(TritonModelException, match="Response sender has been closed"):
         sending.result(PATIENCE)
 
 
 def test_credit_for_a_batch_that_is_over_is_nothing(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, channel = ends
-    sending = threads.submit(flood, exchange, 0, 1)
+    batch, server, channel = ends
+    sending = threads.submit(flood, batch, 0, 1)
     server.read(0, 1)
     sending.result(PATIENCE)
-    exchange.failed("broke")
+    batch.failed("broke")
     server.credit(0)
     server.send(frames.REQUESTS, 8)
     assert batch_of(threads.submit(channel.receive)) == 8
 
 
 def test_end_of_the_server_releases_a_sender(ends: Ends, threads: ThreadPoolExecutor) -> None:
-    exchange, server, _ = ends
-    sending = threads.submit(flood, exchange, 0, FIT + 1)
+    batch, server, _ = ends
+    sending = threads.submit(flood, batch, 0, FIT + 1)
     server.read(0, FIT)
     server.socket.shutdown(socket.SHUT_WR)
     with pytest.raises(BrokenPipeError):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from halimede.workers.child.readiness import QUESTION, READY
-from halimede.workers.limit import Clock
+from halimede.workers.host.limit import Clock
 
 LIMIT = 5.0
 """Seconds after which a model that has not answered is not ready."""

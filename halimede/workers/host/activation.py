@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Protocol
 
 from halimede.errors import Internal
-from halimede.workers.process import Interpreter
+from halimede.workers.host.process import Interpreter
 
 OLDEST = (3, 9)
 """The version of Python that `workers.child` needs."""

@@ -20,8 +20,8 @@ from typing import Any
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
-from halimede.workers.process import Process
-from halimede.workers.readiness import Readiness
+from halimede.workers.host.process import Process
+from halimede.workers.host.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class WorkerRefused(Exception):
     """The process could not do what it was ordered to; the text says why."""
 
 
-class Meanwhile:
+class EarlyFrames:
     """Where the frames go that arrive before the answer to an order: to `arrived`, on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[frames.Frame], None]) -> None:
@@ -89,7 +89,7 @@ class Worker:
 
     # ---- on a load thread
 
-    def ask(self, order: Mapping[str, Any], limit: float | None = None, meanwhile: Meanwhile | None = None) -> Any:
+    def ask(self, order: Mapping[str, Any], limit: float | None = None, meanwhile: EarlyFrames | None = None) -> Any:
         """Gives the order and waits, at most `limit` seconds, for what comes of it. Other frames that arrive before it
         go to `meanwhile`, whose loop may `send` already.
 
@@ -114,7 +114,7 @@ class Worker:
             self.kill()
             raise
 
-    def _ask(self, order: Mapping[str, Any], limit: float | None, meanwhile: Meanwhile | None) -> Any:
+    def _ask(self, order: Mapping[str, Any], limit: float | None, meanwhile: EarlyFrames | None) -> Any:
         end = None if limit is None else monotonic() + limit
         self._socket.settimeout(limit)
         self._socket.sendall(b"".join(frames.frame(frames.START, [json.dumps(order).encode()])))
@@ -169,7 +169,7 @@ class Worker:
         self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[], None]
     ) -> None:
         """From now on the loop owns the socket, and calls back for each frame, and once when the process is lost: then
-        it has hung up, and somebody shall `bury` it."""
+        it has hung up, and somebody shall `reap` it."""
         self._loop = loop
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -185,9 +185,9 @@ class Worker:
         self._on_loop(self._read_rest)
         self.kill()
 
-    def bury(self, grace: float) -> str:
+    def reap(self, grace: float) -> str:
         """How the process ended, in words, after `on_lost`. Blocks; what goes on for `grace` seconds is killed."""
-        return self._process.bury(grace)
+        return self._process.reap(grace)
 
     def kill(self) -> None:
         """Ends the process at once; `on_lost` is not called. Any thread."""
@@ -267,7 +267,7 @@ class Worker:
         try:
             found = [frame for frame in self._assembler.received(count) if not self._is_log(frame)]
         except frames.MALFORMED as error:
-            self.distrust(error)
+            self.end_malformed(error)
             return
         for frame in found:
             self._on_frame(frame)
@@ -281,7 +281,7 @@ class Worker:
                 for frame in self._assembler.received(count):
                     self._is_log(frame)
 
-    def distrust(self, error: Exception) -> None:
+    def end_malformed(self, error: Exception) -> None:
         """What the process sent makes no sense: ends it. `on_lost` is called."""
         self.end(f"sent a malformed frame and is killed: {error}")
 

@@ -22,9 +22,9 @@ from typing import IO
 from halimede.errors import Internal, Unavailable
 from halimede.platform.processes import ends_within
 from halimede.platform.scratch import Scratch, remove_leftovers, remove_tree
-from halimede.workers.activation import Ended, activate, outside, python_of
-from halimede.workers.process import Interpreter
-from halimede.workers.unpacking import GivenUp, Unusable, unpack
+from halimede.workers.host.activation import Ended, activate, outside, python_of
+from halimede.workers.host.process import Interpreter
+from halimede.workers.host.unpacking import BadArchive, UnpackingAbandoned, unpack
 
 log = logging.getLogger(__name__)
 
@@ -138,19 +138,19 @@ class Environments:
         except BaseException as error:
             if folder is not None:
                 remove_tree(folder)
-            if isinstance(error, GivenUp) or self._closed.is_set():
+            if isinstance(error, UnpackingAbandoned) or self._closed.is_set():
                 raise _exiting() from error
-            if isinstance(error, Unusable | OSError):
+            if isinstance(error, BadArchive | OSError):
                 raise _cannot_be_unpacked(archive, error) from error
             raise
         log.info("unpacked the Python environment '%s' in %.1f s", archive, monotonic() - began)
         return interpreter
 
     def _new_folder(self, content: str) -> Path:
-        """Raises OSError, and GivenUp at the end."""
+        """Raises OSError, and UnpackingAbandoned at the end."""
         with self._line:
             if self._closed.is_set():
-                raise GivenUp
+                raise UnpackingAbandoned
             if self._scratch is None:
                 self._scratch = Scratch(_PREFIX, self._parent)
             return Path(tempfile.mkdtemp(prefix=f"{content[:8]}-", dir=self._scratch.path))
@@ -159,7 +159,7 @@ class Environments:
         """Has conda-pack's own script write the new place of the environment into its files."""
         ended = self._run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
         if ended.status != 0:
-            raise Unusable(f"{_RELOCATE} failed, {ended.why()}")
+            raise BadArchive(f"{_RELOCATE} failed, {ended.why()}")
 
     # ---- programs
 

@@ -21,8 +21,8 @@ import pytest
 
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.workers.child import frames
-from halimede.workers.process import Process
-from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
+from halimede.workers.host.process import Process
+from halimede.workers.host.worker import EarlyFrames, Worker, WorkerLost, WorkerRefused, WorkerSlow
 from tests.processes import open_descriptors
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
 
@@ -118,7 +118,7 @@ def test_kill_on_the_loop_while_the_worker_starts_ends_the_wait_every_time(tmp_p
 
             def ask(worker: Worker = worker, what: dict[str, Any] = what, lost: list[bool] = lost) -> None:
                 with pytest.raises(WorkerLost):
-                    worker.ask(what, None, Meanwhile(loop, lambda frame: None))
+                    worker.ask(what, None, EarlyFrames(loop, lambda frame: None))
                 lost.append(True)
 
             asking = threading.Thread(target=ask, daemon=True)
@@ -158,8 +158,8 @@ def test_worker_ends_with_its_server(tmp_path: Path, busy: bool) -> None:
         """
     server = f"""
         import sys
-        from halimede.workers.process import Process
-        from halimede.workers.worker import Worker
+        from halimede.workers.host.process import Process
+        from halimede.workers.host.worker import Worker
 
         worker = Worker(Process())
         print(worker.pid, flush=True)
@@ -310,7 +310,7 @@ def offered(process: FakeProcess, loop: asyncio.AbstractEventLoop, descriptors: 
     worker = Worker(process)
     ready = b"".join(frames.frame(frames.READY, [b"null"]))
     socket.send_fds(process.theirs, [ready], descriptors)
-    worker.ask({}, PATIENCE, Meanwhile(loop, lambda frame: None))
+    worker.ask({}, PATIENCE, EarlyFrames(loop, lambda frame: None))
     return worker
 
 

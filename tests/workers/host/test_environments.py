@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from halimede.errors import Error, Internal, Unavailable
-from halimede.workers import environments, unpacking
-from halimede.workers.environments import Environments
-from tests.workers.environment_fakes import conda_like, packed, script
+from halimede.workers.host import environments, unpacking
+from halimede.workers.host.environments import Environments
+from tests.workers.host.environment_fakes import conda_like, packed, script
 
 PATIENCE = 20.0
 
@@ -246,7 +246,7 @@ def test_activation_that_hangs_is_given_up(
     begun = tmp_path / "begun"
     folder = conda_like(tmp_path / "env", f"echo waits >&2; touch {begun}; sleep 60 & sleep 60")
     for seconds in (0.2, 2.0, 20.0):  # more, where it was given up before it said anything
-        monkeypatch.setattr("halimede.workers.activation.ACTIVATION_LIMIT", seconds)
+        monkeypatch.setattr("halimede.workers.host.activation.ACTIVATION_LIMIT", seconds)
         told = refusal(found, folder)
         if begun.exists():
             break

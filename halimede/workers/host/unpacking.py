@@ -38,11 +38,11 @@ _DEEPEST = 200
 _SHOWN = 60
 
 
-class Unusable(Exception):
+class BadArchive(Exception):
     """The archive cannot be unpacked; the text says why."""
 
 
-class GivenUp(Exception):
+class UnpackingAbandoned(Exception):
     """The result is not wanted any more."""
 
 
@@ -62,14 +62,14 @@ class _Member:
 def unpack(archive: Path, folder: Path, unwanted: Callable[[], bool]) -> None:
     """Fills an empty folder. What is unwanted in between is given up after a member or a MiB.
 
-    Raises Unusable, GivenUp, and OSError where the system does not write; then part of it may lie there.
+    Raises BadArchive, UnpackingAbandoned, and OSError where the system does not write; then part of it may lie there.
     """
     try:
         tree = _Tree(folder, unwanted)
         for member in _members(archive):
             tree.add(member)
     except _BROKEN as error:
-        raise Unusable(str(error) or type(error).__name__) from error
+        raise BadArchive(str(error) or type(error).__name__) from error
 
 
 class _Tree:
@@ -82,7 +82,7 @@ class _Tree:
 
     def add(self, member: _Member) -> None:
         if self._unwanted():
-            raise GivenUp
+            raise UnpackingAbandoned
         parts = self._parts(member.name)
         if not parts:
             return
@@ -99,14 +99,14 @@ class _Tree:
         elif member.kind is None:
             os.link(self._existing(member), path, follow_symlinks=False)
         else:
-            raise Unusable(f"'{member.name}' is a device or a pipe")
+            raise BadArchive(f"'{member.name}' is a device or a pipe")
 
     def _parts(self, name: str) -> tuple[str, ...]:
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
         if name.startswith("/") or ".." in parts:
-            raise Unusable(f"'{name}' does not lie in the archive's own folder")
+            raise BadArchive(f"'{name}' does not lie in the archive's own folder")
         if len(parts) > _DEEPEST:
-            raise Unusable(f"'{name[:_SHOWN]}...' lies in more than {_DEEPEST} folders")
+            raise BadArchive(f"'{name[:_SHOWN]}...' lies in more than {_DEEPEST} folders")
         return parts
 
     def _make_folder(self, parts: tuple[str, ...]) -> None:
@@ -116,20 +116,20 @@ class _Tree:
         try:
             self._root.joinpath(*parts).mkdir(mode=0o700)
         except FileExistsError:
-            raise Unusable(f"'{'/'.join(parts)}' is a folder and something else too") from None
+            raise BadArchive(f"'{'/'.join(parts)}' is a folder and something else too") from None
         self._folders.add(parts)
 
     def _make_room(self, parts: tuple[str, ...], path: Path, name: str) -> None:
         """A later member of the same name is the one that counts."""
         if parts in self._folders:
-            raise Unusable(f"'{name}' is a folder and something else too")
+            raise BadArchive(f"'{name}' is a folder and something else too")
         path.unlink(missing_ok=True)
 
     def _existing(self, member: _Member) -> Path:
         parts = self._parts(member.target)
         path = self._root.joinpath(*parts)
         if not parts or parts[:-1] not in self._folders or not os.path.lexists(path):
-            raise Unusable(f"'{member.name}' is another name of '{member.target}', which is not there")
+            raise BadArchive(f"'{member.name}' is another name of '{member.target}', which is not there")
         return path
 
     def _write(self, member: _Member, path: Path) -> None:
@@ -139,7 +139,7 @@ class _Tree:
         with member.open() as source, open(os.open(path, flags, mode), "wb") as sink:  # noqa: PTH123 - a descriptor
             while chunk := source.read(_CHUNK):
                 if self._unwanted():
-                    raise GivenUp
+                    raise UnpackingAbandoned
                 sink.write(chunk)
         os.utime(path, (member.modified, member.modified))  # compiled modules know the time of their source
 
@@ -164,13 +164,13 @@ def _open_tar(archive: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(archive, "r:*")
     except tarfile.ReadError as error:  # its text has a line for each compression
-        raise Unusable("it is no tar or zip archive, or its beginning is broken") from error
+        raise BadArchive("it is no tar or zip archive, or its beginning is broken") from error
 
 
 def _content_of(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     found = tar.extractfile(info)
     if found is None:
-        raise Unusable(f"'{info.name}' has no content")
+        raise BadArchive(f"'{info.name}' has no content")
     return found
 
 
@@ -179,7 +179,7 @@ def _zip_members(archive: Path) -> Iterator[_Member]:
     with zipfile.ZipFile(archive) as found:
         for info in found.infolist():
             if not info.filename:
-                raise Unusable("a member has no name")
+                raise BadArchive("a member has no name")
             mode = info.external_attr >> 16
             kind = stat.S_IFDIR if info.is_dir() else stat.S_IFMT(mode) or stat.S_IFREG
             target = os.fsdecode(found.read(info)) if kind == stat.S_IFLNK else ""

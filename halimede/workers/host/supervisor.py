@@ -12,21 +12,21 @@ from functools import partial
 from time import monotonic
 
 from halimede.errors import Error
-from halimede.workers.pool import Workers
-from halimede.workers.process import OWN, Interpreter
-from halimede.workers.restarts import Restart, Restarts
-from halimede.workers.worker import Worker
+from halimede.workers.host.pool import WorkerPool
+from halimede.workers.host.process import OWN, Interpreter
+from halimede.workers.host.restarts import Restart, Restarts
+from halimede.workers.host.worker import Worker
 
 log = logging.getLogger(__name__)
 
-GRACE = 1.0
+EXIT_GRACE_SECONDS = 1.0
 """Seconds that a process has to end after its connection did."""
-JOIN_LIMIT = 10.0
+JOIN_SECONDS = 10.0
 _NO_THREAD_DELAY = 1.0
 
 
 class Supervisor:
-    """`teach` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience` seconds. Every
+    """`load_model_in` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience` seconds. Every
     worker is run by the same `interpreter`.
 
     On the loop `returned` is given the new worker and `impatient` is called when requests shall not wait for it any
@@ -37,8 +37,8 @@ class Supervisor:
         self,
         name: str,
         loop: asyncio.AbstractEventLoop,
-        workers: Workers,
-        teach: Callable[[Worker], None],
+        workers: WorkerPool,
+        load_model_in: Callable[[Worker], None],
         patience: float,
         interpreter: Interpreter = OWN,
     ) -> None:
@@ -47,7 +47,7 @@ class Supervisor:
         self._name = name
         self._loop = loop
         self._workers = workers
-        self._teach = teach
+        self._teach = load_model_in
         self._interpreter = interpreter
         self._restarts = Restarts(patience)
         self._returned: Callable[[Worker], None]
@@ -125,7 +125,7 @@ class Supervisor:
     # ---- on the thread of an outage
 
     def _bring_back(self, worker: Worker, restart: Restart) -> None:
-        how, pid = worker.bury(GRACE), worker.pid
+        how, pid = worker.reap(EXIT_GRACE_SECONDS), worker.pid
         self._workers.forget(worker)
         log.error("worker process %d of '%s' ended: %s; %s", pid, self._name, how, _next_try(restart))
         while not self._closing.wait(max(restart.at - monotonic(), 0.0)):
@@ -185,9 +185,9 @@ class Supervisor:
         if starting is not None:
             starting.kill()
         if thread is not None:
-            thread.join(JOIN_LIMIT)
+            thread.join(JOIN_SECONDS)
         if starting is not None:
-            starting.bury(GRACE)
+            starting.reap(EXIT_GRACE_SECONDS)
 
 
 def _next_try(restart: Restart) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halimede.workers.restarts import DELAYS, Restart, Restarts
+from halimede.workers.host.restarts import DELAYS, Restart, Restarts
 
 
 def test_tries_come_later_and_later_up_to_half_a_minute() -> None:

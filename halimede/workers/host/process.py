@@ -55,7 +55,7 @@ OWN = Interpreter()
 _LIBRARIES = "LD_LIBRARY_PATH"
 _THREADS = "OMP_NUM_THREADS"
 """Heeded by OpenMP, and so by PyTorch and MKL, and by OpenBLAS, and so by numpy."""
-_MAIN = Path(__file__).parent / "child" / "main.py"
+_MAIN = Path(__file__).parent.parent / "child" / "main.py"
 _BUFFER = 1 << 20
 
 
@@ -114,7 +114,7 @@ class Process:
             with suppress(ProcessLookupError, PermissionError):  # the latter for a zombie, on some systems
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def bury(self, grace: float) -> str:
+    def reap(self, grace: float) -> str:
         """How it ended, in words. One that has hung up on us but goes on for `grace` seconds is killed. Blocks."""
         if self.wait(grace):
             return exit_words(self._child.returncode)

@@ -5,11 +5,11 @@ Any thread.
 
 from halimede.errors import Internal, Unavailable
 from halimede.platform.worker_poller import WorkerPoller
-from halimede.workers.process import OWN, Interpreter, Process
-from halimede.workers.worker import Worker
+from halimede.workers.host.process import OWN, Interpreter, Process
+from halimede.workers.host.worker import Worker
 
 
-class Workers:
+class WorkerPool:
     """Starts workers and keeps track of them. `worker_poller` reads their sockets within a long turn of the loop."""
 
     def __init__(self, worker_poller: WorkerPoller | None = None) -> None:

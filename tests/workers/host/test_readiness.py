@@ -7,9 +7,9 @@ from threading import Event
 import pytest
 
 from halimede.workers.child.readiness import NOT_READY, QUESTION, READY, answer_questions
-from halimede.workers.readiness import LIMIT, Question, Readiness
+from halimede.workers.host.readiness import LIMIT, Question, Readiness
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
-from tests.workers.test_limit import HandClock
+from tests.workers.host.test_limit import HandClock
 
 
 class Asked:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halimede.platform.scratch import remove_tree
-from halimede.workers.unpacking import GivenUp, Unusable, unpack
+from halimede.workers.host.unpacking import BadArchive, UnpackingAbandoned, unpack
 
 MODIFIED = 1_600_000_000
 Fill = Callable[[tarfile.TarFile], None]
@@ -148,7 +148,7 @@ def test_archive_that_would_leave_its_folder_is_refused(
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret")
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(BadArchive) as caught:
         unpacked(tar_of(tmp_path, *members(str(outside))), tmp_path)
     assert str(caught.value) == text
     assert {path.name: path.read_text() for path in outside.iterdir()} == {"secret": "secret"}
@@ -167,7 +167,7 @@ def test_link_that_leads_outside_is_not_written_through(tmp_path: Path) -> None:
 def test_file_that_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     archive.write_bytes(content)
-    with pytest.raises(Unusable, match=r".+"):
+    with pytest.raises(BadArchive, match=r".+"):
         unpacked(archive, tmp_path)
 
 
@@ -176,7 +176,7 @@ def test_archive_that_is_cut_off_anywhere_is_refused(mode: str, tmp_path: Path) 
     content = tar_of(tmp_path, file("a", os.urandom(5000)), file("b", os.urandom(5000)), mode=mode).read_bytes()
     for n, end in enumerate(range(0, len(content) - 8, 997)):
         (tmp_path / "cut").write_bytes(content[:end])
-        with pytest.raises(Unusable, match=r".+"):
+        with pytest.raises(BadArchive, match=r".+"):
             unpack(tmp_path / "cut", _new(tmp_path / str(n)), wanted)
 
 
@@ -187,7 +187,7 @@ def test_archive_with_wrong_bytes_is_unpacked_or_refused(tmp_path: Path) -> None
         (tmp_path / "wrong").write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
         try:
             unpack(tmp_path / "wrong", _new(tmp_path / str(n)), wanted)
-        except (Unusable, OSError) as error:
+        except (BadArchive, OSError) as error:
             refusals.append(str(error))
     assert len(refusals) > 50
     assert all(refusals)
@@ -198,7 +198,7 @@ def test_name_that_is_said_to_have_no_end_is_refused(claimed: int, tmp_path: Pat
     info = tarfile.TarInfo("a")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, claimed
     (tmp_path / "archive").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"y" * 2048)
-    with pytest.raises(Unusable, match=r".+"):
+    with pytest.raises(BadArchive, match=r".+"):
         unpacked(tmp_path / "archive", tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_zip_whose_member_has_no_name_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "w") as found:
         found.writestr("?", "x")
     archive.write_bytes(archive.read_bytes().replace(b"?", b"\0"))
-    with pytest.raises(Unusable, match="a member has no name"):
+    with pytest.raises(BadArchive, match="a member has no name"):
         unpacked(archive, tmp_path)
 
 
@@ -215,7 +215,7 @@ def test_folders_in_each_other_have_a_bound_and_can_be_removed(tmp_path: Path) -
     to = unpacked(tar_of(tmp_path, *(folder("a/" * deep) for deep in range(1, 201))), tmp_path)
     remove_tree(to)
     assert not to.exists()
-    with pytest.raises(Unusable, match=r"^'a/a/.*\.\.\.' lies in more than 200 folders$"):
+    with pytest.raises(BadArchive, match=r"^'a/a/.*\.\.\.' lies in more than 200 folders$"):
         unpacked(tar_of(tmp_path, *(folder("a/" * deep) for deep in range(1, 1900))), tmp_path)
 
 
@@ -232,6 +232,6 @@ def test_what_is_unwanted_is_given_up_within_a_member(tmp_path: Path) -> None:
         return len(asked) > 3
 
     archive = tar_of(tmp_path, file("large", bytes(8 << 20)), file("b"))
-    with pytest.raises(GivenUp):
+    with pytest.raises(UnpackingAbandoned):
         unpack(archive, _new(tmp_path / "to"), unwanted)
     assert (tmp_path / "to" / "large").stat().st_size < 8 << 20

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from halimede.errors import Internal
-from halimede.workers.pool import Workers
-from halimede.workers.supervisor import Supervisor
-from halimede.workers.worker import Worker
+from halimede.workers.host.pool import WorkerPool
+from halimede.workers.host.supervisor import Supervisor
+from halimede.workers.host.worker import Worker
 from tests.workers.fakes import PATIENCE, on_loop, turning_loop
 
 
@@ -18,7 +18,7 @@ class Post:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, patience: float = PATIENCE, failures: int = 0) -> None:
         self.failures = failures
-        self.pool = Workers()
+        self.pool = WorkerPool()
         self.impatient = threading.Event()
         self.back = threading.Event()
         self.returned: list[Worker] = []
@@ -101,12 +101,12 @@ def test_worker_that_comes_when_the_loop_is_closed_is_killed() -> None:
         began, go_on = threading.Event(), threading.Event()
         taught: list[Worker] = []
 
-        def teach(worker: Worker) -> None:
+        def load_model_in(worker: Worker) -> None:
             taught.append(worker)
             began.set()
             assert go_on.wait(PATIENCE)
 
-        slow = Supervisor("m_0_0", loop, post.pool, teach, 1.0)
+        slow = Supervisor("m_0_0", loop, post.pool, load_model_in, 1.0)
         slow.attach(post._returned, post._tell)
         first.kill()
         on_loop(loop, lambda: slow.lost(first))

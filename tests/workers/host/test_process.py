@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from halimede.workers.process import Interpreter, Process, exit_words
+from halimede.workers.host.process import Interpreter, Process, exit_words
 from tests.workers.fakes import PATIENCE
 
 
@@ -37,13 +37,13 @@ def test_exit_status_in_words(status: int, words: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_process_that_died_tells_by_which_signal(process: Process, number: signal.Signals) -> None:
     os.kill(process.pid, number)
-    assert process.bury(PATIENCE) == f"killed by signal {int(number)} ({number.name})"
+    assert process.reap(PATIENCE) == f"killed by signal {int(number)} ({number.name})"
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
 
 def test_process_that_does_not_end_is_killed_when_it_is_buried(process: Process) -> None:
-    assert process.bury(0.05) == "it closed its connection and was killed"
+    assert process.reap(0.05) == "it closed its connection and was killed"
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
