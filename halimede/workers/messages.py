@@ -39,6 +39,7 @@ from halimede.workers.child.batch import (
 )
 from halimede.workers.child.calls import CALL_RECORD
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
+from halimede.workers.child.segments import SegmentWriter
 
 ERRORS: tuple[type[Error], ...] = (
     Unknown,
@@ -75,7 +76,7 @@ class Answer(NamedTuple):
     """The request shall run once more; nothing else is said of it."""
 
 
-def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
+def requests_frame(number: int, batch: Sequence[Asked], segments: SegmentWriter | None = None) -> list[Buffer]:
     """The buffers of batch `number`; tensors are views of request memory. Raises Error if the host cannot
     read a tensor, or a request has a value that no frame can carry."""
     meta: list[bytes] = []
@@ -85,7 +86,7 @@ def requests_frame(number: int, batch: Sequence[Asked]) -> list[Buffer]:
             _add_request(asked, meta, tensors)
     except (struct.error, KeyError) as error:
         raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
-    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch))
+    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), segments=segments)
 
 
 def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:

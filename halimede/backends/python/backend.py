@@ -131,14 +131,14 @@ class PythonInstance:
         places: Sequence[int] = range(len(requests))
         number = next(self._numbers)
         try:
-            buffers = requests_frame(number, requests)
+            buffers = requests_frame(number, requests, self._worker.segments)
         except Error:
             places = _passable(requests, responses)
             if not places:
                 responses.finished()
                 return
             requests = [requests[i] for i in places]
-            buffers = requests_frame(number, requests)
+            buffers = requests_frame(number, requests, self._worker.segments)
         self._in_flight[number] = InFlightBatch(requests, responses, places, self.iterative)
         if self._limit is not None:
             self._limit.begin()
@@ -431,7 +431,7 @@ class PythonBackend:
         meanwhile: EarlyFrames | None = None,
     ) -> Any:
         try:
-            return worker.ask(order, limit, meanwhile)
+            return worker.start(order, limit, meanwhile)
         except WorkerRefused as error:
             raise Internal(str(error)) from error
         except WorkerSlow as error:

@@ -270,7 +270,11 @@ class WorkerBatch:
     def _send(self, meta: list[bytes], tensors: list[Any], count: int, now: int) -> None:
         flags = self._flags()
         if count or flags:
-            self._channel.send(self._frame(meta, tensors, count, flags, now))
+            moments = (self._begin, now)
+            segments = self._channel.segments
+            self._channel.send(
+                frames.frame(frames.ANSWERS, meta, tensors, self._number, count, flags, moments, segments)
+            )
 
     def _flags(self) -> int:
         """FINISHED, once, when the instance is free."""

@@ -26,15 +26,21 @@ from .tracebacks import Reporter
 from .values import TritonModelException
 
 
-def run(descriptor: int) -> int:
-    """Serves the server at the other end of this socket; the result is the exit status."""
-    channel = Channel(_own_socket(descriptor))
-    _ignore_interrupts(channel)
-    channel.end_with_server()
+def run(descriptor: int, segments: int | None = None) -> int:
+    """Serves the server at the other end of these sockets; the result is the exit status."""
+    channel = connect(descriptor, segments)
     order = channel.receive()
     if order is None or order.kind != frames.START:
         return 1
     return _obey(channel, json.loads(order.rest()))
+
+
+def connect(descriptor: int, segments: int | None) -> Channel:
+    """The connection to the server. From now on this process ends with it."""
+    channel = Channel(_own_socket(descriptor), None if segments is None else _own_socket(segments))
+    _ignore_interrupts(channel)
+    channel.end_with_server()
+    return channel
 
 
 def _own_socket(descriptor: int) -> socket.socket:
@@ -45,16 +51,17 @@ def _own_socket(descriptor: int) -> socket.socket:
 
 
 def _ignore_interrupts(channel: Channel) -> None:
-    """Who stops all processes at once means the server, which must drain first: the end of its socket ends us.
+    """SIGINT and SIGTERM do nothing here: an operator who sends them to all processes means the server, which must
+    drain first. The end of its socket ends this process.
 
-    A handler instead of SIG_IGN, so that programs started by the model have the default again; a forked child gets it
-    too, and gives up the connection. The signals wait while it is forked: one that came before the child has its own
-    handlers would be lost, and a pool of `multiprocessing` that ends its processes so would wait for ever.
+    A handler and not SIG_IGN: programs that the model starts have the default action again. A forked child gets the
+    default handlers and gives up the connection. The signals are blocked during a fork: a signal that came before the
+    child has its own handlers would be lost, and `multiprocessing.Pool.terminate` would wait for ever.
     """
     numbers = (signal.SIGINT, signal.SIGTERM)
     for number in numbers:
         signal.signal(number, lambda *_: None)
-    masks: dict[int, Any] = {}  # of the threads that fork, and of the one that the child has
+    masks: dict[int, Any] = {}  # by thread: several may fork at once
 
     def before() -> None:
         masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)

@@ -1,7 +1,7 @@
-"""A child process that runs the worker program, with a stream socket to it.
+"""A child process that runs a program of this server, with a stream socket to it.
 
-Spawning, telling whether it lives and how it ended, ending and reaping; knows no frames. Load threads spawn and wait,
-the event loop kills.
+This module spawns, waits, kills and reaps, and tells how a process ended. It knows no frames. Load threads spawn and
+wait, the event loop kills.
 """
 
 import os
@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.platform.hosts import ANYWHERE, HostPolicy
@@ -21,78 +21,94 @@ from halimede.platform.processes import ends_within
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python, and the environment variables that it runs with: None for the server's own. `libraries` is a folder
-    where the system looks for its libraries first, and not for those of programs that it starts. `host` is where it
-    runs, `threads` how many threads its libraries for numbers use where the variables do not say it (0: any)."""
+    """A Python interpreter and how it is started."""
 
     path: str = sys.executable
     variables: Mapping[str, str] | None = None
+    """Environment variables; None for the server's own."""
     libraries: str = ""
+    """A folder that the loader searches first for shared libraries. Programs that the child starts do not inherit
+    it."""
     host: HostPolicy = ANYWHERE
+    """The cores and the NUMA node that the process is started on."""
     threads: int = 0
+    """OMP_NUM_THREADS, unless `variables` have it; 0 leaves it to the libraries."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Variables that replace those of the same name."""
 
     @property
     def start_variables(self) -> Mapping[str, str] | None:
-        """With the libraries: the system reads where they are at the start of a process only."""
-        added = {}
+        """The variables at the start of the process. The loader reads LD_LIBRARY_PATH only then."""
+        added = dict(self.overrides)
         if self.libraries:
-            added[_LIBRARIES] = ":".join(filter(None, (self.libraries, self._others)))
+            added[_LIBRARIES] = ":".join(filter(None, (self.libraries, self._other_libraries)))
         variables = os.environ if self.variables is None else self.variables
         if self.threads and _THREADS not in variables:
             added[_THREADS] = str(self.threads)
         return {**variables, **added} if added else self.variables
 
     def command(self, program: str, argument: str) -> list[str]:
-        """The worker program is told what to put back into the variable that begins with the libraries."""
-        return [self.path, program, argument, *([self._others] if self.libraries else ())]
+        """The command line. With `libraries`, the last argument is the LD_LIBRARY_PATH that the program restores."""
+        return [self.path, program, argument, *([self._other_libraries] if self.libraries else ())]
 
     @property
-    def _others(self) -> str:
+    def _other_libraries(self) -> str:
         return (self.variables or os.environ).get(_LIBRARIES, "")
 
 
 OWN = Interpreter()
+"""The interpreter that runs the server, with the server's variables."""
 _LIBRARIES = "LD_LIBRARY_PATH"
 _THREADS = "OMP_NUM_THREADS"
-"""Heeded by OpenMP, and so by PyTorch and MKL, and by OpenBLAS, and so by numpy."""
-_MAIN = Path(__file__).parent.parent / "child" / "main.py"
-_BUFFER = 1 << 20
+"""OpenMP reads it, and so do PyTorch, MKL and OpenBLAS (numpy)."""
+PYTHON_MODELS = Path(__file__).parent.parent / "child" / "main.py"
+"""The program that runs a Python model."""
+_SEND_BUFFER_BYTES = 1 << 20
 
 
 class Process:
-    """Spawns at once. Raises OSError where the system has no process or descriptor left.
+    """Starts the process at once. Raises OSError if the system has no process or descriptor left.
 
-    The child ends when `socket`, our end, is closed: by us, or by the system when this process dies in whatever way.
-    Standard output and error are ours; its input is empty. It leads a process group of its own, so that what a model
-    has started ends with it, and a model that signals its group meets itself only.
+    The child exits when our end of `socket` is closed: by us, or by the system when the server dies in whatever way. It
+    inherits standard output and error; its input is empty. It leads a process group of its own: what a model starts
+    ends with it, and a model that sends a signal to its group meets only itself.
     """
 
-    def __init__(self, interpreter: Interpreter = OWN) -> None:
-        self.socket, theirs = socket.socketpair()
+    segments: socket.socket | None = None
+    """Where descriptors of shared memory travel; None on a system without memfd."""
+
+    def __init__(self, interpreter: Interpreter = OWN, program: Path = PYTHON_MODELS) -> None:
         self._reaping = threading.Lock()
-        try:
-            for end in (self.socket, theirs):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+        with ExitStack() as ours, ExitStack() as theirs:
+            self.socket, end = socket.socketpair()
+            ours.enter_context(self.socket)
+            theirs.enter_context(end)
+            inherited = [end.fileno()]
+            for each in (self.socket, end):
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            if hasattr(os, "memfd_create"):
+                # Messages, not a stream: a descriptor must not come with the bytes of another announcement.
+                self.segments, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                ours.enter_context(self.segments)
+                theirs.enter_context(end)
+                inherited.append(end.fileno())
             with interpreter.host.applied():
                 self._child = subprocess.Popen(
-                    interpreter.command(str(_MAIN), str(theirs.fileno())),
+                    interpreter.command(str(program), ",".join(map(str, inherited))),
                     env=interpreter.start_variables,
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=inherited,
                     process_group=0,
                 )
-        except BaseException:
-            self.socket.close()
-            raise
-        finally:
-            theirs.close()
+            ours.pop_all()
 
     @property
     def pid(self) -> int:
         return self._child.pid
 
     def wait(self, limit: float | None) -> bool:
-        """Whether it ended within `limit` seconds (None: any time). Then it and its group are no more. Blocks."""
+        """Waits up to `limit` seconds (None: for ever) for the end of the process, then kills its group and reaps it.
+        Returns whether it ended. Blocks."""
         if not ends_within(self.pid, limit):
             return False
         with self._reaping:
@@ -101,7 +117,7 @@ class Process:
         return True
 
     def kill(self) -> None:
-        """Ends it and its group for sure and leaves no zombie; does not block."""
+        """Kills the process and its group and leaves no zombie. Does not block."""
         with self._reaping:
             self._kill_group()
             over = self._child.poll() is not None
@@ -109,13 +125,14 @@ class Process:
             threading.Thread(target=self.wait, args=(None,), name=f"reap {self.pid}", daemon=True).start()
 
     def _kill_group(self) -> None:
-        """Before it is reaped: after that its number may be another's."""
+        """Must come before the process is reaped: afterwards its number may belong to another process."""
         if self._child.returncode is None:
-            with suppress(ProcessLookupError, PermissionError):  # the latter for a zombie, on some systems
+            with suppress(ProcessLookupError, PermissionError):  # PermissionError: of a zombie, on some systems
                 os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self, grace: float) -> str:
-        """How it ended, in words. One that has hung up on us but goes on for `grace` seconds is killed. Blocks."""
+        """Waits for the end of a process that has closed its socket and returns, in words, how it ended. After `grace`
+        seconds it is killed. Blocks."""
         if self.wait(grace):
             return exit_words(self._child.returncode)
         self.kill()

@@ -26,8 +26,8 @@ _NO_THREAD_DELAY = 1.0
 
 
 class Supervisor:
-    """`load_model_in` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience` seconds. Every
-    worker is run by the same `interpreter`.
+    """`load_model_in` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience`
+    seconds. Every worker is run by the same `interpreter`.
 
     On the loop `returned` is given the new worker and `impatient` is called when requests shall not wait for it any
     longer; `expected` says whether they shall.

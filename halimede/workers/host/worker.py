@@ -1,7 +1,13 @@
-"""A worker as the server sees it: give it its order and wait, then exchange frames with it on the event loop.
+"""A child process and the frames to and from it, as the server sees them.
 
-It is used in two phases. First on a load thread, blocking: `ask`. Then, after `attach`, on the event loop. What the
-frames mean is not its business, except for the two that belong to the process: the answer to the order, and log lines.
+| phase | thread | what happens |
+|---|---|---|
+| new | load thread | `start` sends the order and waits for READY or REFUSED; other frames go to an `EarlyFrames` |
+| attached | event loop | `attach`: the loop reads; every frame goes to `on_frame`; `send` never blocks |
+| lost | event loop | the connection ended: `on_lost` is called once; a supervisor thread calls `reap` |
+| closed | load thread | `close` sends CLOSE and waits, or `kill` ends the process at once; `on_lost` is not called |
+
+`alive` is True in the first two phases. This module interprets READY, REFUSED and LOG, and no other frame.
 """
 
 import asyncio
@@ -20,26 +26,28 @@ from typing import Any
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
+from halimede.workers.child.segments import SegmentReader, SegmentWriter
 from halimede.workers.host.process import Process
 from halimede.workers.host.readiness import Readiness
 
 log = logging.getLogger(__name__)
 
 _MOST_BUFFERS = 512
-_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
+"""Buffers given to the kernel in one call. It takes 1024."""
+_PROCESS_GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.EBADF, errno.ENOTCONN})
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.INFO - 1)
-"""By the number of a `pb_utils.Logger` level; verbose is what `--log-verbose=1` shows."""
+"""By the number of a `pb_utils.Logger` level. The last one is verbose: `--log-verbose=1` shows it."""
 ROWS = "table"
-"""The attribute of a log record for lines to be written below it as they are (`cli.log_lines`)."""
+"""Attribute of a log record: lines that `cli.log_lines` writes below the message as they are."""
 VERBATIM = "verbatim"
-"""That of a record whose words are a model's own."""
+"""Attribute of a log record: the message is a model's own text."""
 _DESCRIPTOR = struct.Struct("i")
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(_DESCRIPTOR.size)
 _RESULTS = frozenset({frames.READY, frames.REFUSED})
 
 
 class WorkerLost(Exception):
-    """The process ended, or talks nonsense."""
+    """The process ended, or what it sends makes no sense."""
 
 
 class WorkerSlow(Exception):
@@ -47,41 +55,47 @@ class WorkerSlow(Exception):
 
 
 class WorkerRefused(Exception):
-    """The process could not do what it was ordered to; the text says why."""
+    """The process could not carry out its order; the text says why. `code` is the kind of error (P46)."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class EarlyFrames:
-    """Where the frames go that arrive before the answer to an order: to `arrived`, on the loop."""
+    """Takes the frames that arrive before the answer to an order, and calls `arrived` with each, on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrived: Callable[[frames.Frame], None]) -> None:
         self.loop = loop
         self._arrived = arrived
 
     def pass_on(self, frame: frames.Frame) -> None:
-        with suppress(RuntimeError):  # the loop was closed: nobody answers any more
+        with suppress(RuntimeError):  # the loop was closed: nothing answers any more
             self.loop.call_soon_threadsafe(self._arrived, frame)
 
 
 class Worker:
-    """A process and the frames to and from it."""
+    """See the table above. `about` is what log lines of the process are about: `model` and `version`."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._socket = process.socket
-        self._assembler = frames.Assembler()
+        self.segments = SegmentWriter(process.segments) if process.segments is not None else None
+        """Where large tensors of sent frames go."""
+        self._received_segments = SegmentReader(process.segments) if process.segments is not None else None
+        self._assembler = frames.Assembler(self._received_segments, self.segments)
         self._unsent: list[memoryview] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_frame: Callable[[frames.Frame], None]
         self._on_lost: Callable[[], None] = lambda: None
-        self._asking = False
+        self._starting = False
         self._reading = False
         self.alive = True
         self.about: Mapping[str, object] = {}
-        """What its messages to the log are about: `model` and `version`."""
         self.worker_poller: WorkerPoller | None = None
-        """Who looks whether it has something to say while a turn of the loop is long."""
+        """Reads the socket in between if a turn of the loop is long."""
         self.readiness: Readiness | None = None
-        """Where the model has a say in its readiness."""
+        """Asks the model whether it is ready; None if the model does not want to be asked."""
 
     @property
     def pid(self) -> int:
@@ -89,18 +103,18 @@ class Worker:
 
     # ---- on a load thread
 
-    def ask(self, order: Mapping[str, Any], limit: float | None = None, meanwhile: EarlyFrames | None = None) -> Any:
-        """Gives the order and waits, at most `limit` seconds, for what comes of it. Other frames that arrive before it
-        go to `meanwhile`, whose loop may `send` already.
+    def start(self, order: Mapping[str, Any], limit: float | None = None, early: EarlyFrames | None = None) -> Any:
+        """Sends the order and waits up to `limit` seconds (None: for ever) for READY, whose JSON it returns. Other
+        frames go to `early`; its loop may call `send` already.
 
-        Raises WorkerRefused, WorkerLost or WorkerSlow; after each of them the process is gone.
+        Raises WorkerRefused, WorkerLost or WorkerSlow; each of them has ended the process. Blocks.
         """
         try:
             try:
-                self._asking = True
-                return self._ask(order, limit, meanwhile)
+                self._starting = True
+                return self._start(order, limit, early)
             finally:
-                self._asking = False
+                self._starting = False
         except TimeoutError as error:
             self.kill()
             raise WorkerSlow(f"no answer within {limit:g} seconds") from error
@@ -114,22 +128,22 @@ class Worker:
             self.kill()
             raise
 
-    def _ask(self, order: Mapping[str, Any], limit: float | None, meanwhile: EarlyFrames | None) -> Any:
+    def _start(self, order: Mapping[str, Any], limit: float | None, early: EarlyFrames | None) -> Any:
         end = None if limit is None else monotonic() + limit
         self._socket.settimeout(limit)
         self._socket.sendall(b"".join(frames.frame(frames.START, [json.dumps(order).encode()])))
         self._socket.setblocking(False)  # the loop may send while this thread reads
-        if meanwhile is not None:
-            self._loop = meanwhile.loop
+        if early is not None:
+            self._loop = early.loop
         while True:
             count = self._receive(end)
             if not count:
                 raise WorkerLost("the process ended")
             found = [frame for frame in self._assembler.received(count) if not self._is_log(frame)]
-            results = [frame for frame in found if frame.kind in _RESULTS or meanwhile is None]
+            results = [frame for frame in found if frame.kind in _RESULTS or early is None]
             for frame in found:
-                if meanwhile is not None and frame.kind not in _RESULTS:
-                    meanwhile.pass_on(frame)
+                if early is not None and frame.kind not in _RESULTS:
+                    early.pass_on(frame)
             if results:
                 return _result(results[0])
 
@@ -146,11 +160,11 @@ class Worker:
                 return count
 
     def _take(self, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
-        """The socket that comes with READY where the model is asked for its readiness. Raises OSError where it is
-        something else."""
+        """Takes the socket that comes with READY if the model wants to be asked whether it is ready. Raises OSError if
+        the descriptor is no socket."""
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                for (descriptor,) in _DESCRIPTOR.iter_unpack(data):  # a second one fits in where one is asked for
+                for (descriptor,) in _DESCRIPTOR.iter_unpack(data):  # the room for one holds two: CMSG_SPACE rounds up
                     self._take_socket(descriptor)
 
     def _take_socket(self, descriptor: int) -> None:
@@ -168,8 +182,8 @@ class Worker:
     def attach(
         self, loop: asyncio.AbstractEventLoop, on_frame: Callable[[frames.Frame], None], on_lost: Callable[[], None]
     ) -> None:
-        """From now on the loop owns the socket, and calls back for each frame, and once when the process is lost: then
-        it has hung up, and somebody shall `reap` it."""
+        """From now on the loop owns the socket. It calls `on_frame` for each frame, and `on_lost` once when the process
+        has closed the connection; then somebody must call `reap`."""
         self._loop = loop
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -177,7 +191,7 @@ class Worker:
         loop.call_soon_threadsafe(self._listen)
 
     def close(self, limit: float) -> None:
-        """Lets the process finish, at most `limit` seconds, then ends it. Blocks; does not raise."""
+        """Asks the process to finish, waits up to `limit` seconds, then kills it. Blocks; does not raise."""
         self.alive = False
         self._on_loop(lambda: self.send(frames.frame(frames.CLOSE, [])))
         if not self._process.wait(limit):
@@ -186,19 +200,20 @@ class Worker:
         self.kill()
 
     def reap(self, grace: float) -> str:
-        """How the process ended, in words, after `on_lost`. Blocks; what goes on for `grace` seconds is killed."""
+        """Waits, after `on_lost`, for the end of the process and returns in words how it ended. It is killed after
+        `grace` seconds. Blocks."""
         return self._process.reap(grace)
 
     def kill(self) -> None:
-        """Ends the process at once; `on_lost` is not called. Any thread."""
+        """Kills the process at once. `on_lost` is not called. Any thread."""
         self.alive = False
         self._process.kill()
         self._on_loop(self._disconnect)
 
     def _on_loop(self, callback: Callable[[], None]) -> None:
-        """Runs the callback where the socket belongs: on the loop while that runs, else here."""
+        """Runs the callback on the thread that owns the socket: on the loop while that runs, else here."""
         if self._loop is not None and self._loop.is_running():
-            with suppress(RuntimeError):  # the loop was closed in between: nothing listens any more
+            with suppress(RuntimeError):  # the loop was closed in between: the socket is ours
                 self._loop.call_soon_threadsafe(callback)
                 return
         callback()
@@ -212,8 +227,12 @@ class Worker:
                 self.worker_poller.watch(self._socket.fileno(), self._readable)
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Sends them, or as much as fits now and the rest when there is room. Does not block and does not raise: a
-        process that is gone is noticed by the reader, one that cannot be sent to for another reason is ended here."""
+        """Sends what fits now, and the rest when there is room. Does not block and does not raise: the reader notices a
+        process that is gone; a process that cannot be sent to for another reason is ended here."""
+        if self._received_segments is not None and self._received_segments.unused:
+            buffers = [frames.numbers_frame(frames.RELEASE, self._received_segments.unused), *buffers]
+        if self.segments is not None and self.segments.forgotten:
+            buffers = [frames.numbers_frame(frames.FORGET, self.segments.forgotten), *buffers]
         if self._unsent:
             self._unsent += map(memoryview, buffers)
             return
@@ -242,14 +261,15 @@ class Worker:
             self._loop.remove_writer(descriptor)
 
     def _failed(self, error: OSError) -> None:
-        """The system did not send: the process is gone, or the bytes are, as in shared memory that its owner made
-        shorter. The rest of a frame that never comes would be read out of the next one: ends the process."""
-        if error.errno not in _GONE:
+        """The kernel did not take the bytes. Either the process is gone, or the bytes cannot be read: a client made its
+        shared memory shorter. Then a part of the frame may have been sent, and the child would take the next frame for
+        the rest of it: the process is ended."""
+        if error.errno not in _PROCESS_GONE:
             self.end(f"cannot be sent to and is killed: {error}")
 
     def _readable(self) -> None:
-        """One read for each call: what a socket holds at once is what bounds the time that it takes. What its frames
-        set off may look at this socket again (`worker_poller`): frames that came later are not taken up before."""
+        """Reads once: a socket holds a bounded number of bytes, which bounds the time. Whatever the frames set off may
+        look at this socket again (`worker_poller`); frames that came later must wait until the first are handled."""
         if not self._reading:
             self._reading = True
             try:
@@ -275,24 +295,24 @@ class Worker:
             self._lost()
 
     def _read_rest(self) -> None:
-        """What the process logged last, as from its `finalize`; nobody waits for anything else of it."""
+        """Writes what the process logged last, for example in `finalize`. Other frames are dropped."""
         with suppress(OSError, *frames.MALFORMED):
             while count := self._socket.recv_into(self._assembler.space()):
                 for frame in self._assembler.received(count):
                     self._is_log(frame)
 
     def end_malformed(self, error: Exception) -> None:
-        """What the process sent makes no sense: ends it. `on_lost` is called."""
+        """Ends a process that sent bytes that make no sense. `on_lost` is called."""
         self.end(f"sent a malformed frame and is killed: {error}")
 
     def end(self, why: str) -> None:
-        """Ends the process, for a reason that is told in the log. `on_lost` is called."""
+        """Kills the process and writes the reason to the log. `on_lost` is called."""
         log.error("worker process %d %s", self.pid, why)
         self._process.kill()
         self._lost()
 
     def _lost(self) -> None:
-        """The connection has ended, and the process with it, or a moment later."""
+        """The connection ended. The process ends too, now or a moment later."""
         if self.alive:
             self.alive = False
             self._on_lost()
@@ -301,7 +321,7 @@ class Worker:
     def _disconnect(self) -> None:
         if self.readiness is not None:
             self.readiness.close()
-        if self._asking:  # whoever asks closes it: while a thread polls a number, that must not become another's
+        if self._starting:  # a thread polls the descriptor: its number must not become another's meanwhile
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             return
@@ -314,6 +334,8 @@ class Worker:
         if self.worker_poller is not None:
             self.worker_poller.forget(descriptor)
         self._socket.close()
+        if self.segments is not None:
+            self.segments.close()
         self._unsent = []
 
     def _is_log(self, frame: frames.Frame) -> bool:
@@ -324,7 +346,7 @@ class Worker:
 
 
 def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
-    """A message of a model, which it is `about`. Raises what `frames.MALFORMED` lists."""
+    """Writes a LOG frame of the model that `about` names. Raises what `frames.MALFORMED` lists."""
     file, line, text = frame.text(), int(frame.text()), frame.text()
     level = _LEVELS[frame.count % len(_LEVELS)]
     if log.isEnabledFor(level):
@@ -339,12 +361,12 @@ def _result(frame: frames.Frame) -> Any:
     if frame.kind == frames.READY:
         return json.loads(frame.rest())
     if frame.kind == frames.REFUSED:
-        raise WorkerRefused(frame.rest().decode())
+        raise WorkerRefused(frame.rest().decode(), frame.count)
     raise frames.FrameError(f"kind {frame.kind} is no answer to an order")
 
 
 def _after(buffers: list[Buffer] | list[memoryview], sent: int) -> list[memoryview]:
-    """What is left of the buffers when the first `sent` bytes are gone."""
+    """The buffers without their first `sent` bytes."""
     for i, buffer in enumerate(buffers):
         size = len(buffer)
         if sent < size:

@@ -63,14 +63,14 @@ def ended(pid: int) -> bool:
 
 
 def test_worker_tells_that_its_model_is_ready(worker: Worker, tmp_path: Path) -> None:
-    assert worker.ask(order(tmp_path, FINE), PATIENCE) is None
+    assert worker.start(order(tmp_path, FINE), PATIENCE) is None
     assert worker.alive
 
 
 def test_worker_starts_with_little_more_than_numpy(worker: Worker, tmp_path: Path) -> None:
     """What a start imports is what it takes: at most half as much again as numpy alone."""
     note = tmp_path / "modules"
-    worker.ask(order(tmp_path, f"import sys; open({str(note)!r}, 'w').write(' '.join(sys.modules))\n{FINE_CLASS}"))
+    worker.start(order(tmp_path, f"import sys; open({str(note)!r}, 'w').write(' '.join(sys.modules))\n{FINE_CLASS}"))
     numpy = subprocess.run(
         [sys.executable, "-c", "import numpy, sys; print(*sys.modules)"], stdout=subprocess.PIPE, text=True, check=True
     )
@@ -83,20 +83,20 @@ def test_worker_that_refuses_says_why_and_is_gone(worker: Worker, tmp_path: Path
     with pytest.raises(
         WorkerRefused, match=r"^AttributeError: module '1\.model' has no attribute 'TritonPythonModel'$"
     ):
-        worker.ask(order(tmp_path, "x = 1"), PATIENCE)
+        worker.start(order(tmp_path, "x = 1"), PATIENCE)
     assert not worker.alive
     assert ended(worker.pid)
 
 
 def test_worker_that_exits_on_import_is_lost(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(WorkerLost):
-        worker.ask(order(tmp_path, "import os; os._exit(3)"), PATIENCE)
+        worker.start(order(tmp_path, "import os; os._exit(3)"), PATIENCE)
     assert ended(worker.pid)
 
 
 def test_worker_that_hangs_is_killed_at_its_limit(worker: Worker, tmp_path: Path) -> None:
     with pytest.raises(WorkerSlow, match=r"within 0\.5 seconds"):
-        worker.ask(order(tmp_path, "import threading; threading.Event().wait()"), 0.5)
+        worker.start(order(tmp_path, "import threading; threading.Event().wait()"), 0.5)
     assert ended(worker.pid)
 
 
@@ -104,7 +104,7 @@ def test_worker_that_is_killed_while_it_starts_ends_the_wait(worker: Worker, tmp
     killer = threading.Timer(0.3, worker.kill)
     killer.start()
     with pytest.raises(WorkerLost):
-        worker.ask(order(tmp_path, "import threading; threading.Event().wait()"))
+        worker.start(order(tmp_path, "import threading; threading.Event().wait()"))
     killer.join(PATIENCE)
 
 
@@ -118,7 +118,7 @@ def test_kill_on_the_loop_while_the_worker_starts_ends_the_wait_every_time(tmp_p
 
             def ask(worker: Worker = worker, what: dict[str, Any] = what, lost: list[bool] = lost) -> None:
                 with pytest.raises(WorkerLost):
-                    worker.ask(what, None, EarlyFrames(loop, lambda frame: None))
+                    worker.start(what, None, EarlyFrames(loop, lambda frame: None))
                 lost.append(True)
 
             asking = threading.Thread(target=ask, daemon=True)
@@ -139,7 +139,7 @@ def test_worker_survives_interrupts_of_the_process_group(worker: Worker, tmp_pat
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGTERM)
     """
-    assert worker.ask(order(tmp_path, source), PATIENCE) is None
+    assert worker.start(order(tmp_path, source), PATIENCE) is None
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -163,7 +163,7 @@ def test_worker_ends_with_its_server(tmp_path: Path, busy: bool) -> None:
 
         worker = Worker(Process())
         print(worker.pid, flush=True)
-        worker.ask({order(tmp_path, source)!r})
+        worker.start({order(tmp_path, source)!r})
         print("ready", flush=True)
         sys.stdin.read()
     """
@@ -193,7 +193,7 @@ def test_forked_child_of_a_model_does_not_keep_the_connection(worker: Worker, tm
     """
     note = tmp_path / "note"
     lost = threading.Event()
-    worker.ask(order(tmp_path, source, args={"note": str(note)}), PATIENCE)
+    worker.start(order(tmp_path, source, args={"note": str(note)}), PATIENCE)
     grandchild = int(note.read_text())
     try:
         with turning_loop() as loop:
@@ -217,7 +217,7 @@ def test_close_lets_the_model_finalize(worker: Worker, tmp_path: Path) -> None:
     """
     note = tmp_path / "note"
     lost = threading.Event()
-    worker.ask(order(tmp_path, source, args={"note": str(note)}), PATIENCE)
+    worker.start(order(tmp_path, source, args={"note": str(note)}), PATIENCE)
     with turning_loop() as loop:
         worker.attach(loop, lambda frame: None, lost.set)
         worker.close(PATIENCE)
@@ -227,7 +227,7 @@ def test_close_lets_the_model_finalize(worker: Worker, tmp_path: Path) -> None:
 
 
 def test_close_without_a_loop_finalizes_too(worker: Worker, tmp_path: Path) -> None:
-    worker.ask(order(tmp_path, FINE), PATIENCE)
+    worker.start(order(tmp_path, FINE), PATIENCE)
     worker.close(PATIENCE)
     assert ended(worker.pid)
 
@@ -240,7 +240,7 @@ def test_close_kills_what_does_not_finish(worker: Worker, tmp_path: Path, caplog
             def finalize(self):
                 threading.Event().wait()
     """
-    worker.ask(order(tmp_path, source), PATIENCE)
+    worker.start(order(tmp_path, source), PATIENCE)
     with turning_loop() as loop:
         worker.attach(loop, lambda frame: None, lambda: None)
         worker.close(0.3)
@@ -262,7 +262,7 @@ def test_log_of_a_model_goes_to_the_server_with_its_line(
                 pb_utils.Logger.log_verbose("chatter")
     """
     caplog.set_level(logging.INFO - 1)
-    worker.ask(order(tmp_path, source), PATIENCE)
+    worker.start(order(tmp_path, source), PATIENCE)
     assert [(record.levelno, record.filename, record.lineno, record.getMessage()) for record in caplog.records] == [
         (logging.INFO, "model.py", 6, "plain"),
         (logging.WARNING, "model.py", 7, "careful"),
@@ -310,7 +310,7 @@ def offered(process: FakeProcess, loop: asyncio.AbstractEventLoop, descriptors: 
     worker = Worker(process)
     ready = b"".join(frames.frame(frames.READY, [b"null"]))
     socket.send_fds(process.theirs, [ready], descriptors)
-    worker.ask({}, PATIENCE, EarlyFrames(loop, lambda frame: None))
+    worker.start({}, PATIENCE, EarlyFrames(loop, lambda frame: None))
     return worker
 
 
