@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from halimede.config.ensembles import Ensemble
 from halimede.config.message import parse_bytes
-from halimede.config.rendering import json_text
+from halimede.config.rendering import json_text, value_at
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
 from halimede.tensors import DataType, Shape
@@ -214,14 +215,17 @@ class ModelConfig:
     """Of all requests but those of a priority level with a policy of its own (contract S27, D4)."""
     decoupled: bool = False
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    graph_optimization_level: int | None = None
-    """`optimization.graph.level`, None when not set (contract R75)."""
 
     @property
     def json(self) -> str:
         """The configuration as the protocol prints it (contract H12, R62, R63). Made anew for each who asks: a load
         does without."""
         return json_text(parse_bytes(self.message))
+
+    def value(self, path: str) -> Any:
+        """What the configuration says at a path such as "optimization.graph.level" (`rendering.value_at`): for fields
+        that only one backend reads."""
+        return value_at(parse_bytes(self.message), path)
 
     def instances_beside(self, host_policy: str) -> int:
         """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
@@ -281,26 +285,25 @@ class ModelConfig:
     batch_outputs: tuple[BatchOutput, ...] = ()
     agents: tuple[str, ...] = ()
     """The repository agents that it names."""
-    has_extras: bool = False
-    """Whether it asks more of a runtime than is said here: accelerators, operators, other files for some GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A configuration that a backend may complete: what can decide how the model is opened to be looked at, as
-    `ModelConfig` has it, and how many instances it shall have in all."""
+    """A configuration that a backend may complete: all of it, and how many instances the model will have."""
 
     name: str
     message: bytes
     instances: int
     parameters: Mapping[str, str]
-    graph_optimization_level: int | None = None
-    has_extras: bool = False
 
     @property
     def json(self) -> str:
-        """What a Python model's `auto_complete_config` is given."""
+        """All of it, as the protocol prints it."""
         return json_text(parse_bytes(self.message))
+
+    def value(self, path: str) -> Any:
+        """What it says at a path such as "optimization.graph.level", as `ModelConfig.value` has it."""
+        return value_at(parse_bytes(self.message), path)
 
 
 @dataclass(frozen=True, slots=True)

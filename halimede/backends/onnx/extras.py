@@ -1,7 +1,7 @@
 """What a configuration asks of ONNX Runtime beside a session's settings: execution accelerators (contract R76), custom
 operator libraries (R58), and another file for a GPU of another generation (R54).
 
-Reads a configuration's JSON; imports no runtime. Pure but for `filename_on`, which asks the driver; any thread.
+Imports no runtime. Pure but for `filename_on`, which asks the driver; any thread.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
+from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Invalid
 from halimede.platform.gpus import compute_capability
 
@@ -66,18 +65,25 @@ class Extras:
 NONE = Extras()
 
 
-def extras_of(config_json: str) -> Extras:
-    """What the JSON of a configuration asks for."""
-    config = orjson.loads(config_json)
-    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
-    if not (accelerators or config.get("model_operations") or config.get("cc_model_filenames")):  # as of most models
+def extras_of(config: Incomplete | ModelConfig) -> Extras:
+    """What a configuration asks for."""
+    accelerators = config.value("optimization.execution_accelerators")
+    operations = config.value("model_operations")
+    filenames = config.value("cc_model_filenames")
+    if not (accelerators or operations or filenames):  # as of most models
         return NONE
     return Extras(
-        gpu=_accelerators(accelerators.get("gpu_execution_accelerator", ())),
-        cpu=_accelerators(accelerators.get("cpu_execution_accelerator", ())),
-        libraries=tuple(config.get("model_operations", {}).get("op_library_filename", ())),
-        filenames=MappingProxyType(config.get("cc_model_filenames", {})),
+        gpu=_accelerators((accelerators or {}).get("gpu_execution_accelerator", ())),
+        cpu=_accelerators((accelerators or {}).get("cpu_execution_accelerator", ())),
+        libraries=tuple((operations or {}).get("op_library_filename", ())),
+        filenames=MappingProxyType(filenames or {}),
     )
+
+
+def graph_level_of(config: Incomplete | ModelConfig) -> int | None:
+    """`optimization.graph.level`, None if it is not set (R75)."""
+    graph = config.value("optimization.graph")
+    return None if graph is None else int(graph.get("level", 0))
 
 
 def _accelerators(given: Any) -> tuple[Accelerator, ...]:
