@@ -434,7 +434,7 @@ def test_equal_requests_wait_for_the_first(flight: Rig) -> None:
     assert len(flight.misses) == 1
     flight.answer(20)
     assert values_of(other) == [20]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_those_who_waited_for_one_that_failed_run(flight: Rig) -> None:
@@ -445,7 +445,7 @@ def test_those_who_waited_for_one_that_failed_run(flight: Rig) -> None:
     flight.answer(10)
     assert isinstance(replies[0].error, Internal)
     assert [values_of(reply) for reply in replies[1:]] == [[10], [10]]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_one_that_waits_can_go(flight: Rig) -> None:
@@ -485,7 +485,7 @@ def test_nobody_waits_for_one_that_came_later(flight: Rig) -> None:
     flight.answer(10, index=1)
     flight.answer(10)
     assert [values_of(reply) for reply in (first, second, third)] == [[10]] * 3
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_request_of_a_model_never_waits_for_another(flight: Rig) -> None:
@@ -496,7 +496,7 @@ def test_request_of_a_model_never_waits_for_another(flight: Rig) -> None:
     assert values_of(inner) == [10]
     flight.answer(10)
     assert values_of(outer) == [10]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_numbers_are_those_of_the_cache() -> None:
@@ -547,7 +547,7 @@ def test_cache_that_breaks_holds_up_nobody_who_waits() -> None:
     flight.answer(10)
     flight.answer(10)
     assert [values_of(reply) for reply in replies] == [[10], [10]]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_memory_of_the_client_that_breaks_costs_no_answer() -> None:
