@@ -1,6 +1,6 @@
 """The rooms of the package as the imports show them: a picture for ARCHITECTURE.md, and figures.
 
-`python -m tools.rooms --write` draws the picture between the two marks in ARCHITECTURE.md; without `--write` it prints it.
+`python -m tools.rooms` prints the picture, and draws it between the two marks in ARCHITECTURE.md with `--write`.
 `python -m tools.rooms --figures` prints modules, lines, comments and lengths of functions. `--package FOLDER` measures
 another checkout. Reads source files only.
 """
@@ -124,7 +124,8 @@ def figures(package: Path) -> Iterator[str]:
     yield "modules per room: " + ", ".join(f"{room} {count}" for room, count in rooms.most_common())
     yield f"lines: {sum(lines.values())}, of them code: {code}"
     yield f"comments per 100 lines of code: {100 * comments / code:.1f}"
-    yield f"functions: {len(lengths)}, lines at 50 %: {at[49]:.0f}, 90 %: {at[89]:.0f}, 99 %: {at[98]:.0f}, most: {lengths[-1]}"
+    spread = f"lines at 50 %: {at[49]:.0f}, 90 %: {at[89]:.0f}, 99 %: {at[98]:.0f}, most: {lengths[-1]}"
+    yield f"functions: {len(lengths)}, {spread}"
 
 
 def main() -> int:
