@@ -306,14 +306,58 @@ class Incomplete:
         return value_at(parse_bytes(self.message), path)
 
 
+class BatchDimension(Enum):
+    """What the tensors of a model file say of batches."""
+
+    SYMBOLIC = "symbolic"
+    """Their first dimension takes any number of rows."""
+    FIXED = "fixed"
+    """Their first dimension is a batch of one size."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class DescribedTensor:
-    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown."""
+    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown.
+    `layout` has a letter for each dimension, with N for the batch, or is empty."""
 
     name: str
     datatype: DataType
     shape: Shape | None
     optional: bool = False
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Shapes for which a model was optimized: the smallest, the best and the largest of each input, by its name."""
+
+    shapes: Mapping[str, tuple[Shape, Shape, Shape]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRules:
+    """How a description completes a configuration. Each of Triton's backends does it in its own way, so each backend
+    here brings its own rules and texts.
+
+    The texts are formats for {model}, {given} (the configured batch size) and {limit} (the model's, or the default).
+    """
+
+    not_batching: str = "model '{model}': it cannot run batches, and max_batch_size is {given}"
+    """For a configuration that asks for batches that the model cannot run."""
+    not_batching_fails: bool = True
+    """Whether that is an error, and not a warning."""
+    too_large: str = "model '{model}': max_batch_size is {given}, and it can run batches of {limit} at most"
+    chosen: str = "model '{model}': max_batch_size was not given and is {limit} now"
+    """A warning about the batch size that was filled in."""
+    fills_listed: bool = False
+    """Whether datatypes and dims are filled in for tensors that the configuration lists without them."""
+    adds_unlisted: bool = False
+    """Whether tensors are added to a list that the configuration has."""
+    any_dynamic_makes_all: bool = False
+    """Whether all dims of a tensor become -1 if one of them is."""
+    ragged: bool = False
+    """Whether inputs that are filled in can be ragged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,3 +368,37 @@ class Description:
     inputs: tuple[DescribedTensor, ...]
     outputs: tuple[DescribedTensor, ...]
     opened: object = field(default=None, compare=False, repr=False)
+    batch: BatchDimension | None = None
+    """None if the layouts tell, or, without layouts, the first dimensions."""
+    max_batch_size: int | None = None
+    """The largest batch that the model can run, None if it does not say."""
+    profiles: tuple[Profile, ...] = ()
+    states: tuple[str, ...] = ()
+    """What the runtime keeps from one run of an instance to the next."""
+    warnings: tuple[str, ...] = ()
+    """For the log."""
+    source: str = "the model's file"
+    """What was read, for the log."""
+    rules: CompletionRules = CompletionRules()
+
+    @property
+    def batch_dimension(self) -> BatchDimension:
+        """Whether the model can run batches: what the backend says, what the layouts say, or the first dimensions."""
+        tensors = (*self.inputs, *self.outputs)
+        if self.batch is not None:
+            return self.batch
+        if any(each.layout for each in tensors):
+            batches = [each.shape[each.layout.index("N")] for each in tensors if each.shape and "N" in each.layout]
+            if len(batches) < len(tensors):
+                return BatchDimension.NONE
+            return BatchDimension.SYMBOLIC if set(batches) == {-1} else BatchDimension.FIXED
+        is_symbolic = all(each.shape and each.shape[0] == -1 for each in tensors)
+        return BatchDimension.SYMBOLIC if is_symbolic else BatchDimension.NONE
+
+    @property
+    def batch_limit(self) -> int | None:
+        """The largest batch: the model's own word, or what its profiles allow: of each the smallest, of all the largest
+        (BR4)."""
+        if self.max_batch_size is not None or not self.profiles:
+            return self.max_batch_size
+        return max(min(largest[0] for _, _, largest in each.shapes.values() if largest) for each in self.profiles)

@@ -435,8 +435,12 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
     described = backend.describe(asked, folder, draft.model_filename)
     yield from _pause(options)
     if isinstance(described, Description):
-        for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name))):
-            log.warning(warning)
+        completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
+        for warning in completed.warnings:
+            log.warning("%s", warning)
+        if completed.fields:
+            fields = ", ".join(completed.fields)
+            log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
     if described is not None:
         draft.update(described)

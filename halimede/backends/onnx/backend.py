@@ -180,7 +180,7 @@ class OnnxRuntimeBackend:
         session = open_session(file.path, plan)
         description = describe_session(session, file.path, name)
         kept = _Kept(file, plan, session, description)
-        return Description(tuple([t for t in description.inputs if not t.optional]), description.outputs, kept)
+        return replace(description, inputs=tuple([t for t in description.inputs if not t.optional]), opened=kept)
 
     def runs_code(self, asked: Incomplete) -> bool:
         """Libraries of operators are code."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from halimede.backends.api import ModelFolder
+from halimede.backends.api import CpuShare, ModelFolder
 from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.backends.onnx.errors import translated
 from halimede.backends.onnx.session import (
@@ -21,7 +21,6 @@ from halimede.backends.onnx.session import (
     plan_session,
     run_options,
     spinning,
-    thread_budget,
 )
 from halimede.config.model_config import DescribedTensor, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
@@ -59,7 +58,7 @@ NUMBERS = onnx_models.identity("FP32", ["batch", 4])
     ("cores", "instances", "threads"), [(2, 1, 2), (2, 2, 1), (2, 8, 1), (8, 2, 7), (16, 16, 1), (1, 1, 1)]
 )
 def test_threads_never_outnumber_the_cores(cores: int, instances: int, threads: int) -> None:
-    assert thread_budget(cores, instances) == threads
+    assert CpuShare(frozenset(range(cores)), instances).pool == threads
     assert instances + threads - 1 <= max(cores, instances)
 
 
