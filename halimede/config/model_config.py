@@ -227,6 +227,11 @@ class ModelConfig:
         that only one backend reads."""
         return value_at(parse_bytes(self.message), path)
 
+    def values(self, *paths: str) -> list[Any]:
+        """What it says at several paths."""
+        message = parse_bytes(self.message)
+        return [value_at(message, path) for path in paths]
+
     def instances_beside(self, host_policy: str) -> int:
         """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
         return sum(
@@ -302,8 +307,13 @@ class Incomplete:
         return json_text(parse_bytes(self.message))
 
     def value(self, path: str) -> Any:
-        """What it says at a path such as "optimization.graph.level", as `ModelConfig.value` has it."""
+        """What it says at a path such as "optimization.graph.level" (`rendering.value_at`)."""
         return value_at(parse_bytes(self.message), path)
+
+    def values(self, *paths: str) -> list[Any]:
+        """What it says at several paths."""
+        message = parse_bytes(self.message)
+        return [value_at(message, path) for path in paths]
 
 
 class BatchDimension(Enum):

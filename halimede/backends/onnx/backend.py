@@ -30,7 +30,7 @@ from halimede.backends.api import (
 )
 from halimede.backends.onnx import TRAITS
 from halimede.backends.onnx.checks import check, problems
-from halimede.backends.onnx.extras import NONE, Extras, extras_of, graph_level_of
+from halimede.backends.onnx.extras import NONE, Extras, extras_of, level_and_extras_of
 from halimede.backends.onnx.instance import Array, OnnxInstance, Run
 from halimede.backends.onnx.session import (
     ModelFile,
@@ -173,9 +173,9 @@ class OnnxRuntimeBackend:
         """The inputs and outputs that the model declares. Initializers that a request might override are left out: many
         exporters list every weight as such (contract R72). Raises Unsupported, Unavailable, Internal."""
         name = asked.name or folder.model.name
-        extras = extras_of(asked)
+        level, extras = level_and_extras_of(asked)
         parameters = _of_model(name, asked.parameters)
-        plan = self._plan(parameters, graph_level_of(asked), asked.instances, None, extras)
+        plan = self._plan(parameters, level, asked.instances, None, extras)
         file = find_file(folder, filename, name)
         session = open_session(file.path, plan)
         description = describe_session(session, file.path, name)
@@ -203,10 +203,9 @@ class OnnxRuntimeBackend:
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
         """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
-        extras = extras_of(config)
+        level, extras = level_and_extras_of(config)
         parameters = _of_model(config.name, config.parameters)
 
-        level = graph_level_of(config)
         left = [folder.opened] if isinstance(folder.opened, _Kept) else []
         folder = replace(folder, opened=None)  # the model must not hold the session once it is closed
         described: list[Description] = []

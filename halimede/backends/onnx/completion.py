@@ -9,6 +9,7 @@ RULES = CompletionRules(
     ),
     chosen=(
         "autofilled max_batch_size to {limit} for model '{model}' since batching is supporrted but no max_batch_size "
-        "is specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+        "is specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch "
+        "size"
     ),  # "supporrted" is Triton's own spelling
 )

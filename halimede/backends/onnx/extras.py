@@ -67,23 +67,23 @@ NONE = Extras()
 
 def extras_of(config: Incomplete | ModelConfig) -> Extras:
     """What a configuration asks for."""
-    accelerators = config.value("optimization.execution_accelerators")
-    operations = config.value("model_operations")
-    filenames = config.value("cc_model_filenames")
+    return level_and_extras_of(config)[1]
+
+
+def level_and_extras_of(config: Incomplete | ModelConfig) -> tuple[int | None, Extras]:
+    """What a configuration asks for, and before that its `optimization.graph.level`, None if it is not set (R75)."""
+    graph, accelerators, operations, filenames = config.values(
+        "optimization.graph", "optimization.execution_accelerators", "model_operations", "cc_model_filenames"
+    )
+    level = None if graph is None else int(graph["level"])
     if not (accelerators or operations or filenames):  # as of most models
-        return NONE
-    return Extras(
+        return level, NONE
+    return level, Extras(
         gpu=_accelerators((accelerators or {}).get("gpu_execution_accelerator", ())),
         cpu=_accelerators((accelerators or {}).get("cpu_execution_accelerator", ())),
         libraries=tuple((operations or {}).get("op_library_filename", ())),
         filenames=MappingProxyType(filenames or {}),
     )
-
-
-def graph_level_of(config: Incomplete | ModelConfig) -> int | None:
-    """`optimization.graph.level`, None if it is not set (R75)."""
-    graph = config.value("optimization.graph")
-    return None if graph is None else int(graph.get("level", 0))
 
 
 def _accelerators(given: Any) -> tuple[Accelerator, ...]:
