@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
@@ -26,8 +27,10 @@ OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "data-binary": "curl",
         "flag": "stands for any",
+        "gpus": "docker",
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
+        "shm-size": "docker",
     }
 )
 """Flags in the documents that are none of a command of ours, and what they are."""
@@ -121,3 +124,12 @@ def test_figures_of_the_readme_are_those_of_their_files() -> None:
     for name, *figures in found:
         ratio = rows[name]["ratio"]
         assert figures == [f"{ratio[each]:.2f}" for each in ("throughput", "p99", "cpu")], name
+
+
+def test_median_of_the_readme_is_that_of_all_rows() -> None:
+    rows = json.loads((ROOT / "bench" / "results" / "all.json").read_text())["rows"]
+    middle = {each: median(row["ratio"][each] for row in rows.values()) for each in ("throughput", "cpu")}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    claim = re.search(r"the median of (\d+) workloads is ([\d.]+) times the throughput at ([\d.]+) times the CPU", text)
+    assert claim is not None
+    assert claim.groups() == (str(len(rows)), f"{middle['throughput']:.2f}", f"{middle['cpu']:.2f}")
