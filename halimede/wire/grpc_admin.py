@@ -9,7 +9,7 @@ from typing import Any
 
 from halimede.errors import Error, Invalid, Unsupported
 from halimede.frozen import frozen
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.service.port import (
     LOG_FORMATS,
     RESPONSE_FIELDS,

@@ -6,7 +6,7 @@ Pure; knows no connection and no status code. Raises Internal for a message that
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.service.port import (
     CudaMemoryStatus,
     CudaRegion,
