@@ -25,11 +25,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1 import Listener
-from halimede.transport.http1_exchange import JSON, Exchange
+from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.exchange import JSON, Exchange
 from halimede.transport.http2.headers import HeaderDecoder
-from halimede.wire.grpc import InferDecoder, InferEncoder
-from halimede.wire.http import decode_infer, encode_infer
+from halimede.wire.grpc.infer import InferDecoder, InferEncoder
+from halimede.wire.http.infer import decode_infer, encode_infer
 
 MOST_INPUT = 1 << 26
 MANY, MANY_LARGE = 500, 8

@@ -14,14 +14,14 @@ from time import monotonic_ns, process_time_ns
 from halimede.requests import Answer, InferRequest, Resume
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.policy import Policy
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Reason, RunnerFacts
 from halimede.tensors import FP32, HostMemory, Tensor
 
 DEPTHS = (10, 100, 1_000, 10_000)
@@ -85,7 +85,7 @@ class Holding:
 def levels(batch: int) -> Policy:
     """Three priorities, with times that requests may shorten, and one of them serves late ones last."""
     times, late = Rules(0, MINUTE, True), Rules(0, MINUTE, True, True)
-    return LevelPolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
+    return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {

@@ -30,8 +30,8 @@ CLIENTS = {"grpcio", "tritonclient"}
 """The official clients: for the demo and the tests, not for a server."""
 
 FOR_AN_EXTRA = {
-    "halimede.backends.onnxruntime": "onnx",
-    "halimede.backends.onnxruntime_session": "onnx",
+    "halimede.backends.onnx.backend": "onnx",
+    "halimede.backends.onnx.session": "onnx",
     "halimede.cache.redis_tls": "redis",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",

@@ -8,6 +8,7 @@ an outage one in a second is asked at all. The client library is imported when a
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,6 @@ from halimede.cache.api import CacheCounts, Found, Loop
 from halimede.cache.couriers import Couriers, Errand, Store
 from halimede.cache.outage import Outage
 from halimede.errors import Internal, Invalid
-from halimede.frozen import frozen
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -37,7 +37,7 @@ _LIMIT_MS: Final = 1000
 """What 0, "for ever", stands for where a thread waits for the network."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RedisOptions:
     """Times in milliseconds."""
 

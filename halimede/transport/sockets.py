@@ -9,10 +9,10 @@ import ssl
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.errors import Unavailable
-from halimede.frozen import frozen
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ UNIX = "unix:"
 """Before the path of a Unix socket that stands in place of an address."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Listening:
     """A port that is served, or the path of a Unix socket (then `port` is 0)."""
 

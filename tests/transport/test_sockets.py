@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from halimede.errors import Unavailable
-from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.grpc.server import GrpcServer
 from halimede.transport.sockets import ACCEPTED_PER_TURN, Listening, listening_socket, place, serve_at, unix_path
 from tests.transport.grpc_fakes import Echo, run, unary
 

@@ -1,0 +1,63 @@
+"""What a model reaches of the engine: inferences, models that come and go, and metrics of its own.
+
+Event-loop thread only. Fits the port that `workers.calls` states.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from halimede.custom_metrics import CustomMetrics
+from halimede.engine_port import LoadModel, ModelReady, Query, UnloadModel
+from halimede.errors import Error, Unavailable
+from halimede.requests import InferRequest, Reply
+
+A = TypeVar("A")
+
+
+class EngineOfModels(Protocol):
+    """What is needed of the engine. `started`: the models of the start were loaded."""
+
+    @property
+    def started(self) -> bool: ...
+    def infer(self, request: InferRequest, reply: Reply) -> int: ...
+    def cancel(self, key: int) -> None: ...
+    def instances_of(self, key: int) -> Sequence[object]: ...
+    def is_queued(self, key: int) -> bool: ...
+    def preempt_turn(self, key: int) -> bool: ...
+    def serves(self, model: str, version: int) -> bool: ...
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None: ...
+
+
+class ModelCalls:
+    def __init__(self, engine: EngineOfModels, metrics: CustomMetrics) -> None:
+        self._engine = engine
+        self.metrics = metrics
+        self.serves = engine.serves
+        self.infer = engine.infer
+        self.cancel = engine.cancel
+        self.instances_of = engine.instances_of
+        self.is_queued = engine.is_queued
+        self.preempt_turn = engine.preempt_turn
+
+    def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
+        """False for a model that is not known too, as by the real server."""
+        self._engine.ask(ModelReady(model, version), lambda ready: done(ready is True))
+
+    def load(
+        self,
+        model: str,
+        config: str | None,
+        files: Sequence[tuple[str, bytes]],
+        asker: str,
+        done: Callable[[Error | None], None],
+    ) -> None:
+        self._control(LoadModel(model, config, tuple(files), asker), done)
+
+    def unload(self, model: str, dependents: bool, asker: str, done: Callable[[Error | None], None]) -> None:
+        self._control(UnloadModel(model, dependents, asker), done)
+
+    def _control(self, query: Query[Any], done: Callable[[Error | None], None]) -> None:
+        if not self._engine.started:
+            done(Unavailable("Server not ready"))  # what the models of the start load is decided by then (contract P28)
+        else:
+            self._engine.ask(query, done)
