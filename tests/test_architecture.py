@@ -212,6 +212,8 @@ def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> N
 
 
 BROAD = ("Exception", "BaseException")
+ERROR_LOGGERS = frozenset({"internal_error"})
+"""Functions of other modules that log the exception that is being handled."""
 
 
 def logging_calls(node: ast.AST) -> bool:
@@ -223,7 +225,7 @@ def test_who_catches_everything_passes_it_on_logs_it_or_says_why(path: Path) -> 
     """A bare `except Exception: pass` hides mistakes. `raise` and the exception's use count as passing on."""
     tree, lines = tree_of(path), path.read_text().splitlines()
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    loggers = {function.name for function in functions if logging_calls(function)}
+    loggers = {function.name for function in functions if logging_calls(function)} | ERROR_LOGGERS
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler) or (node.type and ast.unparse(node.type) not in BROAD):
             continue

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from halimede.errors import Error, Unavailable
+from halimede.errors import Unavailable
 from halimede.front.access import Category, forward_headers
+from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
+from halimede.front.grpc.status import finish_with
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, StreamedCall, Unary
@@ -17,48 +19,26 @@ from halimede.wire.grpc.infer import InferDecoder, InferMessage
 _PREFIX = "triton-grpc-protocol-"
 
 _CATEGORIES: Mapping[str, Category] = {
-    "Check": Category.HEALTH,
-    "ServerLive": Category.HEALTH,
-    "ServerReady": Category.HEALTH,
-    "ModelReady": Category.HEALTH,
-    "ServerMetadata": Category.METADATA,
-    "ModelMetadata": Category.METADATA,
-    "ModelInfer": Category.INFERENCE,
-    "ModelStreamInfer": Category.INFERENCE,
-    "ModelConfig": Category.MODEL_CONFIG,
-    "ModelStatistics": Category.STATISTICS,
-    "RepositoryIndex": Category.MODEL_REPOSITORY,
-    "RepositoryModelLoad": Category.MODEL_REPOSITORY,
-    "RepositoryModelUnload": Category.MODEL_REPOSITORY,
-    "SystemSharedMemoryStatus": Category.SHARED_MEMORY,
-    "SystemSharedMemoryRegister": Category.SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": Category.SHARED_MEMORY,
-    "CudaSharedMemoryStatus": Category.SHARED_MEMORY,
-    "CudaSharedMemoryRegister": Category.SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": Category.SHARED_MEMORY,
-    "TraceSetting": Category.TRACE,
-    "LogSettings": Category.LOGGING,
+    SERVICE + "ModelInfer": Category.INFERENCE,
+    SERVICE + "ModelStreamInfer": Category.INFERENCE,
+    **{path: rpc.category for path, rpc in ADMIN_RPCS.items()},
 }
-"""By the last part of an RPC's path."""
-
-Finish = Callable[[Call, Error], None]
-"""Ends a call with the status of an error."""
+"""By the path of the RPC."""
 
 
-def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]], finish: Finish) -> Rpcs:
+def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]]) -> Rpcs:
     """The RPCs, those of restricted categories behind a gate. `keys` as in `Access`, by category."""
     guarded: dict[str, Unary | Bidirectional] = {}
     for path, rpc in rpcs.items():
-        key = keys.get(_CATEGORIES[path.rpartition("/")[2]].value)
-        guarded[path] = rpc if key is None else _Gate(*key, finish).around(rpc)
+        key = keys.get(_CATEGORIES[path].value)
+        guarded[path] = rpc if key is None else _Gate(*key).around(rpc)
     return guarded
 
 
 class _Gate:
-    def __init__(self, name: str, value: str, finish: Finish) -> None:
+    def __init__(self, name: str, value: str) -> None:
         self._name = (_PREFIX + name).lower()
         self._value = value
-        self._finish = finish
 
     def around(self, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
         if isinstance(rpc, Unary):
@@ -75,7 +55,7 @@ class _Gate:
         """Whether the call has the key; one that has not is finished."""
         if any(key == self._name and value == self._value for key, value in call.metadata):
             return True
-        self._finish(call, Unavailable(f"This protocol is restricted, expecting header '{self._name}'"))
+        finish_with(call, Unavailable(f"This protocol is restricted, expecting header '{self._name}'"))
         return False
 
 

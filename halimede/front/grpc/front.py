@@ -4,34 +4,22 @@ Knows the engine's port and the messages, and of the transport only what every g
 all of them on the event-loop thread; nothing blocks.
 """
 
-import logging
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from time import monotonic_ns
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from halimede.engine_port import EnginePort, ModelTransaction
-from halimede.errors import (
-    AlreadyExists,
-    Cancelled,
-    DecoupledModel,
-    Error,
-    Internal,
-    Invalid,
-    NotFound,
-    Unavailable,
-    Unknown,
-    Unsupported,
-)
+from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.front.access import OPEN, Access
 from halimede.front.grpc.access import ForwardingDecoder, restricted
+from halimede.front.grpc.admin import SERVICE, admin_rpcs
+from halimede.front.grpc.status import finish_with, internal_error
 from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.tensors import Buffer
 from halimede.traces import UNTRACED, Sampler
 from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Message, StreamedCall, Unary
-from halimede.wire.grpc.admin import EXCHANGES, HEALTH, Exchange
 from halimede.wire.grpc.infer import (
     InferDecoder,
     InferEncoder,
@@ -42,28 +30,8 @@ from halimede.wire.grpc.infer import (
 )
 from halimede.wire.grpc.scan import raw_offset
 
-log = logging.getLogger(__name__)
-
-CODES: dict[type[BaseException], int] = {
-    Cancelled: 1,
-    Unknown: 2,
-    Invalid: 3,
-    NotFound: 5,
-    AlreadyExists: 6,
-    Unsupported: 12,
-    Internal: 13,
-    Unavailable: 14,
-}
-"""The status of each kind of error (G3). Kinds derived from these have theirs."""
-
 DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
-
-
-def finish_with(call: Call, error: Error) -> None:
-    """Ends the call with the status of an error."""
-    code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
-    call.finish(code, error.message)
 
 
 ANY_NUMBER = 2**31 - 1
@@ -85,16 +53,11 @@ class GrpcService:
         self.traces = traces
         self.draining = False
         self.streams: set[InferStream] = set()
-        prefix = "/inference.GRPCInferenceService/"
-        rpcs: dict[str, Unary | Bidirectional] = {
-            prefix + name: Unary(partial(self._guarded, partial(self._ask, exchange)))
-            for name, exchange in EXCHANGES.items()
-        }
-        rpcs["/grpc.health.v1.Health/Check"] = Unary(partial(self._guarded, partial(self._ask, HEALTH)))
+        rpcs: dict[str, Unary | Bidirectional] = {**admin_rpcs(port)}
         infer, stream = (self._infer, InferStream) if access.forward is None else (self._forward, _ForwardingStream)
-        rpcs[prefix + "ModelInfer"] = Unary(infer, True, raw_offset)
-        rpcs[prefix + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
-        self.rpcs = restricted(rpcs, access.keys, finish_with)
+        rpcs[SERVICE + "ModelInfer"] = Unary(infer, True, raw_offset)
+        rpcs[SERVICE + "ModelStreamInfer"] = Bidirectional(partial(stream, self), True, raw_offset)
+        self.rpcs = restricted(rpcs, access.keys)
 
     def drain(self) -> None:
         """From now on inferences are refused; those under way go on (G35), and streams end when they have none."""
@@ -102,32 +65,7 @@ class GrpcService:
         for stream in list(self.streams):
             stream.finish_when_done()
 
-    def _guarded(self, handler: Callable[[Buffer, Call], Cancel | None], message: Buffer, call: Call) -> Cancel | None:
-        try:
-            return handler(message, call)
-        except Error as error:
-            finish_with(call, error)
-        except Exception:
-            finish_with(call, _broken("a gRPC handler"))
-        return None
-
-    def _ask(self, exchange: Exchange, message: Buffer, call: Call) -> None:
-        self.port.ask(exchange.query(message), partial(self._answer, exchange, call))
-
-    def _answer(self, exchange: Exchange, call: Call, answer: Any) -> None:
-        if not isinstance(answer, Error):
-            try:
-                encoded = exchange.answer(answer)
-            except Exception:
-                answer = _broken("a gRPC answer")
-            else:
-                call.send([encoded])
-                call.finish()
-                return
-        finish_with(call, answer)
-
     def _infer(self, message: Buffer, call: Call) -> Cancel | None:
-        """A guard of its own instead of `_guarded`: what every request passes is kept short."""
         started = monotonic_ns() if self.traces.on else 0
         try:
             if self.draining:
@@ -149,7 +87,7 @@ class GrpcService:
         except Error as error:
             finish_with(call, error)
         except Exception:
-            finish_with(call, _broken("an inference over gRPC"))
+            finish_with(call, internal_error("an inference over gRPC"))
         return None
 
     def _forward(self, message: Buffer, call: Call) -> Cancel | None:
@@ -167,15 +105,9 @@ def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:
     finish_with(call, error)
 
 
-def _broken(what: str) -> Internal:
-    """For the guards: the details go to the log, not to the client."""
-    log.exception("%s failed", what)
-    return Internal("internal error")
-
-
 def _unwritten(error: Exception) -> Error:
     """Why a response could not be written: a reply slot must not raise whatever a model has answered."""
-    return error if isinstance(error, Error) else _broken("writing a response")
+    return error if isinstance(error, Error) else internal_error("writing a response")
 
 
 class _UnaryReply:
@@ -435,7 +367,7 @@ class _StreamReply:
             error.refused = True
             self.send(error, True)
         else:
-            self.send(_broken("a message of a gRPC stream"), True)
+            self.send(internal_error("a message of a gRPC stream"), True)
 
     def send(self, answer: Answer, final: bool) -> bool:
         return self._stream.deliver(self, answer, final) and not self._stream.counts

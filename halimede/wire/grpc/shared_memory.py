@@ -25,7 +25,7 @@ def read_system_status(message: Buffer) -> SystemMemoryStatus:
     return SystemMemoryStatus(parse(pb.SystemSharedMemoryStatusRequest, message).name)
 
 
-def system_status(regions: Sequence[SystemRegion]) -> bytes:
+def encode_system_status(regions: Sequence[SystemRegion]) -> bytes:
     response = pb.SystemSharedMemoryStatusResponse()
     for r in regions:
         name = sendable(r.name)
@@ -43,7 +43,7 @@ def read_cuda_status(message: Buffer) -> CudaMemoryStatus:
     return CudaMemoryStatus(parse(pb.CudaSharedMemoryStatusRequest, message).name)
 
 
-def cuda_status(regions: Sequence[CudaRegion]) -> bytes:
+def encode_cuda_status(regions: Sequence[CudaRegion]) -> bytes:
     response = pb.CudaSharedMemoryStatusResponse()
     for r in regions:
         name = sendable(r.name)
