@@ -13,7 +13,7 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo protocol clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -82,6 +82,9 @@ soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, a minute 
 
 profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/
 	$(BIN)/python -m tools.flames
+
+protocol: $(VENV)/.dev ## the messages of halimede/protocol/, generated from its .proto files
+	$(BIN)/python -m tools.protocol
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/build_repository.py

@@ -29,17 +29,22 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "tracing": "traces requests tensors errors platform",
             "custom_metrics": "errors",
             "http_client": "errors",
-            "schema": "",
+            "protocol": "",
             "options": "errors",
             "platform": "errors",
-            "config": "schema tensors errors",
+            "backends.traits": "",
+            "backends.elsewhere": "backends.traits",
+            "backends.registry": "backends.traits backends.elsewhere",
+            "config": "backends.traits backends.registry protocol tensors errors",
             "scheduling": "requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "config workers workers.child requests tensors errors platform",
+            "backends": "backends.traits backends.registry config workers workers.child requests tensors errors "
+            "platform",
             "agents": "errors",
             "storage": "errors platform",
-            "models": "agents scheduling backends config requests tensors errors platform",
+            "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
+            "platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
             "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
@@ -47,12 +52,13 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
             "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
-            "custom_metrics requests tensors errors platform version",
-            "wire": "schema engine_port requests tensors errors",
+            "backends.registry custom_metrics requests tensors errors platform version",
+            "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "http_client engine engine_port wire models config options requests tensors errors",
-            "cli": "traces devtools top front engine engine_port transport models config options "
+            "devtools": "backends.traits backends.registry http_client engine engine_port wire models config options "
+            "requests tensors errors",
+            "cli": "backends.registry traces devtools top front engine engine_port transport models config options "
             "requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
@@ -76,7 +82,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "httptools": "transport.http1.connection",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
-            "google": "config wire",
+            "google": "config wire protocol",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",

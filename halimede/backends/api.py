@@ -4,20 +4,29 @@ A backend module knows model configurations and tensors, and nothing of scheduli
 protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy.typing as npt
 
+from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error
-from halimede.platform.hosts import ANYWHERE, HostPolicy
+from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import Tensor
+from halimede.workers.calls import CallPort
+
+log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -233,6 +242,11 @@ class BackendModel(Protocol):
         from within `execute` only."""
         ...
 
+    @property
+    def gathers(self) -> bool:
+        """Whether a batch is better begun after everything that has arrived in this turn of the event loop."""
+        ...
+
     def create_instance(self, place: InstancePlace) -> Instance:
         """Raises Error when it cannot."""
         ...
@@ -269,37 +283,112 @@ class Fault:
 class Inspecting(Protocol):
     """A backend that can look at a model without serving it: `halimede check`."""
 
-    def runs_code(self, config_json: str, /) -> bool:
+    def runs_code(self, asked: Incomplete, /) -> bool:
         """Whether `describe` would run code that comes with the model."""
         ...
 
     def faults(
-        self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str, /
+        self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str, /
     ) -> list[Fault]:
         """Everything that it finds. `config` is None where the configuration is not complete: then the files alone are
         looked at. Runs nothing of the model's own; does not raise Error. Called on a load thread."""
         ...
 
 
-class Backend(Protocol):
-    """A runtime. Created once per engine at first need, on a load thread, with its `--backend-config` settings."""
+class Outline(Protocol):
+    """What the source of a model shows without being run: for `halimede init` (`Traits.outline`)."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def default_instance_count(self) -> int:
-        """How many instances a CPU group without a count has (contract R53)."""
+    def completes(self) -> bool:
+        """Whether its code may complete its configuration."""
         ...
+
+    @property
+    def reads(self) -> Collection[str]:
+        """Names of the inputs that stand in the code."""
+        ...
+
+    @property
+    def writes(self) -> Collection[str]:
+        """Names of the outputs that stand in the code."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShare:
+    """The cores of the operator, as a host policy leaves them, and how many instances of a model share them (D11)."""
+
+    cores: frozenset[int]
+    instances: int = 1
+
+    @property
+    def threads(self) -> int:
+        """The threads of one instance that has a pool of its own: its part of the cores, at least one."""
+        return max(1, len(self.cores) // max(1, self.instances))
+
+    @property
+    def pool(self) -> int:
+        """The threads of a pool that all instances share and whose callers work too: the callers and the pool's workers
+        (one less than this number) together are as many threads as there are cores."""
+        return max(1, len(self.cores) - self.instances + 1)
+
+
+class ProcessThreads:
+    """The number of threads of a runtime that has one setting per process (`Threads.PROCESS`). The first model fixes
+    it. Load threads."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._fixed: Future[tuple[int, str]] = Future()
+
+    def fix(self, model: str, threads: int) -> tuple[int, bool]:
+        """The number that the process has, and whether this model fixed it: then the caller sets it. A later model that
+        wants another one is told so in the log."""
+        try:
+            self._fixed.set_result((threads, model))
+        except InvalidStateError:
+            there, first = self._fixed.result()
+            if there != threads:
+                log.warning(
+                    "model '%s' wants %d threads of backend '%s', which has %d for the whole process since model '%s' "
+                    "was loaded; set the same number for all models of this backend",
+                    *(model, threads, self._backend, there, first),
+                )
+            return there, False
+        log.info(
+            "backend '%s' has %d threads for the whole process, as model '%s' wants", self._backend, threads, model
+        )
+        return threads, True
+
+
+def cpu_share(instances: int) -> CpuShare:
+    """The share of a model with so many instances, on the cores that the calling thread may use: a host policy is in
+    force for it."""
+    return CpuShare(available_cores(), max(1, instances))
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """What the server gives a backend when it creates it. `settings` are those of `--backend-config`."""
+
+    loop: asyncio.AbstractEventLoop
+    """The event loop: batches of models that are placed there come from it."""
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    calls: CallPort | None = None
+    """Where models call others; only for a backend that declares `calls_models`."""
+    worker_poller: WorkerPoller | None = None
+    """Watches processes that the backend starts; None for one that only looks at models."""
+    process_threads: ProcessThreads = field(default_factory=lambda: ProcessThreads(""))
+
+
+class Backend(Protocol):
+    """A runtime. Created once per engine, when the first model needs it, on a load thread, from a `BackendContext`."""
+
+    @property
+    def traits(self) -> Traits: ...
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         """Those of the machine's GPUs that this runtime, as it is installed, can run on."""
-        ...
-
-    @property
-    def describes_always(self) -> bool:
-        """Whether `describe` has a say in every configuration (user code, contract R77), not only in one that lacks
-        its inputs or outputs."""
         ...
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:

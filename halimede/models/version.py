@@ -297,7 +297,7 @@ def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
         inline_safe=loaded.model.inline_safe and inline and not any(place.host for place in loaded.places),
         on_loop=loaded.model.placement is Placement.LOOP,
         restore=shapes.restore if shapes else None,
-        gathers=getattr(loaded.model, "gathers", False),
+        gathers=loaded.model.gathers,
         ragged=ragged_of(config),
         stateful=loaded.states is not None,
     )

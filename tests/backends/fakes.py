@@ -13,7 +13,7 @@ import numpy.typing as npt
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ModelConfigMessage
 
-from halimede.backends.api import Arrays, InstancePlace, ModelFolder
+from halimede.backends.api import Arrays, BackendContext, InstancePlace, ModelFolder
 from halimede.config import Incomplete, read_override
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig, TensorSpec
 from halimede.errors import Error
@@ -124,9 +124,8 @@ def model_config(
         outputs=tuple(outputs),
         model_filename="model.onnx",
         instance_groups=(InstanceGroup("m_0", kind, count, gpus),),
-        message=b"",
+        message=message_of({} if level is None else {"optimization": {"graph": {"level": level}}}),
         parameters=parameters,
-        graph_optimization_level=level,
     )
 
 
@@ -161,6 +160,11 @@ def request(arrays: Mapping[str, tuple[str, Array]], outputs: Sequence[str], bat
     """A request of arrays by name, each with its datatype."""
     tensors = [tensor_of(name, DATATYPES[datatype], array) for name, (datatype, array) in arrays.items()]
     return FakeRequest(tensors, outputs, batch_size)
+
+
+def context(loop: asyncio.AbstractEventLoop, settings: Mapping[str, str] | None = None) -> BackendContext:
+    """What a backend gets that is created for a test."""
+    return BackendContext(loop, settings or {})
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from halimede.engine_port import (
     ServerReady,
     TensorInfo,
 )
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, prefix, version_of
 
