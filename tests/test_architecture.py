@@ -41,6 +41,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "workers.child": "",
             "backends": "backends.traits backends.registry config workers workers.child requests tensors errors "
             "platform",
+            "hosted": "backends config models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "

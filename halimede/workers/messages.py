@@ -30,6 +30,7 @@ from halimede.workers.child.batch import (
     ANSWERED_WITH,
     ASKED_WITH,
     FINAL,
+    HAS_ROWS,
     IS_ERROR,
     LIMITED,
     NOTHING,
@@ -51,7 +52,12 @@ ERRORS: tuple[type[Error], ...] = (
     AlreadyExists,
     Cancelled,
 )
-"""By the code of a `TritonError` (contract P46)."""
+"""By the code of a `TritonError` (P46)."""
+
+
+def code_of(error: Error) -> int:
+    """The code of the error's kind (P46)."""
+    return next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
 
 
 class Asked(Protocol):
@@ -59,6 +65,8 @@ class Asked(Protocol):
 
     @property
     def request(self) -> InferRequest: ...
+    @property
+    def batch_size(self) -> int: ...
     @property
     def outputs(self) -> Sequence[str]: ...
 
@@ -76,20 +84,22 @@ class Answer(NamedTuple):
     """The request shall run once more; nothing else is said of it."""
 
 
-def requests_frame(number: int, batch: Sequence[Asked], segments: SegmentWriter | None = None) -> list[Buffer]:
+def requests_frame(
+    number: int, batch: Sequence[Asked], segments: SegmentWriter | None = None, rows: bool = False
+) -> list[Buffer]:
     """The buffers of batch `number`; tensors are views of request memory. Raises Error if the host cannot
     read a tensor, or a request has a value that no frame can carry."""
     meta: list[bytes] = []
     tensors: list[Buffer] = []
     try:
         for asked in batch:
-            _add_request(asked, meta, tensors)
+            _add_request(asked, meta, tensors, asked.batch_size if rows else 0)
     except (struct.error, KeyError) as error:
         raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
     return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), segments=segments)
 
 
-def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:
+def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer], rows: int) -> None:
     request = asked.request
     flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
     number, texts = request.correlation_id, [request.id.encode("utf-8", "replace")]
@@ -106,6 +116,9 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
     if request.trace is not None:
         flags |= TRACED
         texts += (frames.NUMBER.pack(request.trace.id), frames.text_record(request.trace.context))
+    if rows:
+        flags |= HAS_ROWS
+        texts.append(frames.NUMBER.pack(rows))
     form = frames.names_record(tuple(asked.outputs))
     for tensor in request.inputs.values():
         view = tensor.memory.host()
@@ -213,5 +226,4 @@ def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer
 
 def _error_records(error: Error) -> list[bytes]:
     text = error.message.encode("utf-8", "replace")
-    code = next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
-    return [ANSWER_RECORD.pack(0, IS_ERROR, code, 0, len(text)), text]
+    return [ANSWER_RECORD.pack(0, IS_ERROR, code_of(error), 0, len(text)), text]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.child.instance import ids_of
 from halimede.backends.python.in_process_batch import InProcessBatch, encodable
-from halimede.backends.python.orders import ids_of, log_fields, start_order
+from halimede.backends.python.orders import log_fields, start_order
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Internal
 from halimede.platform.wakeable_thread import WakeableThread

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BatchedRequest, Responses
-from halimede.backends.python.orders import not_iterative
+from halimede.backends.child.in_flight import not_iterative
 from halimede.errors import Error
 from halimede.requests import Parameters
 from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor

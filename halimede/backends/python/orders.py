@@ -1,21 +1,12 @@
 """What a Python model is told of where it lies and what it is to be (contract P2): the order that it starts with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from halimede.backends.api import BatchedRequest, InstancePlace, ModelFolder
+from halimede.backends.api import InstancePlace, ModelFolder
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Invalid
 
 _DEFAULT_FILENAME = "model.py"
-
-
-def not_iterative() -> Invalid:
-    """For a request that a model wants to see again, and the scheduler cannot bring (contract S72)."""
-    return Invalid(
-        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
-        "such a flag."
-    )
 
 
 def source_of(folder: ModelFolder, filename: str) -> dict[str, Any]:
@@ -53,8 +44,3 @@ def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) 
 def log_fields(order: Mapping[str, Any]) -> dict[str, object]:
     """What the log says of a model that started with this order."""
     return {"model": order["args"]["model_name"], "version": int(order["args"]["model_version"])}
-
-
-def ids_of(requests: Sequence[BatchedRequest]) -> str:
-    """The ids of the requests of a batch, for the log."""
-    return ", ".join(one.request.id for one in requests if one.request.id)

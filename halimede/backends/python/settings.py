@@ -6,10 +6,10 @@ Called on load threads.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 from halimede.backends.api import CpuShare, InstancePlace
+from halimede.backends.child.settings import EXECUTION_LIMIT
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
 from halimede.workers.host.restarts import PATIENCE
@@ -72,23 +72,6 @@ def _number(name: str, text: str) -> int:
         raise Invalid(f"{name} must be an integer, not '{text}'") from None
 
 
-def execution_limit(config: ModelConfig, otherwise: float) -> float:
-    """How many seconds `execute` may take, 0 for any time: the model's own word, or the backend's. Raises Invalid."""
-    text = config.parameters.get(_LIMIT)
-    if text is None:
-        return otherwise
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < inf:
-        raise Invalid(f"model '{config.name}': the parameter '{_LIMIT}' must be a number of seconds, not '{text}'")
-    return seconds
-
-
-_LIMIT = "EXECUTION_TIMEOUT_SECONDS"
-
-
 def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
     """How many threads libraries for numbers may use in each worker, 0 where that is theirs to decide (contract D11).
 
@@ -117,7 +100,11 @@ def runs_in_process(config: ModelConfig, limit: float) -> bool:
         raise Invalid(f"model '{config.name}': the parameter '{_WAY}' must be 'process' or 'in_process', not '{text}'")
     if not ways[text]:
         return False
-    asked = ((ENVIRONMENT, ENVIRONMENT in config.parameters), (THREADS, THREADS in config.parameters), (_LIMIT, limit))
+    asked = (
+        (ENVIRONMENT, ENVIRONMENT in config.parameters),
+        (THREADS, THREADS in config.parameters),
+        (EXECUTION_LIMIT, limit),
+    )
     refused = [name for name, asks in asked if asks]
     for name in refused:
         if name in config.parameters:

@@ -22,9 +22,10 @@ from .values import InferenceResponse, InferenceTrace, Tensor, TritonModelExcept
 REQUEST_RECORD = struct.Struct("<QQBII")
 """Correlation id, timeout (us), flags, length of the request id, length of its form: the outputs that it asks for and
 the records of its inputs."""
-SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED, TRACED = 3, 4, 8, 16, 32
+SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED, TRACED, HAS_ROWS = 3, 4, 8, 16, 32, 64
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
-parameters; it says how many answers may be ahead of its reader; it says which trace it belongs to."""
+parameters; it says how many answers may be ahead of its reader; it says which trace it belongs to; it says how many
+rows it has, for a child that hosts a backend."""
 
 ANSWER_RECORD = struct.Struct("<IBBHI")
 """Index in the batch, flags, error code, count of outputs, length of their records or of the error text."""

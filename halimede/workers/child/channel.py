@@ -343,3 +343,46 @@ class Channel(BaseChannel):
         self._socket.close()
         if self._descriptors is not None:
             self._descriptors.close()
+
+
+def connect(descriptor: int, segments: int | None) -> Channel:
+    """The connection to the server. From now on this process ends with it."""
+    channel = Channel(_own_socket(descriptor), None if segments is None else _own_socket(segments))
+    _ignore_interrupts(channel)
+    channel.end_with_server()
+    return channel
+
+
+def _own_socket(descriptor: int) -> socket.socket:
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    sock.setblocking(True)
+    return sock
+
+
+def _ignore_interrupts(channel: Channel) -> None:
+    """SIGINT and SIGTERM do nothing here: an operator who sends them to all processes means the server, which must
+    drain first. The end of its socket ends this process.
+
+    A handler and not SIG_IGN: programs that the model starts have the default action again. A forked child gets the
+    default handlers and gives up the connection. The signals are blocked during a fork: a signal that came before the
+    child has its own handlers would be lost, and `multiprocessing.Pool.terminate` would wait for ever.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    masks: dict[int, Any] = {}  # by thread: several may fork at once
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def in_fork() -> None:
+        channel.abandon()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)

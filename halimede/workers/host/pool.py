@@ -1,42 +1,48 @@
-"""All worker processes of a backend: none is started when it closes, and none is left then.
+"""All child processes of a backend: after `close` none is started, and none is left.
 
 Any thread.
 """
 
+from pathlib import Path
+
 from halimede.errors import Internal, Unavailable
 from halimede.platform.worker_poller import WorkerPoller
-from halimede.workers.host.process import OWN, Interpreter, Process
+from halimede.workers.host.process import OWN, PYTHON_MODELS, Interpreter, Process
 from halimede.workers.host.worker import Worker
 
 
 class WorkerPool:
-    """Starts workers and keeps track of them. `worker_poller` reads their sockets within a long turn of the loop."""
+    """Starts processes that run `program`, and keeps track of them. `worker_poller` reads their sockets during a long
+    turn of the loop."""
 
-    def __init__(self, worker_poller: WorkerPoller | None = None) -> None:
+    def __init__(self, worker_poller: WorkerPoller | None = None, program: Path = PYTHON_MODELS) -> None:
         self.closed = False
         self._worker_poller = worker_poller
+        self._program = program
         self._known: set[Worker] = set()
 
     def spawn(self, interpreter: Interpreter = OWN) -> Worker:
-        """A worker without an order. Raises Internal where the system gives no process, Unavailable at the end."""
+        """A process that waits for its order. Raises Internal if the system gives no process, Unavailable after
+        `close`."""
         try:
-            worker = Worker(Process(interpreter))
+            worker = Worker(Process(interpreter, self._program))
         except OSError as error:
             raise Internal(f"Failed to start a worker process: {error}") from error
         worker.worker_poller = self._worker_poller
         self._known.add(worker)
-        if self.closed:  # asked after it is known: who closes kills what is known then
+        # Looked at after the worker is known: `close` on another thread either kills it or is seen here.
+        if self.closed:
             worker.kill()
             self.forget(worker)
             raise Unavailable("the server is exiting")
         return worker
 
     def forget(self, worker: Worker) -> None:
-        """It is gone, or somebody else sees to its end."""
+        """The process is gone, or its owner ends it."""
         self._known.discard(worker)
 
     def close(self) -> None:
-        """Kills what is left, and starts none any more."""
+        """Kills the processes that are left. No other one is started."""
         self.closed = True
         for worker in list(self._known):
             worker.kill()

@@ -12,7 +12,6 @@
 
 import asyncio
 import errno
-import json
 import logging
 import os
 import select
@@ -21,7 +20,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
 
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
@@ -103,8 +101,8 @@ class Worker:
 
     # ---- on a load thread
 
-    def start(self, order: Mapping[str, Any], limit: float | None = None, early: EarlyFrames | None = None) -> Any:
-        """Sends the order and waits up to `limit` seconds (None: for ever) for READY, whose JSON it returns. Other
+    def start(self, order: bytes, limit: float | None = None, early: EarlyFrames | None = None) -> bytes:
+        """Sends the order and waits up to `limit` seconds (None: for ever) for READY, whose content it returns. Other
         frames go to `early`; its loop may call `send` already.
 
         Raises WorkerRefused, WorkerLost or WorkerSlow; each of them has ended the process. Blocks.
@@ -128,10 +126,10 @@ class Worker:
             self.kill()
             raise
 
-    def _start(self, order: Mapping[str, Any], limit: float | None, early: EarlyFrames | None) -> Any:
+    def _start(self, order: bytes, limit: float | None, early: EarlyFrames | None) -> bytes:
         end = None if limit is None else monotonic() + limit
         self._socket.settimeout(limit)
-        self._socket.sendall(b"".join(frames.frame(frames.START, [json.dumps(order).encode()])))
+        self._socket.sendall(b"".join(frames.frame(frames.START, [order])))
         self._socket.setblocking(False)  # the loop may send while this thread reads
         if early is not None:
             self._loop = early.loop
@@ -357,9 +355,9 @@ def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
         log.handle(log.makeRecord(log.name, level, file, line, message, (), None, extra=more))
 
 
-def _result(frame: frames.Frame) -> Any:
+def _result(frame: frames.Frame) -> bytes:
     if frame.kind == frames.READY:
-        return json.loads(frame.rest())
+        return frame.rest()
     if frame.kind == frames.REFUSED:
         raise WorkerRefused(frame.rest().decode(), frame.count)
     raise frames.FrameError(f"kind {frame.kind} is no answer to an order")

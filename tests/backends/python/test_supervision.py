@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import Supervised
+from halimede.backends.child.settings import execution_limit
 from halimede.backends.python.backend import PythonInstance
-from halimede.backends.python.settings import execution_limit
 from halimede.errors import Error, Internal, Invalid
 from halimede.workers.host.restarts import DELAYS
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted

@@ -1,5 +1,6 @@
 """Where a worker begins, under an interpreter that lacks what it needs."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def refusal(python: Path) -> str:
     worker = Worker(Process(Interpreter(str(python))))
     try:
         with pytest.raises(WorkerRefused) as caught:
-            worker.start({**ORDER, "padding": "x" * (4 << 20)}, LIMIT)  # more than a socket takes at once
+            worker.start(
+                json.dumps({**ORDER, "padding": "x" * (4 << 20)}).encode(), LIMIT
+            )  # more than a socket takes at once
         return str(caught.value)
     finally:
         worker.kill()
@@ -43,5 +46,5 @@ def test_numpy_that_cannot_be_imported_is_quoted_in_one_line(tmp_path: Path) -> 
 def test_interpreter_that_ends_at_once_is_lost(tmp_path: Path) -> None:
     worker = Worker(Process(Interpreter(str(script(tmp_path / "python", "#!/bin/sh\nexit 3\n")))))
     with pytest.raises(WorkerLost):
-        worker.start(ORDER, LIMIT)
+        worker.start(json.dumps(ORDER).encode(), LIMIT)
     assert worker.reap(LIMIT) == "exit status 3"

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import logging
 import os
 import select
@@ -34,11 +35,12 @@ FINE = """
 FINE_CLASS = textwrap.dedent(FINE)
 
 
-def order(folder: Path, source: str, **more: Any) -> dict[str, Any]:
+def order(folder: Path, source: str, **more: Any) -> bytes:
     version = folder / "m" / "1"
     version.mkdir(parents=True, exist_ok=True)
     (version / "model.py").write_text(textwrap.dedent(source))
-    return {"directory": str(folder / "m"), "version": "1", "filename": "model.py", "name": "m", "args": {}, **more}
+    where = {"directory": str(folder / "m"), "version": "1", "filename": "model.py", "name": "m"}
+    return json.dumps({**where, "args": {}, **more}).encode()
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def ended(pid: int) -> bool:
 
 
 def test_worker_tells_that_its_model_is_ready(worker: Worker, tmp_path: Path) -> None:
-    assert worker.start(order(tmp_path, FINE), PATIENCE) is None
+    assert worker.start(order(tmp_path, FINE), PATIENCE) == b"null"
     assert worker.alive
 
 
@@ -116,7 +118,7 @@ def test_kill_on_the_loop_while_the_worker_starts_ends_the_wait_every_time(tmp_p
             what = order(tmp_path, "import threading; threading.Event().wait()")
             lost: list[bool] = []
 
-            def ask(worker: Worker = worker, what: dict[str, Any] = what, lost: list[bool] = lost) -> None:
+            def ask(worker: Worker = worker, what: bytes = what, lost: list[bool] = lost) -> None:
                 with pytest.raises(WorkerLost):
                     worker.start(what, None, EarlyFrames(loop, lambda frame: None))
                 lost.append(True)
@@ -139,7 +141,7 @@ def test_worker_survives_interrupts_of_the_process_group(worker: Worker, tmp_pat
                 os.kill(os.getpid(), signal.SIGINT)
                 os.kill(os.getpid(), signal.SIGTERM)
     """
-    assert worker.start(order(tmp_path, source), PATIENCE) is None
+    assert worker.start(order(tmp_path, source), PATIENCE) == b"null"
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -310,7 +312,7 @@ def offered(process: FakeProcess, loop: asyncio.AbstractEventLoop, descriptors: 
     worker = Worker(process)
     ready = b"".join(frames.frame(frames.READY, [b"null"]))
     socket.send_fds(process.theirs, [ready], descriptors)
-    worker.start({}, PATIENCE, EarlyFrames(loop, lambda frame: None))
+    worker.start(b"{}", PATIENCE, EarlyFrames(loop, lambda frame: None))
     return worker
 
 
