@@ -86,7 +86,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire protocol",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
+            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools hosted",
         }.items()
     }
 )

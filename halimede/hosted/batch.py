@@ -196,16 +196,14 @@ class HostedBatch:
         return i in self._open and bool(self._channel.ask(frames.IS_CANCELLED, self._number, i))
 
     def poll(self, request: HostedRequest, tell: Callable[[], None]) -> None:
-        """Calls `tell` on the event loop once the client has gone, unless the batch is over before."""
-        if self._open:
-            self._loop.call_later(CANCELLATION_POLL_SECONDS, self._look, request, tell)
+        """Calls `tell` on the event loop once the client has gone, unless the batch is over before. Any thread."""
+        self._loop.call_soon_threadsafe(self._poll, request, tell)
 
-    def _look(self, request: HostedRequest, tell: Callable[[], None]) -> None:
-        # The question blocks until the main thread has read the answer, or this thread itself has.
-        if request.cancelled:
+    def _poll(self, request: HostedRequest, tell: Callable[[], None]) -> None:
+        if request.cancelled:  # blocks the child's loop for a round trip: no other request of it needs the loop then
             tell()
-        else:
-            self.poll(request, tell)
+        elif self._open:
+            self._loop.call_later(CANCELLATION_POLL_SECONDS, self._poll, request, tell)
 
     # ---- answers
 

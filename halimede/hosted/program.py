@@ -15,11 +15,12 @@ import faulthandler
 import logging
 import sys
 import threading
+from dataclasses import replace
 
 from halimede.backends.api import Backend, BackendContext, BackendModel, Instance, Placement
 from halimede.backends.child.order import Order, read_order, written
 from halimede.backends.creation import create_in_this_process
-from halimede.backends.registry import traits_of
+from halimede.config.model_config import Description
 from halimede.errors import Error, Internal
 from halimede.hosted.batch import HostedBatch, HostedModel
 from halimede.workers.child import frames
@@ -54,14 +55,13 @@ def run(descriptor: int, segments: int | None = None) -> int:
 
 def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int:
     """Raises Error, and what the backend raises."""
-    traits = traits_of(order.backend)
-    if traits is None:
-        raise Internal(f"the child process does not have the backend '{order.backend}'")
-    backend = create_in_this_process(traits, BackendContext(loop, order.settings))
+    backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
     if order.method:
         method = getattr(backend, order.method, None)
-        result = written(method(*order.arguments) if method is not None else None)
-        channel.send(frames.frame(frames.READY, [result]))
+        result = method(*order.arguments) if method is not None else None
+        if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
+            result = replace(result, opened=None)
+        channel.send(frames.frame(frames.READY, [written(result)]))
         backend.close()
         return 0
     config, folder, place = order.arguments

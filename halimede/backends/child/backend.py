@@ -145,7 +145,7 @@ class ChildBackend:
         return replace(interpreter, host=place.host, threads=threads, overrides=overrides)
 
     def _order(self, arguments: tuple[Any, ...], method: str = "") -> bytes:
-        return written(Order(self.traits.name, self._settings.of_backend, arguments, method))
+        return written(Order(self.traits, self._settings.of_backend, arguments, method))
 
     def _load_model_in(self, order: bytes, about: Mapping[str, object], name: str, worker: Worker) -> None:
         worker.about = about

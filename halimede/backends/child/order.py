@@ -7,22 +7,23 @@ ever read by the process that started the other one, or by the child from its ow
 import io
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from halimede.backends.traits import Traits
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a child does: call `method` of the backend with `arguments`; with no method, serve an instance of a model,
-    whose configuration, folder and place the arguments are. `settings` are those of `--backend-config`."""
+    """What a child does: create the backend `traits` and call `method` of it with `arguments`; with no method, serve an
+    instance of a model, whose configuration, folder and place the arguments are. `settings` are those of
+    `--backend-config`."""
 
-    backend: str
+    traits: Traits
     settings: Mapping[str, str]
     arguments: tuple[Any, ...] = ()
     method: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """For the log: `model`, `version`."""
 
 
 class _Pickler(pickle.Pickler):
@@ -30,8 +31,12 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, MappingProxyType):
-            return MappingProxyType, (dict(value),)
+            return _read_only, (dict(value),)
         return NotImplemented
+
+
+def _read_only(value: dict[Any, Any]) -> Mapping[Any, Any]:
+    return MappingProxyType(value)
 
 
 def written(value: object) -> bytes:
