@@ -19,11 +19,12 @@ import numpy.typing as npt
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
+from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
 from halimede.errors import Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
-from halimede.tensors import Tensor
+from halimede.tensors import Shape, Tensor
 from halimede.workers.calls import Port
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,21 @@ class Batch(Protocol):
         Error."""
         ...
 
+    def parts(self, name: str) -> Sequence[Tensor]:
+        """An input of each request as it came, never copied: its memory says where it is. Raises KeyError if the
+        requests do not have it."""
+        ...
+
+    def shape(self, name: str) -> Shape:
+        """The shape of an input gathered along the batch dimension. Raises KeyError."""
+        ...
+
+    def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        """Writes an input of all requests into an array of the backend's, of that shape and the input's datatype: the
+        runtime's own input tensor, pinned memory, or memory on `device`. Parts that are on this device are copied
+        there. Not for ragged inputs. Marks the end of the input phase. Raises Error."""
+        ...
+
     def arrays_of(self, i: int) -> Arrays:
         """The inputs of this request alone, as `arrays` would have them for a batch of one. May raise Error."""
         ...
@@ -95,8 +111,12 @@ class Responses(Protocol):
         """The scheduler shall run this request once more (contract S72)."""
         ...
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
+
+        Without `device` these are arrays of numpy's. With it they may be arrays on the device, which need not be
+        computed yet: the answers go out when the device is there. What a request needs on the host is copied once, as a
+        whole, in the meantime; the instance can take the next batch.
 
         Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
         a batch output, which has the elements of all requests one behind the other (contract S39)."""
@@ -200,6 +220,16 @@ class SelfAssessing(Protocol):
     def ask_ready(self, done: Callable[[bool], None], /) -> None:
         """Tells `done` once what the model says, within seconds, possibly before this returns; False where the instance
         is not healthy."""
+        ...
+
+
+@runtime_checkable
+class OnDevice(Protocol):
+    """A model whose instances run on a device and take tensors there."""
+
+    @property
+    def copies(self) -> CopyCounter:
+        """That of the devices of all its instances."""
         ...
 
 

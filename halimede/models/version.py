@@ -9,6 +9,7 @@ from functools import partial
 from halimede.backends.api import (
     Instance,
     InstancePlace,
+    OnDevice,
     Placement,
     SelfAssessing,
     Supervised,
@@ -186,6 +187,12 @@ class ModelVersion:
         if not self._supervised:
             return None
         return self._restarts_of_others + sum(instance.restarts for instance in self._supervised)
+
+    @property
+    def device_copies(self) -> int | None:
+        """How many tensors were copied from a device to the host, None if the model runs on the host."""
+        model = self.loaded.model
+        return model.copies.value if isinstance(model, OnDevice) else None
 
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error where the request does not fit the model."""
