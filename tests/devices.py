@@ -1,4 +1,4 @@
-"""A device whose stream is moved by hand, and whose memory refuses the host: it finds each copy that nobody asked for."""
+"""A device whose stream is moved by hand, and whose memory refuses the host, so that hidden copies are found."""
 
 from collections import deque
 from collections.abc import Callable, Sequence

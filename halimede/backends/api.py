@@ -137,8 +137,9 @@ class Responses(Protocol):
         ...
 
     def finished(self, later: Collection[int] = ()) -> None:
-        """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
-        where the model's placement is LOOP, then by the backend, on the loop.
+        """The instance can take another batch. Called once per batch: by the server when `execute` returns, except if
+        the model's placement is LOOP or ASYNC, then by the backend: on the loop for LOOP, on any thread for ASYNC. Also
+        if `execute` raises, by the server.
 
         `later` are the requests of a model that is not decoupled which get their one answer after this: a final `send`
         or `fail`, on the loop too."""
@@ -150,12 +151,16 @@ class Placement(Enum):
 
     THREAD = "thread"
     """A thread of the instance; the call may block. With `inline_safe` also the loop, while it stays quick."""
+    ASYNC = "async"
+    """A thread of the instance. The call begins the batch and may return before it is over: the backend calls
+    `Responses.finished`, on any thread, and may end batches in any order. Up to `BackendModel.in_flight` batches are
+    under way in an instance."""
     LOOP = "loop"
     """The event loop; the call only passes the batch on (to a worker process) and returns at once."""
 
 
 class Instance(Protocol):
-    """One copy of a model that can run one batch at a time."""
+    """One copy of a model."""
 
     @property
     def healthy(self) -> bool:
@@ -223,7 +228,6 @@ class SelfAssessing(Protocol):
         ...
 
 
-@runtime_checkable
 class OnDevice(Protocol):
     """A model whose instances run on a device and take tensors there."""
 
@@ -231,6 +235,11 @@ class OnDevice(Protocol):
     def copies(self) -> CopyCounter:
         """That of the devices of all its instances."""
         ...
+
+
+def is_on_device(model: object) -> TypeGuard[OnDevice]:
+    """Whether a model runs on a device. Quicker than `isinstance`, which looks up all members."""
+    return hasattr(model, "copies")
 
 
 def is_supervised(instance: object) -> TypeGuard[Supervised]:
@@ -270,6 +279,12 @@ class BackendModel(Protocol):
     def inline_safe(self) -> bool:
         """No user code, no waiting: may run on the event loop while it is measured to be quick. Such a model answers
         from within `execute` only."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches an instance can have at a time; more than 1 only if `execute` returns before they are over.
+        It gets one at a time if its requests are sequences, or if the server has a rate limiter."""
         ...
 
     @property
