@@ -16,8 +16,8 @@ from halimede.requests import InferRequest, Moment
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.policy import Batch, Policy, Wake
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 
 MS = 1_000_000
 WARM = 0.2
@@ -236,7 +236,7 @@ class Simulation:
 
 def adaptive(max_batch: int, target_ms: float) -> Policy:
     pace = Pace(int(target_ms * MS))
-    return AdaptivePolicy(LevelPolicy(0, 0, Rules(), {}, PacedForming(max_batch, (max_batch,), pace)), pace)
+    return AdaptivePolicy(PriorityQueuePolicy(0, 0, Rules(), {}, PacedForming(max_batch, (max_batch,), pace)), pace)
 
 
 def fixed(max_batch: int, delay_ms: float) -> Policy:

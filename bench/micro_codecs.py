@@ -25,11 +25,11 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1 import Listener
-from halimede.transport.http1_exchange import JSON, Exchange
+from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.exchange import JSON, Exchange
 from halimede.transport.http2.headers import HeaderDecoder
-from halimede.wire.grpc import InferDecoder, InferEncoder
-from halimede.wire.http import decode_infer, encode_infer
+from halimede.wire.grpc.infer import InferDecoder, InferEncoder
+from halimede.wire.http.infer import decode_infer, encode_infer
 
 MOST_INPUT = 1 << 26
 MANY, MANY_LARGE = 500, 8
@@ -280,7 +280,7 @@ def header_row(name: str, blocks: Sequence[bytes], rounds: int) -> str:
     """A line of the table. Each round uses new decoders that have decoded the first calls already."""
     indexed = 100 * sum(map(is_indexed, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
     size = sum(map(len, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
-    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head).decode)
+    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head, lambda head: True).decode)
     library = decoding(blocks, rounds, lambda: partial(hpack.Decoder().decode, raw=True))
     return f"| {name} | {size:.0f} | {indexed:.0f} % | {ours:.2f} | {library:.2f} |"
 

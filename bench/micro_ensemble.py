@@ -17,13 +17,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.micro_grpc import MODELS, RPC, LastReply, NullCall, best, floats
-from halimede.front.grpc import GrpcService
+from halimede.engine.engine import Engine
+from halimede.front.grpc.front import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.scheduling import inline
-from halimede.service.engine import Engine
-from halimede.transport.grpc_calls import Unary
-from halimede.wire.grpc import version_of
+from halimede.transport.grpc.calls import Unary
+from halimede.wire.grpc.infer import version_of
 
 CHAINS = (2, 4, 8)
 CALLS = 8  # in a round

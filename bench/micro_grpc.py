@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from halimede.front.grpc import GrpcService
+from halimede.engine.engine import Engine
+from halimede.front.grpc.front import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.requests import Answer, InferResponse, Resume
-from halimede.service.engine import Engine
 from halimede.tensors import Buffer, join_bytes
-from halimede.transport.grpc_calls import Bidirectional, Message, Metadata, Unary
-from halimede.wire.grpc import version_of
+from halimede.transport.grpc.calls import Bidirectional, Message, Metadata, Unary
+from halimede.wire.grpc.infer import version_of
 
 MODELS = Path(__file__).parent / "models"
 RPC = "/inference.GRPCInferenceService/"

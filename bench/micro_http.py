@@ -19,13 +19,13 @@ from pathlib import Path
 from time import process_time_ns
 from typing import TypeVar
 
+from halimede.engine.engine import Engine
 from halimede.errors import Error
-from halimede.front.http import HttpFront
+from halimede.front.http.front import HttpFront
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
-from halimede.service.engine import Engine
 from halimede.tensors import Buffer
-from halimede.transport.http1 import Listener
+from halimede.transport.http1.connection import Listener
 
 A = TypeVar("A")
 

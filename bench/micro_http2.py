@@ -14,8 +14,8 @@ from typing import Any
 import hpack
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Call, Unary
-from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.grpc.calls import Call, Unary
+from halimede.transport.grpc.server import GrpcServer
 from halimede.transport.http2.frames import (
     DATA,
     END_HEADERS,

@@ -14,14 +14,14 @@ from time import monotonic_ns, process_time_ns
 from halimede.requests import Answer, InferRequest, Resume
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.policy import Policy
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Reason, RunnerConfig
 from halimede.tensors import FP32, HostMemory, Tensor
 
 DEPTHS = (10, 100, 1_000, 10_000)
@@ -86,7 +86,7 @@ class Holding:
 def levels(batch: int) -> Policy:
     """A policy with three priorities and timeouts that requests may shorten. Priority 3 delays late requests."""
     times, late = Rules(0, MINUTE, True), Rules(0, MINUTE, True, True)
-    return LevelPolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
+    return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
 
 
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -100,8 +100,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 def round_of(make: Callable[[], Policy], depth: int) -> float:
     """CPU nanoseconds per served request, in one round."""
     instance, discarding = Holding(), Discarding()
-    facts = RunnerFacts("m", 1, {"x": FP32}, False, False, True)
-    runner = Runner(facts, make(), Instances("m:1", [instance]), TimerlessLoop(), discarding, lambda one: None)
+    config = RunnerConfig("m", 1, {"x": FP32}, False, False, True)
+    runner = Runner(config, make(), Instances("m:1", [instance]), TimerlessLoop(), discarding, lambda one: None)
     kinds = cycle((priority, timeout) for priority in (1, 2, 3, 0) for timeout in (0, MINUTE // 2, MINUTE // 3))
 
     def arrivals(count: int) -> list[Inference]:

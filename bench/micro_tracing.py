@@ -14,13 +14,13 @@ from pathlib import Path
 from time import process_time_ns
 
 from bench.micro_grpc import CALLS, RPC, NullCall, floats, repository
-from halimede.front.grpc import GrpcService
+from halimede.engine.engine import Engine
+from halimede.engine.tracing import Tracing
+from halimede.front.grpc.front import GrpcService
 from halimede.options import ServerOptions, TraceOptions
 from halimede.platform.loops import new_event_loop
-from halimede.service.engine import Engine
-from halimede.service.tracing import Tracing
 from halimede.tracing.writer import Writer
-from halimede.transport.grpc_calls import Unary
+from halimede.transport.grpc.calls import Unary
 
 TURNS = 1024
 """Turns of the loop in a round, with CALLS inferences each."""

@@ -8,13 +8,13 @@ it is, a family likewise. Pure; one thread, in the server the event loop's.
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate, pairwise
 from math import inf, isnan
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 
 class Kind(IntEnum):
@@ -38,7 +38,7 @@ _OF_HISTOGRAMS = ("_bucket", "_count", "_sum")
 _BOUND = "le"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Buckets:
     """What a histogram has seen: how many values were at most each of `bounds` (the last one is infinite), and their
     sum."""
@@ -48,7 +48,7 @@ class Buckets:
     sum: float
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FamilyReading:
     """A family with a series at least; `series` in the order in which they were made."""
 

@@ -12,13 +12,13 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
+from halimede.engine_port import EnginePort, Query
 from halimede.errors import Error, Unsupported
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
-from halimede.service.port import EnginePort, Query
+from halimede.scheduling.runner_config import Reason
 from halimede.tensors import MemoryKind, Tensor
 
 A = TypeVar("A")

@@ -23,8 +23,8 @@ EXTRAS = (
 """What the extras of pyproject.toml install, as it is imported."""
 
 FOR_AN_EXTRA = {
-    "halimede.backends.onnxruntime": "onnx",
-    "halimede.backends.onnxruntime_session": "onnx",
+    "halimede.backends.onnx.backend": "onnx",
+    "halimede.backends.onnx.session": "onnx",
     "halimede.cache.redis_tls": "redis",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",

@@ -24,16 +24,21 @@ MODULES = tuple(
     f"halimede.{name}"
     for room, names in {
         "": "requests tensors traces",
-        "backends.": "onnxruntime_instance",
-        "front.": "grpc grpc_access http tracing",
+        "backends.onnx.": "instance",
+        "engine.": "engine tracing",
+        "front.": "tracing",
+        "front.grpc.": "access front",
+        "front.http.": "front",
+        "measurement.": "statistics",
         "models.": "checks version",
-        "scheduling.": "alone assembly ensemble ensemble_run execution facts flow inference inline instances limited "
-        "policy runner step_binding step_graph",
-        "service.": "engine statistics tracing",
+        "scheduling.": "assembly ensemble ensemble_run execution fast_path flow inference inline instances limited "
+        "policy runner runner_config step_binding step_graph",
         "tracing.": "files text",
-        "transport.": "grpc_bidirectional grpc_heads grpc_messages grpc_streams http1 http1_exchange",
+        "transport.grpc.": "bidirectional heads messages streams",
+        "transport.http1.": "connection exchange",
         "transport.http2.": "connection frames headers outbox reader stream",
-        "wire.": "grpc grpc_parts grpc_scan http http_head json_data",
+        "wire.grpc.": "infer parts",
+        "wire.http.": "head infer json_data",
     }.items()
     for name in (room + each for each in names.split())
 )

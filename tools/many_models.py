@@ -32,7 +32,7 @@ from statistics import median
 
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.backends.onnxruntime_session import thread_budget
+from halimede.backends.onnx.session import thread_budget
 from tools.versus import free_ports, memory_mib
 
 START_SECONDS, STOP_SECONDS = 600.0, 60.0

@@ -1,12 +1,11 @@
 """What an agent derives from, and what it is told. Called on load and close threads, one call at a time for a load."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class AgentModel:
     """A model that is being loaded. `folder` is where it lies now: in its repository, or where an agent before this one
     said. `config` is the configuration in the repository, as JSON. `parameters` are those of this agent there.

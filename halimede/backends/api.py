@@ -5,7 +5,7 @@ protocols `Batch` and `Responses` are what it may expect; the scheduling room im
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol, TypeGuard, runtime_checkable
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.errors import Error
-from halimede.frozen import frozen
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import Tensor
@@ -188,7 +187,7 @@ class SelfAssessing(Protocol):
     """An instance whose model may have a say in its readiness (contract P9). On the event loop."""
 
     @property
-    def has_a_say(self) -> bool: ...
+    def reports_readiness(self) -> bool: ...
     def ask_ready(self, done: Callable[[bool], None], /) -> None:
         """Tells `done` once what the model says, within seconds, possibly before this returns; False where the instance
         is not healthy."""
@@ -205,7 +204,7 @@ def is_self_assessing(instance: object) -> TypeGuard[SelfAssessing]:
     return hasattr(instance, "ask_ready")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class InstancePlace:
     """Name, kind and device of an instance to create, and its number among all instances of the model version.
 
@@ -241,7 +240,7 @@ class BackendModel(Protocol):
     def close(self) -> None: ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelFolder:
     """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
     the file that runs it where a Python-based backend serves it (contract R83). `opened` comes from the description
@@ -254,7 +253,7 @@ class ModelFolder:
     opened: object = field(default=None, compare=False, repr=False)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Fault:
     """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
     blame."""

@@ -6,6 +6,7 @@ memory, and one that is not installed only fails the models that want it. Called
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +16,11 @@ from typing import cast
 from halimede.backends.api import Backend
 from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
 from halimede.errors import Unavailable
-from halimede.frozen import frozen
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.workers.calls import Port
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BackendEntry:
     """Where a backend lives, and the extra of this package that installs its runtime (empty: always there)."""
 
@@ -33,9 +33,9 @@ class BackendEntry:
 
 BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
     {
-        "identity": BackendEntry("halimede.backends.identity", "IdentityBackend"),
-        "onnxruntime": BackendEntry("halimede.backends.onnxruntime", "OnnxRuntimeBackend", extra="onnx"),
-        "python": BackendEntry("halimede.backends.python", "PythonBackend", calls=True),
+        "identity": BackendEntry("halimede.backends.identity.backend", "IdentityBackend"),
+        "onnxruntime": BackendEntry("halimede.backends.onnx.backend", "OnnxRuntimeBackend", extra="onnx"),
+        "python": BackendEntry("halimede.backends.python.backend", "PythonBackend", calls=True),
     }
 )
 
@@ -55,10 +55,10 @@ def create_backend(
     settings: Mapping[str, str],
     table: Mapping[str, BackendEntry] = BACKENDS,
     port: Port | None = None,
-    urgent: Urgent | None = None,
+    worker_poller: WorkerPoller | None = None,
 ) -> Backend:
     """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported. `port` is
-    where its models call others, `urgent` looks after its workers.
+    where its models call others, `worker_poller` looks after its workers.
 
     Raises Invalid where there is no such backend (the real server's words), Unavailable where its runtime is not
     installed (naming the extra that brings it).
@@ -76,5 +76,5 @@ def create_backend(
         ) from error
     create = getattr(module, entry.attribute)
     if entry.calls and port is not None:
-        return cast(Backend, create(loop, settings, port, urgent))
+        return cast(Backend, create(loop, settings, port, worker_poller))
     return cast(Backend, create(loop, settings))

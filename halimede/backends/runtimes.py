@@ -4,11 +4,11 @@ Looks at file names, opens nothing. Called on load threads.
 """
 
 from collections.abc import Container
+from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.backends.api import ModelFolder
 from halimede.errors import Error, Invalid, Unsupported
-from halimede.frozen import frozen
 
 PYTHON_BASED = "model.py"
 """The runtime of a Python-based backend, and the name of its file."""
@@ -17,7 +17,7 @@ _RUNS_PYTHON = "python"
 _ENVIRONMENT = f"pb_exec_env_{PYTHON_BASED}.tar.gz"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """A backend of this server, by its name in the registry. Where a Python-based one serves the model that is
     `python`, `code` is the file with its class, and `environment` the archive beside it, if there is one."""

@@ -1,15 +1,14 @@
 """What a cache of responses must offer, and what the server tells one when it is opened."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
-
-from halimede.frozen import frozen
 
 Found = Callable[[bytes | None], None]
 """Told what lies under a key, None where nothing does."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CacheCounts:
     """What a local cache says of itself (contract M17b): `used` and `size` in bytes, durations in nanoseconds."""
 

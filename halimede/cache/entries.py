@@ -6,10 +6,10 @@ What comes back from a cache may have been written by anybody: it is read with c
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.requests import Parameters
 from halimede.tensors import BY_NUMBER, BYTES, HostMemory, Tensor
 
@@ -24,7 +24,7 @@ _LENGTH_BYTES = 4
 """The least that a BYTES element takes."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Entry:
     """The outputs as they were sent, but not for classification, and the parameters of the response."""
 

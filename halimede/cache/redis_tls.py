@@ -7,18 +7,18 @@ the threads of couriers; the context, which reads the files, when the cache is o
 import socket
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis import Connection
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.platform.key_files import load_own
 
 _FILES: Final = ("cert", "key", "cacert", "cacert_dir")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RedisTls:
     """`name` is whom the certificate of the server must be for."""
 

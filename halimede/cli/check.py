@@ -11,8 +11,8 @@ import signal
 import sys
 
 from halimede.cli.model_run import own_output
-from halimede.develop.check_report import document, passes, text_of
-from halimede.develop.checking import Checked, check, load
+from halimede.devtools.check_report import document, passes, text_of
+from halimede.devtools.checking import Checked, check, load
 from halimede.errors import Error
 from halimede.options import Check
 from halimede.platform.gpus import visible_gpus

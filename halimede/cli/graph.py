@@ -4,11 +4,11 @@ import logging
 import sys
 from pathlib import Path
 
-from halimede.develop.graph_drawing import drawing_of, title_of
-from halimede.develop.graph_pipeline import pipeline_of
-from halimede.develop.graph_sources import Folders, Running
-from halimede.develop.graph_svg import svg_of
-from halimede.develop.graph_text import text_of
+from halimede.devtools.graph_drawing import drawing_of, title_of
+from halimede.devtools.graph_pipeline import pipeline_of
+from halimede.devtools.graph_sources import Folders, Running
+from halimede.devtools.graph_svg import svg_of
+from halimede.devtools.graph_text import text_of
 from halimede.errors import Error
 from halimede.options import Graph
 

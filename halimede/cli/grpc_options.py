@@ -1,7 +1,7 @@
 """The options of the gRPC transport from those of the server: seconds for milliseconds, a TLS context for files."""
 
 from halimede.options import ServerOptions
-from halimede.transport.grpc_server import Options
+from halimede.transport.grpc.server import Options
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.tls import server_context
 

@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 
-from halimede.develop.beginning import begin
+from halimede.devtools.scaffold import begin
 from halimede.errors import Error
 from halimede.options import Init
 from halimede.platform.gpus import visible_gpus

@@ -9,11 +9,11 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede import FORM, __version__
 from halimede.errors import Error, Unsupported
-from halimede.frozen import frozen
 from halimede.options import (
     HelpRequested,
     ServerOptions,
@@ -38,7 +38,7 @@ from halimede.options import (
 from halimede.platform.imports import quick_imports
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Command:
     """A subcommand: takes the words after its name, returns the exit status of the process."""
 

@@ -19,10 +19,13 @@ from halimede import FORM, __version__
 from halimede.cli.hints import hints
 from halimede.cli.logging import Log, install, log_table
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
+from halimede.engine.answers import EXTENSIONS
+from halimede.engine.engine import Engine
+from halimede.engine_port import EnginePort
 from halimede.errors import Error
 from halimede.front.access import access_of
 from halimede.front.delaying_port import DelayingPort
-from halimede.front.http import HttpFront
+from halimede.front.http.front import HttpFront
 from halimede.front.metrics import MetricsFront, Scrapes
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
@@ -30,12 +33,9 @@ from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import Offload
-from halimede.service.answers import EXTENSIONS
-from halimede.service.engine import Engine
-from halimede.service.port import EnginePort
 from halimede.traces import Sampler
-from halimede.transport.http1 import Listener
-from halimede.transport.http1_shared import Handler
+from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.shared import Handler
 from halimede.transport.sockets import place, serve_at
 
 log = logging.getLogger(__name__)
@@ -210,8 +210,8 @@ class Server:
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         # Imported here: a server without gRPC does without its library.
         from halimede.cli.grpc_options import transport_options
-        from halimede.front.grpc import GrpcService
-        from halimede.transport.grpc_server import GrpcServer
+        from halimede.front.grpc.front import GrpcService
+        from halimede.transport.grpc.server import GrpcServer
 
         endpoint = self._options.grpc
         access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)

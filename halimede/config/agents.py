@@ -3,19 +3,18 @@ put the model, and another configuration, elsewhere. Reads a file; any thread.
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from halimede.config import message as messages
 from halimede.config.files import read_whole
 from halimede.config.rendering import json_text
-from halimede.frozen import frozen
 
 _FIELD = b"model_repository_agents"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AgentSpec:
     """One agent of a model, with its parameters."""
 
@@ -23,7 +22,7 @@ class AgentSpec:
     parameters: Mapping[str, str]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class AskedAgents:
     """The agents of a model in their order, and the configuration that names them as JSON, with nothing completed."""
 

@@ -168,7 +168,7 @@ class Draft:
         complete_from_values(self._message, values, f"{self.file}: model '{self.name}': auto-completed configuration")
         fill_defaults(self._message)
 
-    def essence(self) -> bytes:
+    def load_digest(self) -> bytes:
         """What a version must be loaded again for when it changes: everything but the instance groups and the version
         policy (contract R13)."""
         message = messages.copy_of(self._message)

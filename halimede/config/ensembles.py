@@ -4,13 +4,13 @@ Each check yields the first thing that is wrong, in Triton's words. Pure, any th
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from halimede.config.identify import ENSEMBLE
 from halimede.config.message import Message
-from halimede.frozen import frozen
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EnsembleStep:
     """One model of an ensemble, or another ensemble. `version` is -1 for the latest; `inputs` are pairs of an input of
     that model and the ensemble's tensor that goes there, `outputs` pairs of an output and the tensor that it becomes,
@@ -22,7 +22,7 @@ class EnsembleStep:
     outputs: tuple[tuple[str, str], ...]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ensemble:
     """`most_in_flight`: how many requests of one step may be under way at a time, of all requests to the ensemble
     together (contract S90); 0 for any number."""

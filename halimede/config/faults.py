@@ -7,6 +7,7 @@ often as it takes. Pure, any thread.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from google.protobuf import text_format
 from halimede.config.message import Message, empty
 from halimede.config.problems import Problem
 from halimede.config.source import Source, Statement
-from halimede.frozen import frozen
 
 MOST = 100
 """Mistakes of one file; who has more of them has sent no configuration."""
@@ -39,7 +39,7 @@ _OTHER_FIELDS = {
 """What other systems call them."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Read:
     """`message` is None where nothing could be read at all. `blanked` are the fields that it lacks because what was
     written of them is wrong."""

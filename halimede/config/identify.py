@@ -4,18 +4,18 @@ R54, R70, R71). Looks at file names, opens nothing; any thread.
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.config.files import entries_of, leads_to_directory
 from halimede.config.message import Message
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 ENSEMBLE = "ensemble"
 """The platform of a model that is made of others and has no backend."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Format:
     """A kind of model file. `directory` says whether its file is a directory, None where it may be either."""
 

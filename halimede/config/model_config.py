@@ -5,7 +5,7 @@ The protobuf message stays inside `halimede.config`; what others need of it trav
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
@@ -14,11 +14,10 @@ from halimede.config.message import parse_bytes
 from halimede.config.rendering import json_text
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
-from halimede.frozen import frozen
 from halimede.tensors import DataType, Shape
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output (contract R46, R47). `dims` without the batch dimension, -1 where any size goes.
 
@@ -50,7 +49,7 @@ class BatchInputKind(Enum):
     ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BatchInput:
     """A model's inputs `targets` that the server makes of the sizes of the input `source`, INT32 or FP32."""
 
@@ -60,7 +59,7 @@ class BatchInput:
     source: str
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BatchOutput:
     """Outputs that lie one behind the other for all requests of a batch; each request's part has the shape of its input
     `source` where the configuration leaves a size open (contract S39)."""
@@ -77,7 +76,7 @@ class InstanceKind(Enum):
     MODEL = "MODEL"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ResourceNeed:
     """What an instance needs of a resource while it runs (contract S100): of its own device, or of the server's."""
 
@@ -86,7 +85,7 @@ class ResourceNeed:
     is_global: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class InstanceGroup:
     """`count` instances of one kind, on each of `gpus` where the kind is GPU (contract R53).
 
@@ -110,7 +109,7 @@ class InstanceGroup:
         return f"gpu_{device}" if self.kind is InstanceKind.GPU else self.kind.value.lower()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     """How requests may wait (contract S27 to S31): at most `max_size` of them and for `timeout_us`, 0 for no limit.
 
@@ -124,7 +123,7 @@ class QueuePolicy:
     delays: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DynamicBatching:
     """The dynamic batcher's settings (contract S20). `preferred_batch_sizes` sorted, never empty unless the model's
     max_batch_size is 0.
@@ -150,7 +149,7 @@ class WarmupData(Enum):
     FILE = "file"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WarmupInput:
     """An input of a warm-up sample: `dims` without the batch dimension, `datatype` UNKNOWN_DATATYPE and `data` None
     where the configuration does not say; `file` lies in the model's folder `warmup`."""
@@ -162,7 +161,7 @@ class WarmupInput:
     file: str = ""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class WarmupSample:
     """`batch_size` requests of one row each, run together `count` times before an instance serves (contract W1)."""
 
@@ -180,7 +179,7 @@ class VersionChoice(Enum):
     SPECIFIC = "specific"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class VersionPolicy:
     """Which of the version directories are served: the `latest` n, all, or the listed ones (contract R44)."""
 
@@ -189,7 +188,7 @@ class VersionPolicy:
     specific: tuple[int, ...] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Everything a load and a request need to know of a model's configuration.
 
@@ -286,7 +285,7 @@ class ModelConfig:
     """Whether it asks more of a runtime than is said here: accelerators, operators, other files for some GPUs."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Incomplete:
     """A configuration that a backend may complete: what can decide how the model is opened to be looked at, as
     `ModelConfig` has it, and how many instances it shall have in all."""
@@ -304,7 +303,7 @@ class Incomplete:
         return json_text(parse_bytes(self.message))
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DescribedTensor:
     """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown."""
 
@@ -314,7 +313,7 @@ class DescribedTensor:
     optional: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Description:
     """What a model file says of itself, to complete a configuration from (contract R72). `opened` is what its backend
     had to open for that, and need not open again."""

@@ -1,9 +1,8 @@
 """A problem of a model or of its repository, as `halimede check` names it. Plain values; pure, any thread."""
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-
-from halimede.frozen import frozen
 
 
 class Severity(Enum):
@@ -15,7 +14,7 @@ class Severity(Enum):
     NOTE = "note"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Problem:
     """`code` is the kind, for tools: it stays the same where words change. `line` is 0 where no line is to blame.
     `instead` is what to write or do instead; empty where that is plain."""

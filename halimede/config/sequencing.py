@@ -4,12 +4,12 @@ The checks are in Triton's words and order. Pure values, any thread.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from halimede.config.message import Message
 from halimede.config.states import StateSpec, states_of
-from halimede.frozen import frozen
 from halimede.schema import model_config_pb2 as pb
 from halimede.tensors import BOOL, BY_NUMBER, BYTES, FP32, INT32, INT64, UINT32, UINT64, DataType
 
@@ -26,7 +26,7 @@ class ControlKind(Enum):
     CORRID = "CONTROL_SEQUENCE_CORRID"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Control:
     """An input that the server adds to each request. `when` is what it holds for false and for true; a correlation id
     has none."""
@@ -37,7 +37,7 @@ class Control:
     when: tuple[float, float] = (0, 1)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DirectStrategy:
     """A sequence keeps one row of the batches of one instance (contract S61). A batch waits for `max_queue_delay_us`
     until so much of its rows is ready, between 0 and 1; where either is 0 it does not wait (contract S62)."""
@@ -46,7 +46,7 @@ class DirectStrategy:
     minimum_slot_utilization: float = 0.0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class OldestStrategy:
     """Of so many sequences of an instance a dynamic batcher takes the oldest requests, one of each (contract S63).
     `preferred_batch_sizes` sorted; 0 candidates are as many as fit a batch."""
@@ -57,7 +57,7 @@ class OldestStrategy:
     preserve_ordering: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class SequenceBatching:
     """A sequence without a request for `max_idle_us` is over (contract S56). `iterative`: a request is a sequence of
     its own, run again until the model has finished it (contract S72)."""

@@ -9,8 +9,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from halimede.frozen import frozen
-
 _TOKEN = re.compile(
     r"""[ \t\r\n\f\v]+|\#[^\n]*
     |(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -26,7 +24,7 @@ _GROUP = re.compile(r"instance group .*?_(\d+) of model")
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
     text: str

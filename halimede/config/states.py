@@ -4,14 +4,14 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from halimede.config.message import Message
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.tensors import BY_NUMBER, DataType, Shape
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class InitialState:
     """What a state is when its sequence starts: zeros, or what `file` in the model's folder `initial_state` holds.
     `dims` without the batch dimension."""
@@ -20,7 +20,7 @@ class InitialState:
     file: str | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class StateSpec:
     """A state that the server keeps for each sequence: the model reads it as `input_name` and writes the next one as
     `output_name`. `dims` without the batch dimension, -1 where any size goes.

@@ -5,12 +5,11 @@ Plain values and pure functions; knows no protocol. Any thread.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.requests import InferRequest
 
 
@@ -28,7 +27,7 @@ class Category(Enum):
     LOGGING = "logging"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Access:
     """`keys` are the header and its value that a request to a category must have, by the name of the category; what is
     not there is open to all. `forward` finds the headers that become parameters of an inference; None: no header does.

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from halimede.engine_port import EnginePort, ModelTransaction, Query
 from halimede.errors import Error
 from halimede.requests import InferRequest, Reply
-from halimede.service.port import EnginePort, ModelTransaction, Query
 
 A = TypeVar("A")
 

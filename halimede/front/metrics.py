@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from time import monotonic
 
+from halimede.engine_port import EnginePort, MetricFamily, Metrics
 from halimede.errors import Error
 from halimede.front.access import Category
-from halimede.front.http_handling import GET, Exchange, Route
-from halimede.service.port import EnginePort, MetricFamily, Metrics
+from halimede.front.http.handling import GET, Exchange, Route
 from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
 
 PLAIN = b"Content-Type: %b\r\n" % TEXT

@@ -6,10 +6,10 @@ import re
 from time import monotonic_ns
 from typing import Protocol
 
-from halimede.front.http_handling import Exchange
+from halimede.front.http.handling import Exchange
 from halimede.requests import InferRequest, Reply
 from halimede.traces import GRPC, HTTP, HTTP_EVENTS, Context, Sampler
-from halimede.transport.grpc_calls import Call
+from halimede.transport.grpc.calls import Call
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
 MAX_STATE = 512

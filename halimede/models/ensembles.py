@@ -3,12 +3,12 @@ next. Pure but for `bind`, which looks at versions that serve; that one on the e
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from halimede.config import ModelConfig, TensorSpec
 from halimede.config.ensembles import Ensemble, EnsembleStep
 from halimede.errors import Invalid, Unavailable
-from halimede.frozen import frozen
 from halimede.scheduling.step_binding import Binding, BoundStep, Fitting, Member
 from halimede.scheduling.step_graph import StepGraph, StepLinks
 from halimede.tensors import DataType, Shape, shape_text
@@ -17,7 +17,7 @@ Members = Mapping[str, ModelConfig]
 """The configurations of the models of the steps, by the names that the steps use."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Inferred:
     """What the first who said something of a tensor said."""
 

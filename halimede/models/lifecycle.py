@@ -9,7 +9,6 @@ from enum import Enum
 from functools import partial
 
 from halimede.errors import Error, Invalid, NotFound, Unavailable
-from halimede.frozen import frozen
 from halimede.models.version import ModelVersion
 
 UNLOADED = "unloaded"
@@ -37,13 +36,16 @@ class VersionRecord:
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model. `reason` says why it has no versions at all; it is `barren` where its configuration can
-    be used, and allows none of the versions that there are. `key` is its name, or its name within its namespace."""
+    """What is known of a model. `key` is its name, or its name within its namespace.
+
+    `reason` says why it has no versions at all. `no_usable_version` is true if its configuration is valid, but its
+    version policy allows none of the versions in the repository.
+    """
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
-    barren: bool = False
+    no_usable_version: bool = False
     key: str = ""
 
     @property
@@ -54,7 +56,7 @@ class ModelRecord:
         )
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What must be done to get from what is to what is wanted; new models first."""
 
@@ -143,19 +145,19 @@ class ModelTable:
             record = self._models[key] = ModelRecord(name or key, key=key)
         return record
 
-    def refuse(self, key: str, number: int | None, reason: str, barren: bool = False) -> None:
+    def refuse(self, key: str, number: int | None, reason: str, no_usable_version: bool = False) -> None:
         """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
         serves meanwhile goes on (contract R11); of one that is unloaded meanwhile, this is the last word."""
         record = self._record(key)
         if number is None:
-            record.reason, record.barren = reason, barren
+            record.reason, record.no_usable_version = reason, no_usable_version
         elif not _serves(record, number):
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
         """From now on these versions answer, all at once; others that did until now are retired (R11, R12)."""
         record = self._record(key)
-        record.reason, record.barren = "", False
+        record.reason, record.no_usable_version = "", False
         before = self.ready_versions(key)
         for version in versions:
             record.versions[version.number] = VersionRecord(State.READY, "", version)
@@ -220,7 +222,7 @@ class ModelTable:
         """Strict readiness (contract H8): every model has a version, each is ready or was unloaded. One whose
         configuration cannot be used is not among the models, as a folder that somebody is still filling."""
         return not any(
-            (record.barren and not record.versions)
+            (record.no_usable_version and not record.versions)
             or any(v.state is not State.READY and v.reason != UNLOADED for v in record.versions.values())
             for record in self._models.values()
         )

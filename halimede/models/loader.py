@@ -28,7 +28,6 @@ from halimede.config import (
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
-from halimede.frozen import frozen
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
@@ -37,7 +36,7 @@ from halimede.models.steps import Steps, all_of, timed
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
-from halimede.scheduling.limited import Turns
+from halimede.scheduling.limited import LimiterSlots
 from halimede.scheduling.sequence_state import ModelStates
 from halimede.scheduling.step_binding import Binding
 from halimede.scheduling.step_graph import StepGraph
@@ -64,7 +63,7 @@ class Backends(Protocol):
     def get(self, name: str) -> Backend: ...
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LoadOptions:
     """`settings` gives the `--backend-config` settings of a backend, `host_policies` are those of `--host-policy`;
     `gpus` are the ids of the machine's devices; `backend_directory` is where Python-based backends lie (contract R83).
@@ -85,7 +84,7 @@ class LoadOptions:
     """Whether responses are kept where other servers find them, so that versions must be known by their contents."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EnsembleParts:
     """What an ensemble runs with: its steps, whoever serves them at a moment, and a number that changes when those may
     be others. On the event loop."""
@@ -120,7 +119,7 @@ class LoadedVersion:
     load_seconds: float = 0.0
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     places: list[InstancePlace] = field(default_factory=list)
-    turns: Turns | None = None
+    turns: LimiterSlots | None = None
     strategy: BatchStrategy | None = None
     states: ModelStates | None = None
     """What each sequence begins with, where the server keeps implicit states for the model."""
@@ -156,7 +155,7 @@ class LoadResult:
         return any(isinstance(v, Error) for v in self.versions.values())
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Code:
     """What a configuration makes run as code: a backend that is no runtime for data, the environment of its models
     and where they are executed, where it says so."""
@@ -166,8 +165,8 @@ class Code:
     execution: str
 
 
-@frozen
-class Survey:
+@dataclass(frozen=True, slots=True)
+class Inspection:
     """What a look at a model's directory says: its configuration can be read, these are the versions to serve (or why
     there are none), and this is how to tell whether something has changed since."""
 
@@ -177,13 +176,13 @@ class Survey:
     code: Code | None
     ensemble: ModelConfig | None = None
     """The configuration, where the model is made of others."""
-    essence: bytes = b""
+    load_digest: bytes = b""
     """Equal for configurations that a version need not be loaded again for (contract R13)."""
     draft: Draft | None = field(default=None, compare=False)
     """The configuration as it was read, so that a load need not read it once more; nobody changes this one."""
 
 
-def survey(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True) -> Survey:
+def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True) -> Inspection:
     """Opens nothing; the model's agents are asked where something has changed. Raises Error where the configuration
     cannot be read or an agent fails: what the real server calls a poll failure; AgentsWanted where agents had to be
     asked and may not be."""
@@ -203,14 +202,14 @@ def survey(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True)
         numbers, warnings = versions_to_load(draft.version_policy, names, found.name)
     except Invalid as error:
         options.agents.give_up(found)
-        return Survey(draft.backend, error, seen, _code_of(draft), ensemble)
+        return Inspection(draft.backend, error, seen, _code_of(draft), ensemble)
     for warning in warnings:
         log.warning(warning)
     # What agents did for versions in service they do again for others: where anything changed, all are loaded again.
-    essence = draft.essence() if there is found else draft.essence() + repr(seen).encode()
+    load_digest = draft.load_digest() if there is found else draft.load_digest() + repr(seen).encode()
     # Agents may do their work once more before the load, and leave another configuration.
     again = draft if there is found else None
-    return Survey(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, essence, again)
+    return Inspection(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, load_digest, again)
 
 
 def _pause(options: LoadOptions) -> Steps[None]:

@@ -5,13 +5,12 @@ Any thread; blocks on the file system.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from errno import ELOOP
 from pathlib import Path
 from typing import Protocol
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 Stamp = tuple[int, int]
 """When a file was written last, in ns, and its size."""
@@ -40,7 +39,7 @@ Remote = Callable[[str], Mapping[str, RemoteModel] | None]
 """The models of a repository that lies elsewhere, None for one of this machine."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FoundModel:
     """A model directory, which is a model's name in a repository (contract R1). `config` is a configuration as JSON
     that counts instead of the one in the directory (contract H113). `namespace` is its repository where one name may be
@@ -58,7 +57,7 @@ class FoundModel:
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The models found, by key, and the names that more than one repository has where they must not (contract R5).
     `unnamed` are directories whose names are no text, so that nobody could ask for them."""
@@ -147,7 +146,7 @@ def fingerprint(folder: Path) -> Fingerprint:
     return look(folder).fingerprint
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Look:
     """A model's directory at one time. `changed_at` is when anything in it was written, moved or renamed last, in ns of
     the wall clock: copies may keep the time of writing of what they copy, this time is their own."""

@@ -6,12 +6,11 @@ loop then takes them in, and lets go of those that are too many (`ModelVersion.r
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from halimede.backends.api import Instance, InstancePlace
 from halimede.config import Draft, InstanceGroup, ModelConfig
 from halimede.errors import Error, Internal
-from halimede.frozen import frozen
 from halimede.models.loader import (
     MOST_TOGETHER,
     Backends,
@@ -47,7 +46,7 @@ class Vacant:
         """It was closed when it left."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Resized:
     """The instances that come, by their places in the list of the version, and the places of those that go."""
 
@@ -60,7 +59,7 @@ class Resized:
         close_all([instance for _, instance, _ in self.added.values()])
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Reloaded:
     """What came of a load: the versions that were opened or not, and those that only get other instances. `changed` are
     the files of the model that were written meanwhile, where that was to be looked at."""

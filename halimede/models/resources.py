@@ -3,7 +3,7 @@
 from halimede.config import InstanceGroup
 from halimede.errors import Error
 from halimede.models.loader import LoadedVersion, LoadResult, spread
-from halimede.scheduling.limited import Turns
+from halimede.scheduling.limited import LimiterSlots
 from halimede.scheduling.rate_limiter import Demand, RateLimiter, Resource, Slot
 
 
@@ -35,5 +35,5 @@ def reserve(result: LoadResult, limiter: RateLimiter) -> list[LoadedVersion]:
                 result.versions[number] = error
                 refused.append(version)
             else:
-                version.turns = Turns(limiter, made)
+                version.turns = LimiterSlots(limiter, made)
     return refused

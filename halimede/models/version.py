@@ -28,16 +28,16 @@ from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.ensemble import EnsembleRunner
-from halimede.scheduling.facts import Loop, Observer, RunnerFacts
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
 from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
-from halimede.scheduling.policy import Policy, is_lasting
+from halimede.scheduling.policy import Policy, is_stateful_policy
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.runner import Runner
-from halimede.scheduling.step_binding import EnsembleFacts
+from halimede.scheduling.runner_config import Loop, Observer, RunnerConfig
+from halimede.scheduling.step_binding import EnsembleRunnerConfig
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 
 
@@ -69,7 +69,7 @@ class ModelVersion:
         self._check = RequestCheck(config)
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
-        self._door: Callable[[Inference], None] | None = None
+        self._interceptor: Callable[[Inference], None] | None = None
         facts = _facts(loaded, inline)
         passive = self._passive = {place.index for place in loaded.places if place.passive}
         instances = self._instances = Instances(
@@ -82,7 +82,7 @@ class ModelVersion:
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
         over = self._over if self._ordering is None else self._ordering.over
         policy = _policy(loaded, start_at, start_backlog)
-        instances.pinned = is_lasting(policy)
+        instances.pinned = is_stateful_policy(policy)
         turns = loaded.turns
         self._runner: Runner | EnsembleRunner
         if loaded.ensemble is not None:
@@ -170,10 +170,10 @@ class ModelVersion:
         return not instances or any(instance.healthy for instance in instances)
 
     @property
-    def has_a_say(self) -> bool:
+    def reports_readiness(self) -> bool:
         """Whether the model is to be asked too: then those of its instances that are healthy must all say that they
         are ready, since any of them may be given the next request."""
-        return any(instance.has_a_say for instance in self._self_assessing)
+        return any(instance.reports_readiness for instance in self._self_assessing)
 
     def ask_ready(self, done: Callable[[bool], None]) -> None:
         """Tells `done` once, possibly before this returns."""
@@ -197,16 +197,16 @@ class ModelVersion:
         self.held += 1
         return inference
 
-    def in_the_way(self) -> Sequence[object]:
+    def blockers(self) -> Sequence[object]:
         """The instances, of whatever model, of which one must end its batch before a waiting request can run."""
-        others = self.loaded.turns.in_the_way() if self.loaded.turns is not None else ()
+        others = self.loaded.turns.blockers() if self.loaded.turns is not None else ()
         return others or self.serving
 
-    def in_the_way_of(self, inference: Inference) -> Sequence[object]:
+    def blockers_of(self, inference: Inference) -> Sequence[object]:
         """The instances that an inference is at, or, where those wait for resources, the ones that have them."""
         if isinstance(self._runner, EnsembleRunner):
-            return self._runner.in_the_way_of(inference)
-        return self.in_the_way() if inference.state is QUEUED else self.serving
+            return self._runner.blockers_of(inference)
+        return self.blockers() if inference.state is QUEUED else self.serving
 
     def is_queued(self, inference: Inference) -> bool:
         """Whether it waits for an instance; of an ensemble, whether a step does."""
@@ -214,9 +214,9 @@ class ModelVersion:
             return self._runner.is_queued(inference)
         return inference.state is QUEUED
 
-    def overtake(self) -> bool:
+    def preempt_turn(self) -> bool:
         """Lets an instance that only waits for its turn run before those whose turn is sooner; whether there is one."""
-        return self.loaded.turns is not None and self.loaded.turns.overtake()
+        return self.loaded.turns is not None and self.loaded.turns.preempt_turn()
 
     def hold(self) -> None:
         """An ensemble is about to hand it inferences: until `let_go` it is not closed, and takes them."""
@@ -231,8 +231,8 @@ class ModelVersion:
 
     def submit(self, inference: Inference) -> None:
         """Takes an inference on its way."""
-        if self._door is not None:
-            self._door(inference)
+        if self._interceptor is not None:
+            self._interceptor(inference)
             return
         if self._ordering is not None:
             self._ordering.enter(inference)
@@ -243,9 +243,9 @@ class ModelVersion:
         """What it is made of, as a digest, where the load was to find that out."""
         return self.loaded.contents
 
-    def put_behind(self, door: Callable[[Inference], None]) -> None:
-        """From now on inferences are handed to `door`, which has each of them enter, and then run or settled."""
-        self._door = door
+    def intercept_with(self, interceptor: Callable[[Inference], None]) -> None:
+        """From now on inferences are handed to `interceptor`, which has each of them enter, and then run or settled."""
+        self._interceptor = interceptor
 
     def enter(self, inference: Inference) -> None:
         """Gives it its place where answers keep the order of requests; its reply slot is not changed after that."""
@@ -265,7 +265,7 @@ class ModelVersion:
 
     def retire(self, on_idle: Callable[[], None]) -> None:
         """Takes nothing more; calls back once when nothing is left of what was begun."""
-        if self._door is None and not self._lent:  # what waits there was begun, and shall be queued
+        if self._interceptor is None and not self._lent:  # what waits there was begun, and shall be queued
             self._runner.stop()
         self._on_idle = on_idle
         self._tell_idle()
@@ -293,9 +293,9 @@ def _prepare(place: InstancePlace) -> None:
         place.host.apply()
 
 
-def _facts(loaded: LoadedVersion, inline: bool) -> RunnerFacts:
+def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
     config, shapes = loaded.config, OutputShapes(loaded.config)
-    return RunnerFacts(
+    return RunnerConfig(
         model_name=config.name,
         model_version=loaded.number,
         datatypes={spec.name: spec.datatype for spec in config.model_outputs},
@@ -309,11 +309,11 @@ def _facts(loaded: LoadedVersion, inline: bool) -> RunnerFacts:
     )
 
 
-def _ensemble_facts(loaded: LoadedVersion, facts: RunnerFacts) -> EnsembleFacts:
+def _ensemble_facts(loaded: LoadedVersion, facts: RunnerConfig) -> EnsembleRunnerConfig:
     parts, ensemble = loaded.ensemble, loaded.config.ensemble
     assert parts is not None
     assert ensemble is not None
-    return EnsembleFacts(
+    return EnsembleRunnerConfig(
         name=facts.model_name,
         version=facts.model_version,
         graph=parts.graph,
@@ -342,7 +342,7 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
     batching, queue = config.dynamic_batching, config.queue_policy
     limited = queue.max_size or queue.timeout_us
     if batching is None:
-        return LevelPolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
+        return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
     sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
     pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
     if not limited and not batching.priority_levels and strategy is None and pace is None:
@@ -352,7 +352,7 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         forming = ChosenForming(config.max_batch_size, sizes, delay_ns, strategy, config.name)
     elif pace is not None:
         forming = PacedForming(config.max_batch_size, sizes, pace)
-    policy = LevelPolicy(
+    policy = PriorityQueuePolicy(
         batching.priority_levels,
         batching.default_priority_level,
         _rules(queue),

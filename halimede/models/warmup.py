@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -18,7 +19,6 @@ from halimede.backends.api import Instance, InstancePlace, Placement, Rewarmed
 from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
 from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.frozen import frozen
 from halimede.models.checks import Fit, RequestCheck
 from halimede.models.ragged import ragged_of
 from halimede.requests import NOBODY, InferRequest
@@ -47,7 +47,7 @@ OnLoop = Callable[[Callable[[], None]], object]
 """Has something done on the event loop, soon; called on any thread."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Warming:
     """What an instance needs to run samples: where its model runs, and what is known of its outputs. `ending`: nobody
     waits for the load any more, whose samples may be many, or hang."""

@@ -6,7 +6,6 @@ Told what was seen and the time; remembers what of it was loaded. Event-loop thr
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from halimede.frozen import frozen
 from halimede.models.repository import Fingerprint, Look
 from halimede.models.resizing import THE_FOLDER
 
@@ -29,7 +28,7 @@ class _Watched:
     suspects: frozenset[str] = frozenset()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Todo:
     """By key. `unsettled` are those that still change; `look_at` is when the first of them may be settled."""
 

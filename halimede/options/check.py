@@ -1,11 +1,11 @@
 """The command line of `halimede check`. Pure. Raises `Invalid` for a wrong line, `HelpRequested` before any error."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.flags import FLAGS, Flag
 from halimede.options.kinds import SWITCH
 from halimede.options.parser import parse
@@ -37,7 +37,7 @@ _OF_THE_SERVER = tuple(
 CHECK_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in (*_OWN, *_OF_THE_SERVER)})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Check:
     """What to look at and how; `server` has what concerns loading."""
 

@@ -4,10 +4,10 @@ flag what may follow it. Pure.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.check import CHECK_FLAGS
 from halimede.options.flags import FLAGS, SERVED, Flag
 from halimede.options.graph import GRAPH_FLAGS
@@ -23,7 +23,7 @@ _DIRECTORIES = re.compile(r"-(repository|directory|store)$")
 _FILES = re.compile(r"(-file|-cert|-key|^svg|^input)$")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Line:
     """The words of a subcommand, its flags, and what its arguments are: `FILE`, `DIRECTORY`, one of some words, or
     nothing that is known."""

@@ -6,10 +6,10 @@ Data only: reading a command line is `parser`, what the values become is `values
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from types import MappingProxyType
 
-from halimede.frozen import frozen
 from halimede.options.kinds import (
     BACKEND_SETTING,
     BOOLEAN,
@@ -49,7 +49,7 @@ class Support(Enum):
 SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Flag:
     """One flag. `default` is written as on a command line; None means that the flag has no value until it is given."""
 

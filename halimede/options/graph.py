@@ -1,10 +1,10 @@
 """The command line of `halimede graph`. Pure. Raises `Invalid` for a wrong line, `HelpRequested` before any error."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.flags import Flag
 from halimede.options.kinds import SWITCH, TEXT
 from halimede.options.parser import HelpRequested, suggestion
@@ -24,7 +24,7 @@ GRAPH_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in 
 _URL = "localhost:8000"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Which model to draw; `url` is empty where there are `repositories`. `svg` is a file, empty for the terminal."""
 

@@ -1,10 +1,10 @@
 """The command line of `halimede init`. Pure. Raises `Invalid` for a wrong line, `HelpRequested` before any error."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.flags import FLAGS, Flag
 from halimede.options.kinds import SWITCH, text
 from halimede.options.parser import parse
@@ -20,7 +20,7 @@ _OF_THE_SERVER = (FLAGS["backend-config"],)
 INIT_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in (*_OWN, *_OF_THE_SERVER)})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Init:
     """What to make a model of, where; `name` is empty where none is given."""
 

@@ -5,9 +5,9 @@ Knows no flag by name. Pure; raises `errors.Invalid` with the texts of the contr
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from halimede.errors import Invalid, Unsupported
-from halimede.frozen import frozen
 
 Value = bool | int | float | str | tuple[str, str, str]
 
@@ -16,7 +16,7 @@ _REAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Kind:
     """One way to read a value; `label` is how the usage text names it. An empty label: the flag takes no value."""
 

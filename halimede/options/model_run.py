@@ -4,10 +4,10 @@ Pure: touches no file and prints nothing. Raises `Invalid` for a wrong line, `He
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.flags import FLAGS, Flag
 from halimede.options.kinds import SWITCH, integer, text
 from halimede.options.parser import parse
@@ -45,7 +45,7 @@ _OF_THE_SERVER = (
 MODEL_RUN_FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for flag in (*_OWN, *_OF_THE_SERVER)})
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelRun:
     """What to run: the model's directory, what it is given, how often, how the answer is printed; `version` is -1 where
     none is given."""

@@ -1,10 +1,10 @@
 """The command line of `halimede top`. Pure. Raises `Invalid` for a wrong line, `HelpRequested` before any error."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 from halimede.options.flags import Flag
 from halimede.options.kinds import REAL, SWITCH, TEXT, Value
 from halimede.options.parser import HelpRequested, suggestion
@@ -27,7 +27,7 @@ _SHORTEST = 0.1
 _URL = "localhost:8000"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Top:
     """What to watch, and how; `interval` in seconds."""
 

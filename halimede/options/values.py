@@ -5,14 +5,12 @@ Knows nothing of how flags are spelled (see `flags`). Plain values: any thread m
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from halimede.frozen import frozen
 
-
-@frozen
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """One listening service. Port 0 lets the system choose."""
 
@@ -25,7 +23,7 @@ class Endpoint:
         return f"{self.address}:{self.port}"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is logged, where and how (contract C4 to C7, L1 to L4)."""
 
@@ -44,7 +42,7 @@ class LogOptions:
 SPAN_BATCHING: Final = {"bsp_schedule_delay": 5000, "bsp_max_export_batch_size": 512, "bsp_max_queue_size": 2048}
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class TraceOptions:
     """What is traced, and where to (contract C42)."""
 
@@ -64,7 +62,7 @@ class TraceOptions:
     """Settings of the batch processor by name, `bsp_...`; times in milliseconds."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GrpcOptions:
     """How gRPC connections are kept and protected (contract C32 to C34, G36 to G38). Times in milliseconds."""
 
@@ -89,7 +87,7 @@ class GrpcOptions:
     """0: the calls of an old connection may take as long as they like."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class MetricsOptions:
     """What is measured beside the statistics (contract C39 to C41)."""
 
@@ -109,7 +107,7 @@ class MetricsOptions:
     """What the pool of pinned memory is said to have (C52)."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ServerOptions:
     """All that `halimede serve` was told. The defaults are those of the contract (C2 to C60)."""
 

@@ -5,17 +5,16 @@ The library is imported when it is first needed. Calls may take milliseconds: ne
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
-
-from halimede.frozen import frozen
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class GpuReading:
     """Of one GPU; None what it does not tell. Power in watts, `energy` in joules since the meters were made."""
 

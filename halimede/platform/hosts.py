@@ -9,9 +9,9 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from halimede.errors import Internal, Invalid, Unsupported
-from halimede.frozen import frozen
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 """The number of the system call, which the C library does not offer."""
@@ -22,7 +22,7 @@ _LAST_CORE = 8191
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class HostPolicy:
     """`cores` and `node` are None where the policy does not say."""
 

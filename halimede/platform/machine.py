@@ -3,9 +3,8 @@
 Blocks on small files that the kernel makes; any thread.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-
-from halimede.frozen import frozen
 
 PROC = Path("/proc")
 _IDLE = (3, 4)
@@ -14,7 +13,7 @@ _WITHIN_OTHERS = 8
 """The times of guests, which come after the first eight, are also in those of users."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes."""
 

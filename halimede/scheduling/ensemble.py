@@ -13,9 +13,9 @@ from typing import ClassVar
 from halimede.errors import Cancelled, Error, Internal
 from halimede.requests import Answer, InferResponse, Moment
 from halimede.scheduling.ensemble_run import Run
-from halimede.scheduling.facts import Observer, Reason
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
-from halimede.scheduling.step_binding import Binding, EnsembleFacts, Member
+from halimede.scheduling.runner_config import Observer, Reason
+from halimede.scheduling.step_binding import Binding, EnsembleRunnerConfig, Member
 from halimede.scheduling.step_graph import Frame
 
 log = logging.getLogger(__name__)
@@ -30,16 +30,16 @@ class EnsembleRunner:
     """Nothing of an ensemble waits for an instance of its own."""
     inline_executions: ClassVar[int] = 0
 
-    def __init__(self, facts: EnsembleFacts, observer: Observer, settled: Callable[[Inference], None]) -> None:
-        self.facts = facts
+    def __init__(self, config: EnsembleRunnerConfig, observer: Observer, settled: Callable[[Inference], None]) -> None:
+        self.config = config
         self._observer = observer
         self._settled = settled
         self._runs: dict[Inference, Run] = {}
         self._binding: Binding | None = None
         self._bound_at = -1
-        self.in_flight = [0] * len(facts.graph.reads)
+        self.in_flight = [0] * len(config.graph.reads)
         self._admitting = False
-        self._lines: list[deque[tuple[Run, Frame]]] = [deque() for _ in facts.graph.reads]
+        self._lines: list[deque[tuple[Run, Frame]]] = [deque() for _ in config.graph.reads]
         """Who waits for a step that has as many requests as it may (contract S90)."""
 
     # As a runner.
@@ -75,11 +75,11 @@ class EnsembleRunner:
         """Whether one of its steps is."""
         return any(member.is_queued(step) for member, step in self._under_way(inference))
 
-    def in_the_way_of(self, inference: Inference) -> Sequence[object]:
+    def blockers_of(self, inference: Inference) -> Sequence[object]:
         """The instances that a step of it waits for, else those that one is at."""
         steps = self._under_way(inference)
         for member, step in sorted(steps, key=lambda each: not each[0].is_queued(each[1])):
-            return member.in_the_way_of(step)
+            return member.blockers_of(step)
         return ()
 
     def _under_way(self, inference: Inference) -> list[tuple[Member, Inference]]:
@@ -103,19 +103,19 @@ class EnsembleRunner:
     @property
     def prefix(self) -> str:
         """What errors of steps begin with (contract S88)."""
-        return f"in ensemble '{self.facts.name}', "
+        return f"in ensemble '{self.config.name}', "
 
     def _bind(self) -> Binding:
-        changes = self.facts.changes()
+        changes = self.config.changes()
         binding = self._binding
         if binding is None or changes != self._bound_at:
-            binding = self._binding = self.facts.bind()
+            binding = self._binding = self.config.bind()
             self._bound_at = changes
         return binding
 
     def admits(self, step: int, run: Run, frame: Frame) -> bool:
         """Whether one more request of this step may begin; if not, its turn comes. Asked only under a limit."""
-        if self.in_flight[step] >= self.facts.most_in_flight:
+        if self.in_flight[step] >= self.config.most_in_flight:
             self._lines[step].append((run, frame))
             return False
         self.in_flight[step] += 1
@@ -137,7 +137,7 @@ class EnsembleRunner:
 
     def _next_step(self) -> int:
         """One that somebody waits for and that may begin, -1 where there is none."""
-        most = self.facts.most_in_flight
+        most = self.config.most_in_flight
         for step, line in enumerate(self._lines):
             if line and self.in_flight[step] < most:
                 return step
@@ -154,7 +154,7 @@ class EnsembleRunner:
         return forgotten
 
     def broke(self, error: Exception) -> Error:
-        log.exception("running ensemble '%s' broke", self.facts.name, exc_info=error)
+        log.exception("running ensemble '%s' broke", self.config.name, exc_info=error)
         return Internal(f"{type(error).__name__}: {error}")
 
     def end(self, inference: Inference, answer: Answer, reason: Reason) -> None:

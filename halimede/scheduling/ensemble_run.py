@@ -12,9 +12,9 @@ from typing import Protocol
 from halimede.errors import Cancelled, Error, Invalid
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Parameters, Resume
 from halimede.scheduling.assembly import place
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import SETTLED, Inference
-from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleFacts, Member
+from halimede.scheduling.runner_config import Reason
+from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerConfig, Member
 from halimede.scheduling.step_graph import Course, Frame, Marks
 from halimede.tensors import Destination, MemoryKind, Tensor
 
@@ -27,7 +27,7 @@ class Owner(Protocol):
     """The runner of the ensemble."""
 
     @property
-    def facts(self) -> EnsembleFacts: ...
+    def config(self) -> EnsembleRunnerConfig: ...
     @property
     def prefix(self) -> str:
         """What errors of steps begin with (contract S88)."""
@@ -93,12 +93,12 @@ class Run:
     _members: Sequence[Member] = ()
 
     def __init__(self, owner: Owner, inference: Inference, binding: Binding, now: int) -> None:
-        facts, request = owner.facts, inference.request
+        config, request = owner.config, inference.request
         self._owner = owner
         self._inference = inference
         self._binding = binding
-        self._course: Course = facts.graph.course(inference.outputs)
-        self._limited = facts.most_in_flight > 0
+        self._course: Course = config.graph.course(inference.outputs)
+        self._limited = config.most_in_flight > 0
         self._id = request.id
         self._common = _common(request)
         self._trace = request.trace
@@ -197,7 +197,7 @@ class Run:
         if over:
             self._release()
             return
-        if self._held is not None and self._owner.facts.decoupled:
+        if self._held is not None and self._owner.config.decoupled:
             held, self._held = self._held, None
             self._send(held)
         if self._resumes and self.has_room:
@@ -328,7 +328,7 @@ class Run:
 
     def _complete(self, frame: Frame) -> None:
         """The response of this frame."""
-        facts, inference = self._owner.facts, self._inference
+        config, inference = self._owner.config, self._inference
         outputs = []
         marks = _NO_MARKS if self._common is None else self._marks()
         marked = False
@@ -341,7 +341,7 @@ class Run:
                 tensor = Tensor(name, tensor.datatype, fitting.shape(tensor.shape), tensor.memory)
             elif tensor.name != name:
                 tensor = Tensor(name, tensor.datatype, tensor.shape, tensor.memory)
-            outputs.append(tensor if facts.restore is None else facts.restore(tensor))
+            outputs.append(tensor if config.restore is None else config.restore(tensor))
             if 0 in tensor.shape:  # one without elements says nothing of its sequence
                 continue
             marked = True
@@ -357,7 +357,7 @@ class Run:
         parameters = _parameters(marks) if marked else None
         if self._held is not None:
             self._send(self._held)
-        self._held = InferResponse(inference.request.id, facts.name, facts.version, outputs, parameters)
+        self._held = InferResponse(inference.request.id, config.name, config.version, outputs, parameters)
 
     def _placed(self, outputs: list[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:
         """Those that no step has written where the client wants them."""
@@ -400,7 +400,7 @@ class Run:
         if self._answered:
             return
         self._answered = True
-        owner, inference, decoupled = self._owner, self._inference, self._owner.facts.decoupled
+        owner, inference, decoupled = self._owner, self._inference, self._owner.config.decoupled
         answer: Answer = self._held
         reason = Reason.OTHER
         if self._failure is not None and self._held is not None and decoupled:

@@ -17,10 +17,10 @@ TRIAL_EVERY = 512
 RUNS_PER_LONG = 5
 PLACED_BYTES = 4 << 20
 """How much of a batch's outputs the loop writes to where they are wanted: 0.4 ms at the usual 10 GB/s, which is what
-sending as much would take. That is no time of the model, so `Quickness` is not told of it."""
+sending as much would take. That is no time of the model, so `InlineEligibility` is not told of it."""
 
 
-def price_of(ns: int) -> int:
+def cooldown_after(ns: int) -> int:
     """The quick runs on a thread that pay for a long one on the loop: with the square of its length, since hiccups of
     the system last a few milliseconds, and what a model does to everybody may last much longer."""
     return RUNS_PER_LONG * ns * ns // LONG_NS**2
@@ -66,27 +66,27 @@ class _Size:
         return self.loop.runs % ENOUGH != 0 or not self.loop.runs or self.rests >= TRIAL_EVERY
 
 
-class Quickness:
+class InlineEligibility:
     """How long the batches of one model version took, per power of two of their rows.
 
     A size is quick when enough of its runs on the loop were seen and less than one in twenty took longer than 100 us.
     What a run takes on a thread says little of that, since it is waking and sharing the interpreter that make it slow
     there; so a size that rarely takes over 200 us on its threads is tried on the loop now and then.
-    A run of over 1 ms on the loop sends the whole version back to its threads until it has paid (`price_of`).
+    A run of over 1 ms on the loop sends the whole version back to its threads until it has paid (`cooldown_after`).
     A long run meanwhile, though it delayed nobody, has its own price.
     """
 
-    __slots__ = ("_penance", "_safe", "_sizes", "inline_runs")
+    __slots__ = ("_cooldown", "_safe", "_sizes", "inline_runs")
 
     def __init__(self, inline_safe: bool) -> None:
         self._safe = inline_safe
         self._sizes: dict[int, _Size] = {}
-        self._penance = 0
+        self._cooldown = 0
         self.inline_runs = 0
 
     def allows(self, rows: int) -> bool:
         size = self._sizes.get(rows.bit_length())
-        return size is not None and size.allowed and not self._penance and self._safe
+        return size is not None and size.allowed and not self._cooldown and self._safe
 
     def ran(self, rows: int, ns: int, on_loop: bool) -> None:
         """A batch of so many rows took `ns`."""
@@ -101,10 +101,10 @@ class Quickness:
             size.rests += 1
             size.threads.ran(ns >= PROMISING_NS)
         size.decide()
-        if ns >= LONG_NS and (on_loop or self._penance):
-            self._penance = max(self._penance, price_of(ns))
-        elif self._penance and ns < PROMISING_NS:
-            self._penance -= 1
+        if ns >= LONG_NS and (on_loop or self._cooldown):
+            self._cooldown = max(self._cooldown, cooldown_after(ns))
+        elif self._cooldown and ns < PROMISING_NS:
+            self._cooldown -= 1
 
 
 class TurnBudget:

@@ -6,15 +6,15 @@ Only made where the server has a limiter: others run as if there were none. Even
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Loop, Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy
 from halimede.scheduling.rate_limiter import RateLimiter, Slot
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Loop, Observer, RunnerConfig
 
 
-class Turns:
+class LimiterSlots:
     """The slots of the instances of one model version, by index; instances without one run nothing."""
 
     def __init__(self, limiter: RateLimiter, slots: Mapping[int, Slot]) -> None:
@@ -64,16 +64,16 @@ class Turns:
             else:
                 self.leave(index)
 
-    def in_the_way(self) -> list[object]:
+    def blockers(self) -> list[object]:
         """The instances of which one must end its batch before another one of these can run; none where they do not
         wait for resources."""
         waiting = [slot for slot in self._asked.values() if slot.waits]
-        others = [other.instance for slot in waiting for other in self._limiter.in_the_way(slot)]
+        others = [other.instance for slot in waiting for other in self._limiter.blockers(slot)]
         return [*others, *(slot.instance for slot in self._running.values())] if others else []
 
-    def overtake(self) -> bool:
+    def preempt_turn(self) -> bool:
         """Lets one of these that only waits for its turn go first; whether there is one."""
-        return any(self._limiter.overtake(slot) for slot in self._asked.values())
+        return any(self._limiter.preempt_turn(slot) for slot in self._asked.values())
 
     def retire(self) -> None:
         """Nothing more begins here. An instance whose batch has had all its answers may run still, and keeps what it
@@ -88,15 +88,15 @@ class Turns:
 class LimitedRunner(Runner):
     def __init__(
         self,
-        facts: RunnerFacts,
+        config: RunnerConfig,
         policy: Policy,
         instances: Instances,
         loop: Loop,
         observer: Observer,
         settled: Callable[[Inference], None],
-        turns: Turns,
+        turns: LimiterSlots,
     ) -> None:
-        super().__init__(facts, policy, instances, loop, observer, settled)
+        super().__init__(config, policy, instances, loop, observer, settled)
         self._turns = turns
         turns.watch(self._enter)
 
@@ -121,10 +121,10 @@ class LimitedRunner(Runner):
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
         """Which of these instances there may be batches for, and for how many of them."""
-        lasting = self._lasting
-        if lasting is None:
+        stateful_policy = self._stateful_policy
+        if stateful_policy is None:
             return free, self._policy.waiting
-        wanted = [index for index in free if lasting.wants(index)]
+        wanted = [index for index in free if stateful_policy.wants(index)]
         return wanted, len(wanted)
 
     def _start(self, batch: Batch, now: int) -> None:

@@ -72,12 +72,12 @@ class Policy(Protocol):
         ...
 
 
-def is_lasting(policy: object) -> TypeGuard["Lasting"]:
+def is_stateful_policy(policy: object) -> TypeGuard["StatefulPolicy"]:
     """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
     return hasattr(policy, "exchange")
 
 
-class Lasting(Protocol):
+class StatefulPolicy(Protocol):
     """A policy of which something lasts beyond a request. Its `expires_at` counts also where nothing waits."""
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ used by the thread that runs the batch.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -14,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.errors import Internal
-from halimede.frozen import frozen
 from halimede.scheduling.assembly import gather, scatter
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, Shape, Tensor, array_of, tensor_of
@@ -22,7 +22,7 @@ from halimede.tensors import DataType, Shape, Tensor, array_of, tensor_of
 Array = npt.NDArray[Any]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BatchInput:
     """Inputs of the model that the server makes of the sizes of another; `kind` is the protocol's word."""
 

@@ -8,14 +8,13 @@ docs/decisions/rate-limiter.md.
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 EVERYWHERE = -1
 """As the device of a limit: each device has that much."""
@@ -43,7 +42,7 @@ class Resource(NamedTuple):
         return self.device == _GLOBAL
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Demand:
     """What an instance takes while it runs; `priority` n runs it 1/n as often as priority 1 (contract S101)."""
 
@@ -186,15 +185,15 @@ class RateLimiter:
         slot.state = _State.IDLE
         self._look_again()
 
-    def in_the_way(self, slot: Slot) -> Sequence[Slot]:
+    def blockers(self, slot: Slot) -> Sequence[Slot]:
         """Those of which one must give back before this one, which waits, can run."""
         for resource, amount in slot.needs.items():
             if self._held.get(resource, 0) + amount > self._amounts[resource]:
                 return [other for other in self._slots if other.holds and resource in other.needs]
         before = self._wanted_before(slot)
-        return () if before is None else self.in_the_way(before)
+        return () if before is None else self.blockers(before)
 
-    def overtake(self, slot: Slot) -> bool:
+    def preempt_turn(self, slot: Slot) -> bool:
         """Lets one that waits only because others are to go first go before them; whether it can. For when these wait,
         in the end, for it."""
         if not slot.waits or not self._fits(slot):

@@ -12,15 +12,15 @@ from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
 from halimede.requests import Answer, InferResponse, Moment
-from halimede.scheduling.alone import Alone, response_of
 from halimede.scheduling.execution import Execution, Outcome
-from halimede.scheduling.facts import Bell, Loop, Observer, Reason, RunnerFacts
+from halimede.scheduling.fast_path import FastPath, response_of
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
-from halimede.scheduling.inline import PLACED_BYTES, Quickness
+from halimede.scheduling.inline import PLACED_BYTES, InlineEligibility
 from halimede.scheduling.instances import Instances, Runnable
-from halimede.scheduling.policy import Batch, Policy, is_lasting
+from halimede.scheduling.policy import Batch, Policy, is_stateful_policy
 from halimede.scheduling.queue import FifoQueue
+from halimede.scheduling.runner_config import Bell, Loop, Observer, Reason, RunnerConfig
 from halimede.scheduling.sequence_state import commit
 
 log = logging.getLogger(__name__)
@@ -35,20 +35,20 @@ class Runner:
 
     def __init__(
         self,
-        facts: RunnerFacts,
+        config: RunnerConfig,
         policy: Policy,
         instances: Instances,
         loop: Loop,
         observer: Observer,
         settled: Callable[[Inference], None],
     ) -> None:
-        self._facts = facts
+        self._config = config
         self._policy = policy
         self._instances = instances
         self._loop = loop
         self._observer = observer
         self._settled = settled
-        self._quickness = Quickness(facts.inline_safe)
+        self._eligibility = InlineEligibility(config.inline_safe)
         self._advancing = False
         self._wakes: list[int] = []
         """When timers ring, the next one last: another is set only where it rings sooner."""
@@ -58,16 +58,16 @@ class Runner:
         self._looks = False
         self._stopping = False
         self._resuming = False
-        self._lasting = policy if is_lasting(policy) else None
+        self._stateful_policy = policy if is_stateful_policy(policy) else None
         """The policy, where something is due at a time though nothing waits."""
-        self._starts_first = facts.on_loop and self._lasting is None
+        self._starts_first = config.on_loop and self._stateful_policy is None
         """Whether a worker is given its next batch before the answers of the one before are written: it would wait for
         that. Not where who is over decides who is next."""
-        self._direct = isinstance(policy, FifoQueue) and policy.direct and not facts.gathers and type(self) is Runner
+        self._direct = isinstance(policy, FifoQueue) and policy.direct and not config.gathers and type(self) is Runner
         """Whether a request that finds nobody waiting may be run without the queue being asked."""
-        self._alone = (
-            Alone(facts, instances, loop.budget, self._quickness, observer, settled, self._drain, self._broke)
-            if self._direct and Alone.serves(facts)
+        self._fast_path = (
+            FastPath(config, instances, loop.budget, self._eligibility, observer, settled, self._drain, self._broke)
+            if self._direct and FastPath.serves(config)
             else None
         )
         policy.resize(len(instances), monotonic_ns())
@@ -80,7 +80,7 @@ class Runner:
     @property
     def inline_executions(self) -> int:
         """How many batches ran on the event loop because they are quick."""
-        return self._quickness.inline_runs
+        return self._eligibility.inline_runs
 
     def submit(self, inference: Inference) -> None:
         """Takes an inference on its way. A refusal goes to its reply slot at once."""
@@ -91,7 +91,7 @@ class Runner:
                 return
             refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
-                if self._facts.gathers:
+                if self._config.gathers:
                     self._advance_soon()
                 else:
                     self._advance(now)
@@ -111,11 +111,11 @@ class Runner:
         free = self._instances.free
         if self._advancing or self._stopping or self._finished or self._elsewhere or self._policy.waiting or not free:
             return False
-        if not (self._facts.on_loop or self._loop.budget.left):
+        if not (self._config.on_loop or self._loop.budget.left):
             return False
         self._advancing = True
         try:
-            if self._alone is None or not self._alone.run(inference, now):
+            if self._fast_path is None or not self._fast_path.run(inference, now):
                 self._start(Batch(free[0], (inference,)), now)
         finally:
             self._advancing = False
@@ -166,13 +166,13 @@ class Runner:
         (`Instances.remove`); what waits goes on with those that are there then (contract R13)."""
         for index, (passive, prepare) in added.items():
             self._instances.add(index, passive, prepare)
-        if self._lasting is not None:
+        if self._stateful_policy is not None:
             # Later, as an instance may be told to have been left while a batch is begun on it.
             def leave(index: int) -> None:
                 self._loop.call_soon(partial(self._instances.remove, index, left))
 
             serving = [index for index, (passive, _) in added.items() if not passive]
-            self._lasting.exchange(serving, list(removed), leave, monotonic_ns())
+            self._stateful_policy.exchange(serving, list(removed), leave, monotonic_ns())
         else:
             for index in removed:
                 self._instances.remove(index, left)
@@ -181,15 +181,15 @@ class Runner:
 
     def stop(self) -> None:
         """No more inferences are taken; what is here runs to its end (contract S3)."""
-        if self._lasting is not None:
-            self._lasting.stop()
+        if self._stateful_policy is not None:
+            self._stateful_policy.stop()
         else:
             self._stopping = True
 
     def close(self) -> None:
         """Ends the instance threads; called when nothing is left to run."""
         self._instances.stop()
-        self._bell.woken = self._alone = None  # which have the runner
+        self._bell.woken = self._fast_path = None  # which have the runner
 
     @staticmethod
     def _stopped(inference: Inference) -> Error:
@@ -204,8 +204,8 @@ class Runner:
 
     def _broke(self, error: Exception) -> Error:
         """Something of ours broke: logged with its trace, told in a line."""
-        about = {"model": self._facts.model_name, "version": self._facts.model_version}
-        log.exception("running model '%s' broke", self._facts.model_name, exc_info=error, extra=about)
+        about = {"model": self._config.model_name, "version": self._config.model_version}
+        log.exception("running model '%s' broke", self._config.model_name, exc_info=error, extra=about)
         return Internal(f"{type(error).__name__}: {error}")
 
     # Who runs next.
@@ -224,7 +224,7 @@ class Runner:
                 elif elsewhere:
                     self._drain(elsewhere.popleft())
                 elif not policy.waiting:
-                    if self._lasting is not None and (at := policy.expires_at):
+                    if self._stateful_policy is not None and (at := policy.expires_at):
                         self._wake_at(at)
                     return
                 elif not (free and self._has_time() and self._start_next(now or monotonic_ns(), free)):
@@ -237,7 +237,7 @@ class Runner:
 
     def _has_time(self) -> bool:
         """Whether more may be started in this turn of the loop; if not, the next turn goes on."""
-        if self._facts.on_loop or self._loop.budget.left:
+        if self._config.on_loop or self._loop.budget.left:
             return True
         self._advance_soon()
         return False
@@ -298,32 +298,32 @@ class Runner:
         """Runs the batch: on the loop where that is allowed, else on the instance's thread."""
         instance = self._instances.take(batch.instance)
         rows = destined = 0
-        facts = self._facts
+        config = self._config
         for inference in batch.rows:
             if inference.state is QUEUED:  # one that fills a batch is over from the beginning
                 inference.state = RUNNING
             rows += inference.batch_size or 1
-            if facts.decoupled and inference.flow is None:
+            if config.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
                 if inference.cancelled:
                     inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
                 destined += 1 + sum(place.byte_size for place in inference.destinations.values())
-        inline = not facts.on_loop and destined < PLACED_BYTES and self._quickness.allows(rows)
+        inline = not config.on_loop and destined < PLACED_BYTES and self._eligibility.allows(rows)
         notify = None if inline else self._notified
-        execution = Execution(batch.rows, rows, batch.instance, facts.datatypes, facts.decoupled, notify)
+        execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify)
         if destined:
             execution.has_destinations = True
-        execution.ragged = facts.ragged
-        if facts.stateful:
+        execution.ragged = config.ragged
+        if config.stateful:
             execution.carry_states()
         if inline:
             execution.on_loop = True
             execution.run(instance.execute, True, now)
             self._loop.budget.spend(execution.compute_end - now)
             self._drain(execution)
-        elif facts.on_loop:
+        elif config.on_loop:
             execution.on_loop = True
             execution.run(instance.execute, False, now)
         else:
@@ -401,13 +401,15 @@ class Runner:
     def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
         """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
         or after it where the backend said so."""
-        if self._facts.decoupled:
+        if self._config.decoupled:
             number = len(execution.requests)
             return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
         if not done:
             return ()
         answers = execution.single_answers()
-        if len(answers) == 1 or self._lasting is not None:  # whose policy has places for those that shall run again
+        if (
+            len(answers) == 1 or self._stateful_policy is not None
+        ):  # whose policy has places for those that shall run again
             return answers
         # Those that shall run again are put back at the front, the first of them last.
         return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
@@ -419,20 +421,20 @@ class Runner:
         start, input_end, output_start, end = times = execution.times()
         for inference in execution.requests:
             inference.times[_COMPUTE_START:] = times
-        if self._facts.inline_safe:
-            self._quickness.ran(execution.rows, end - start - execution.placed_ns, execution.on_loop)
+        if self._config.inline_safe:
+            self._eligibility.ran(execution.rows, end - start - execution.placed_ns, execution.on_loop)
         self._policy.freed(index, end)
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 
     def _settle(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         answer = outcome.answer
-        if self._facts.stateful and inference.next_states is not None:
+        if self._config.stateful and inference.next_states is not None:
             commit(inference, answer, outcome.final)
         if outcome.again and inference.cancelled:  # nobody cancels it a second time
             self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
             return
         if outcome.again:
-            if self._lasting is not None:
+            if self._stateful_policy is not None:
                 self._count_run(execution, inference, now)
             inference.state = QUEUED
             self._policy.released(inference, now, True)
@@ -441,7 +443,7 @@ class Runner:
         if isinstance(answer, Error):
             response = answer
         elif answer is not None:
-            response = response_of(answer, outcome.parameters, inference, self._facts)
+            response = response_of(answer, outcome.parameters, inference, self._config)
         if not outcome.final:
             writable = inference.reply.send(response, False)
             if inference.flow is not None:

@@ -157,7 +157,7 @@ def _next(state: State, tensor: Tensor, model: str) -> Tensor:
     problem = _problem(state, tensor)
     if problem:
         raise Internal(f"model '{model}', state '{state.output_name}': {problem}")
-    return Tensor(state.input_name, tensor.datatype, tensor.shape, HostMemory(_lasting(tensor)))
+    return Tensor(state.input_name, tensor.datatype, tensor.shape, HostMemory(_stateful_policy(tensor)))
 
 
 def _problem(state: State, tensor: Tensor) -> str:
@@ -183,7 +183,7 @@ def _fits(dims: Shape, shape: Shape) -> bool:
     return len(dims) == len(shape) and all(want in (-1, got) for want, got in zip(dims, shape, strict=True))
 
 
-def _lasting(tensor: Tensor) -> memoryview:
+def _stateful_policy(tensor: Tensor) -> memoryview:
     """Its bytes, for as long as the sequence lives, in memory that nobody writes to: a model that works in its inputs
     gets a copy. They are copied here where they are a small part of what was handed out, such as a whole batch."""
     view = tensor.memory.host()

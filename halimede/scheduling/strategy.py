@@ -5,10 +5,10 @@ The strategy is code of the model's owner. What it raises ends the batch and is 
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from halimede.frozen import frozen
 from halimede.requests import Parameters
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
@@ -18,7 +18,7 @@ from halimede.tensors import Shape
 log = logging.getLogger(__name__)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CandidateInput:
     """An input of a request that may join: `shape` with the batch dimension, `byte_size` as it came."""
 
@@ -27,7 +27,7 @@ class CandidateInput:
     byte_size: int
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A request that may join a batch."""
 

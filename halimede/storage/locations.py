@@ -1,9 +1,9 @@
 """Paths of repositories in cloud storage (contract R24). Pure."""
 
 import re
+from dataclasses import dataclass
 
 from halimede.errors import Invalid
-from halimede.frozen import frozen
 
 S3, GCS, AZURE = "s3", "gs", "as"
 _SCHEMES = (S3, GCS, AZURE)
@@ -16,7 +16,7 @@ _FORM = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Location:
     """`account` is Azure's; `endpoint` the address of a storage of one's own, with its protocol, or empty. `prefix` has
     no slash at its ends."""

@@ -1,9 +1,9 @@
 """What is known of an object in a storage, without its bytes: plain data."""
 
-from halimede.frozen import frozen
+from dataclasses import dataclass
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Object:
     """An object of a storage. `path` is relative to the folder that was listed; `etag` changes with its content;
     `modified_ns` of the wall clock of the storage."""

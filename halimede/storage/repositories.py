@@ -6,12 +6,12 @@ repository pays.
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 from halimede.errors import Error, Unavailable
-from halimede.frozen import frozen
 from halimede.platform.scratch import Scratch, remove_leftovers
 from halimede.storage.credentials import MOUNTS, credentials_of
 from halimede.storage.locations import Location, is_remote, location_of
@@ -23,7 +23,7 @@ _EXTRA = "cloud"
 OpenStorage = Callable[[Location, Mapping[str, str]], Storage]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class RemoteModel:
     """A model of a repository in cloud storage."""
 
@@ -43,7 +43,7 @@ class RemoteModel:
         return self.mirror.look(self.name)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class BrokenRepository:
     """Stands for the models of a repository that could not be listed yet, so that the index tells why."""
 

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterator, Mapping
-
-from halimede.frozen import frozen
+from dataclasses import dataclass
 
 _LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+\S+)?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Sample:
     """A line of the exposition."""
 

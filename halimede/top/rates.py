@@ -1,10 +1,11 @@
 """From two looks at a server to what it does: how much a second, and how long each takes. Pure."""
 
-from halimede.frozen import frozen
+from dataclasses import dataclass
+
 from halimede.top.sample import Counted, Key, Look, ModelSample
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelRates:
     """What a model version did between two looks. Rates a second; milliseconds on the average, None where nothing
     happened; the rest as it was at the second look, None where the server does not tell."""

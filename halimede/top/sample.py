@@ -1,17 +1,16 @@
 """One look at a server: the counts of its models, and what its metrics say besides. Plain values; pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
-from halimede.frozen import frozen
 from halimede.top.exposition import Sample
 
 Key = tuple[str, str]
 """A model's name and version."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Counted:
     """How often something happened, and the nanoseconds that it took."""
 
@@ -19,7 +18,7 @@ class Counted:
     ns: int = 0
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ModelSample:
     """What the statistics of a model version say, and its metrics where there are such (None: nobody tells)."""
 
@@ -39,7 +38,7 @@ class ModelSample:
     p99_us: float | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Machine:
     """What the metrics say of the machine; None where they say nothing."""
 
@@ -50,7 +49,7 @@ class Machine:
     """Name and utilization of each."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Look:
     """A look at the time `at` (seconds of a clock that only goes forward)."""
 

@@ -9,10 +9,10 @@ import ssl
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.errors import Unavailable
-from halimede.frozen import frozen
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ UNIX = "unix:"
 """Before the path of a Unix socket that stands in place of an address."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Listening:
     """A port that is served, or the path of a Unix socket (then `port` is 0)."""
 
@@ -97,7 +97,7 @@ class _Arrivals:
         self._opening.discard(opening)
         error = None if opening.cancelled() else opening.exception()
         if error is not None and not isinstance(error, OSError):
-            log.error("a connection could not be opened", exc_info=error)
+            log.error("failed to accept a connection", exc_info=error)
 
 
 def place(address: str, port: int) -> str:

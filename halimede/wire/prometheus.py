@@ -8,7 +8,7 @@ its name is the same in both.
 from collections.abc import Iterable, Iterator, Mapping
 from math import inf, isnan
 
-from halimede.service.port import Histogram, MetricFamily, Summary
+from halimede.engine_port import Histogram, MetricFamily, Summary
 
 TEXT = b"text/plain; charset=utf-8"
 OPENMETRICS = b"application/openmetrics-text; version=1.0.0; charset=utf-8"

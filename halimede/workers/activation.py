@@ -7,12 +7,12 @@ then starts the interpreter itself. What the server's own environment has set is
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Protocol
 
 from halimede.errors import Internal
-from halimede.frozen import frozen
 from halimede.workers.process import Interpreter
 
 OLDEST = (3, 9)
@@ -32,7 +32,7 @@ _OF_THE_SHELL = ("_", "PWD", "OLDPWD", "SHLVL")
 _ASK = "import json, os, sys; json.dump([list(sys.version_info[:3]), dict(os.environ)], sys.stdout)"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Ended:
     """How a program ended: None for the status where it took too long."""
 

@@ -46,7 +46,7 @@ class Port(Protocol):
     def infer(self, request: InferRequest, reply: Reply) -> int: ...
     def cancel(self, key: int) -> None: ...
     def is_queued(self, key: int) -> bool: ...
-    def overtake(self, key: int) -> bool:
+    def preempt_turn(self, key: int) -> bool:
         """Lets a queued inference go before others that are only to go first; whether that is all it waited for."""
         ...
 
@@ -92,7 +92,7 @@ class OuterRequest(Protocol):
     def when_cancelled(self, tell: Callable[[], None]) -> None: ...
 
 
-class Flight(Held, Protocol):
+class InFlightBatch(Held, Protocol):
     """A batch that a worker has, with the calls that were made in it; None before the first."""
 
     calls: "dict[int, Call] | None"
@@ -107,13 +107,13 @@ class Call:
 
     __slots__ = ("_owner", "_resume", "_sent", "_taken", "flight", "guessed", "key", "number", "over", "request")
 
-    def __init__(self, owner: "Calls", number: int, request: InferRequest) -> None:
-        self._owner: Calls | None = owner
+    def __init__(self, owner: "WorkerCalls", number: int, request: InferRequest) -> None:
+        self._owner: WorkerCalls | None = owner
         self.number = number
         self.request = request
         self.key = 0
         self.over = False
-        self.flight: Flight | None = None
+        self.flight: InFlightBatch | None = None
         self.guessed = False
         self._sent = 0
         self._taken = 0
@@ -160,12 +160,12 @@ class Call:
             resume, self._resume = self._resume, None
             resume()
 
-    def blockers(self) -> Collection[Flight] | None:
+    def blockers(self) -> Collection[InFlightBatch] | None:
         """See `deadlocks`. While the inference is queued, any batch on an instance of its model could make way."""
-        batches: list[Flight] = []
+        batches: list[InFlightBatch] = []
         for instance in self._owner.port.instances_of(self.key) if self._owner is not None else ():
             # To ask by `isinstance` costs 20 us and more.
-            held: Collection[Flight] = getattr(instance, "flights", ())
+            held: Collection[InFlightBatch] = getattr(instance, "flights", ())
             running = [flight for flight in held if flight.running]
             if not running:
                 return None
@@ -194,7 +194,7 @@ class Nobody:
     def is_queued(self, key: int) -> bool:
         return False
 
-    def overtake(self, key: int) -> bool:
+    def preempt_turn(self, key: int) -> bool:
         return False
 
     def instances_of(self, key: int) -> Sequence[object]:
@@ -220,7 +220,7 @@ class Nobody:
         done(Unavailable("there is no server"))
 
 
-class Calls:
+class WorkerCalls:
     """The calls of one worker, which `send` reaches. `name` is its instance, `model` what it runs; `loading` while it
     is not ready itself."""
 
@@ -242,7 +242,7 @@ class Calls:
         """How many are on their way."""
         return len(self._open)
 
-    def arrived(self, message: frames.Frame, flights: Mapping[int, Flight]) -> None:
+    def arrived(self, message: frames.Frame, flights: Mapping[int, InFlightBatch]) -> None:
         """A frame about calls or models; `flights` are the batches that the worker has, by number. Raises what
         `frames.MALFORMED` lists."""
         if message.kind == frames.CALL:
@@ -264,7 +264,7 @@ class Calls:
 
     # ---- inference
 
-    def _begin(self, message: frames.Frame, flights: Mapping[int, Flight]) -> None:
+    def _begin(self, message: frames.Frame, flights: Mapping[int, InFlightBatch]) -> None:
         try:
             batch, trace, request = read_call(message)
         except Error as error:
@@ -286,7 +286,7 @@ class Calls:
             self._look(flight)
             self._look_later()
 
-    def _bind(self, call: Call, flight: Flight) -> None:
+    def _bind(self, call: Call, flight: InFlightBatch) -> None:
         if flight.calls is None:
             flight.calls = {}
             for outer in flight.requests:
@@ -295,7 +295,7 @@ class Calls:
         if any(outer.cancelled for outer in flight.requests):
             self._cancelled(flight)
 
-    def _cancelled(self, flight: Flight) -> None:
+    def _cancelled(self, flight: InFlightBatch) -> None:
         """The calls of a batch end with it once nobody wants its answers; those of its model's threads go on."""
         if flight.calls and all(outer.cancelled for outer in flight.requests):
             for call in [call for call in flight.calls.values() if not call.guessed]:
@@ -335,18 +335,18 @@ class Calls:
 
     # ---- calls that wait for themselves
 
-    def _look_again(self, flight: Flight) -> None:
+    def _look_again(self, flight: InFlightBatch) -> None:
         self._looking = False
         self._look(flight)
 
-    def _look(self, flight: Flight) -> None:
+    def _look(self, flight: InFlightBatch) -> None:
         """Refuses calls of this batch until it can go on; where it only seems so, somewhat later."""
         while is_hopeless(flight, guesses=False):
             self._refuse(flight, guesses=False)
         if is_hopeless(flight, guesses=True):
             self._loop.call_later(GRACE, self._still, flight)
 
-    def _still(self, flight: Flight) -> None:
+    def _still(self, flight: InFlightBatch) -> None:
         while is_hopeless(flight, guesses=True):
             self._refuse(flight, guesses=True)
 
@@ -367,10 +367,10 @@ class Calls:
         if queued:
             self._look_later()
 
-    def _refuse(self, flight: Flight, guesses: bool) -> None:
+    def _refuse(self, flight: InFlightBatch, guesses: bool) -> None:
         """The last call that was made, since the others waited before it; but none while one of them waits only because
         others are to go first, which wait for this batch."""
-        if any(self.port.overtake(call.key) for call in (flight.calls or {}).values()):
+        if any(self.port.preempt_turn(call.key) for call in (flight.calls or {}).values()):
             return
         call = next(call for call in reversed((flight.calls or {}).values()) if guesses or not call.guessed)
         model = call.request.model_name
@@ -427,26 +427,26 @@ class Calls:
         self.send(frames.frame(frames.REPLY, [text.encode("utf-8", "replace")], None, number, 0, frames.REFUSAL))
 
 
-def _traced(number: int, flights: Mapping[int, Flight]) -> Traced | None:
+def _traced(number: int, flights: Mapping[int, InFlightBatch]) -> Traced | None:
     """The trace of that number, while a request that it belongs to is here."""
     traces = (outer.request.trace for flight in flights.values() for outer in flight.requests)
     return next((trace for trace in traces if trace is not None and trace.id == number), None)
 
 
-class Desk:
+class CallRouter:
     """The calls of each worker of a backend."""
 
     def __init__(self, loop: Loop, port: Port) -> None:
         self._loop = loop
         self._port = port
-        self._calls: dict[Caller, Calls] = {}
+        self._calls: dict[Caller, WorkerCalls] = {}
 
-    def open(self, worker: Caller, name: str, model: str) -> Calls:
+    def open(self, worker: Caller, name: str, model: str) -> WorkerCalls:
         """Before the worker has its order; on the thread that gives it."""
-        calls = self._calls[worker] = Calls(self._port, self._loop, name, model, worker.send)
+        calls = self._calls[worker] = WorkerCalls(self._port, self._loop, name, model, worker.send)
         return calls
 
-    def of(self, worker: Caller) -> Calls:
+    def of(self, worker: Caller) -> WorkerCalls:
         return self._calls[worker]
 
     def close(self, worker: Caller) -> None:

@@ -4,17 +4,17 @@ Any thread.
 """
 
 from halimede.errors import Internal, Unavailable
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.workers.process import OWN, Interpreter, Process
 from halimede.workers.worker import Worker
 
 
 class Workers:
-    """Starts them and knows them until they are forgotten. `urgent` looks after them within a turn of the loop."""
+    """Starts workers and keeps track of them. `worker_poller` reads their sockets within a long turn of the loop."""
 
-    def __init__(self, urgent: Urgent | None = None) -> None:
+    def __init__(self, worker_poller: WorkerPoller | None = None) -> None:
         self.closed = False
-        self._urgent = urgent
+        self._worker_poller = worker_poller
         self._known: set[Worker] = set()
 
     def spawn(self, interpreter: Interpreter = OWN) -> Worker:
@@ -23,7 +23,7 @@ class Workers:
             worker = Worker(Process(interpreter))
         except OSError as error:
             raise Internal(f"Failed to start a worker process: {error}") from error
-        worker.urgent = self._urgent
+        worker.worker_poller = self._worker_poller
         self._known.add(worker)
         if self.closed:  # asked after it is known: who closes kills what is known then
             worker.kill()

@@ -12,15 +12,15 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.frozen import frozen
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.platform.processes import ends_within
 from halimede.platform.threads import Thread
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Interpreter:
     """A Python, and the environment variables that it runs with: None for the server's own. `libraries` is a folder
     where the system looks for its libraries first, and not for those of programs that it starts. `host` is where it

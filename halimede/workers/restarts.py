@@ -3,7 +3,7 @@
 Pure and told the time (monotonic seconds); one object for each instance. Knows no process and no thread.
 """
 
-from halimede.frozen import frozen
+from dataclasses import dataclass
 
 DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before each further try. The first one comes at once: most deaths have to do with one request."""
@@ -12,7 +12,7 @@ PATIENCE = 2.0
 """How long, in seconds, requests wait for an instance to come back, unless the operator says otherwise."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Restart:
     """What follows from a death: the next try is due `at`, and until `awaited_until` requests wait for what comes of it
     (the time of the death itself where they do not)."""

@@ -11,12 +11,11 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO
-
-from halimede.frozen import frozen
 
 _CHUNK = 1 << 20
 _ZIP = b"PK\x03\x04"
@@ -47,7 +46,7 @@ class GivenUp(Exception):
     """The result is not wanted any more."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class _Member:
     """What `stat.S_IFMT` calls it, or None for a further name of the member `target`; `target` of a link is where it
     leads. `modified` is in seconds since 1970."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
 from halimede.workers.process import Process
@@ -78,7 +78,7 @@ class Worker:
         self.alive = True
         self.about: Mapping[str, object] = {}
         """What its messages to the log are about: `model` and `version`."""
-        self.urgent: Urgent | None = None
+        self.worker_poller: WorkerPoller | None = None
         """Who looks whether it has something to say while a turn of the loop is long."""
         self.readiness: Readiness | None = None
         """Where the model has a say in its readiness."""
@@ -208,8 +208,8 @@ class Worker:
     def _listen(self) -> None:
         if self._loop is not None and self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket.fileno(), self._readable)
-            if self.urgent is not None:
-                self.urgent.watch(self._socket.fileno(), self._readable)
+            if self.worker_poller is not None:
+                self.worker_poller.watch(self._socket.fileno(), self._readable)
 
     def send(self, buffers: list[Buffer]) -> None:
         """Sends them, or as much as fits now and the rest when there is room. Does not block and does not raise: a
@@ -249,7 +249,7 @@ class Worker:
 
     def _readable(self) -> None:
         """One read for each call: what a socket holds at once is what bounds the time that it takes. What its frames
-        set off may look at this socket again (`urgent`): frames that came later are not taken up before."""
+        set off may look at this socket again (`worker_poller`): frames that came later are not taken up before."""
         if not self._reading:
             self._reading = True
             try:
@@ -311,8 +311,8 @@ class Worker:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(descriptor)
             self._loop.remove_writer(descriptor)
-        if self.urgent is not None:
-            self.urgent.forget(descriptor)
+        if self.worker_poller is not None:
+            self.worker_poller.forget(descriptor)
         self._socket.close()
         self._unsent = []
 

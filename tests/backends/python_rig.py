@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from halimede.backends.api import InstancePlace, ModelFolder, Responses
-from halimede.backends.python import PythonBackend
+from halimede.backends.python.backend import PythonBackend
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.tensors import Tensor
 from tests.backends.fakes import message_of

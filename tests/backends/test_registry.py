@@ -4,7 +4,7 @@ from types import MappingProxyType
 
 import pytest
 
-from halimede.backends.identity import IdentityBackend
+from halimede.backends.identity.backend import IdentityBackend
 from halimede.backends.registry import BACKENDS, BackendEntry, create_backend
 from halimede.errors import Invalid, Unavailable
 from tests.backends.fakes import idle_loop

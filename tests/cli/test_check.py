@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.cli.main import main
-from tests.develop.faulty import FAULTS, write_faults
+from tests.devtools.faulty import FAULTS, write_faults
 
 LIMIT = 60
 

@@ -12,7 +12,7 @@ import pytest
 from halimede.cli.main import main
 from halimede.errors import Invalid
 from halimede.options import Graph, HelpRequested, parse_graph
-from tests.develop.test_graph_pipeline import EXAMPLES, NESTED, TEXT_EMBEDDING
+from tests.devtools.test_graph_pipeline import EXAMPLES, NESTED, TEXT_EMBEDDING
 
 STATS = {
     "success": {"count": 2, "ns": 4_000_000},

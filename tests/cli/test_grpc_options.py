@@ -5,7 +5,7 @@ import pytest
 from halimede.cli.grpc_options import transport_options
 from halimede.errors import Invalid
 from halimede.options import parse
-from halimede.transport.grpc_server import Options
+from halimede.transport.grpc.server import Options
 from halimede.transport.http2.limits import Keepalive
 
 

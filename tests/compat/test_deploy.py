@@ -11,9 +11,9 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
+from halimede.measurement.machine import Seen, machine_families
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
-from halimede.service.machine import Seen, machine_families
 from halimede.top.exposition import read_metrics
 from halimede.wire.prometheus import encode_metrics
 from tests.compat.serving import Serving, write_model

@@ -11,8 +11,8 @@ import pytest
 import uvloop
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Unary
-from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.grpc.calls import Bidirectional, Call, Unary
+from halimede.transport.grpc.server import GrpcServer
 from tests.transport.http2_wire import message, messages
 
 SECONDS = 60.0

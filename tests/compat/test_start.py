@@ -16,8 +16,13 @@ messages' descriptions alone."""
 
 NOT_AT_START = (
     # Of ours: other commands, other kinds of model, and what flags ask for.
-    *("halimede.develop", "halimede.top", "halimede.http_client", "halimede.cli.model_run", "halimede.cli.check"),
-    *("halimede.backends.identity", "halimede.backends.python", "halimede.workers.process", "halimede.workers.worker"),
+    *("halimede.devtools", "halimede.top", "halimede.http_client", "halimede.cli.model_run", "halimede.cli.check"),
+    *(
+        "halimede.backends.identity.backend",
+        "halimede.backends.python.backend",
+        "halimede.workers.process",
+        "halimede.workers.worker",
+    ),
     *("halimede.workers.environments", "halimede.workers.in_process", "halimede.storage.stores"),
     *("halimede.cache.redis", "halimede.tracing.spans"),
     # Of the libraries: what takes milliseconds.
@@ -57,6 +62,6 @@ def test_start_imports_no_library_that_only_some_need(imported: list[str]) -> No
 
 
 def test_start_imports_nothing_of_other_commands_and_features(imported: list[str]) -> None:
-    assert "halimede.transport.grpc_server" in imported
-    assert "halimede.backends.onnxruntime_session" in imported
+    assert "halimede.transport.grpc.server" in imported
+    assert "halimede.backends.onnx.session" in imported
     assert not [name for name in imported if any(f"{name}.".startswith(f"{each}.") for each in NOT_AT_START)]

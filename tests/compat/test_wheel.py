@@ -45,6 +45,6 @@ def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) ->
         ).stdout.strip()
 
     assert said("import halimede; print(halimede.FORM)", "only") == "compiled"
-    form = "import halimede.service.engine as e; print(e.__file__.rpartition('.')[2])"
+    form = "import halimede.engine.engine as e; print(e.__file__.rpartition('.')[2])"
     assert (said(form, "only"), said(form, "off")) == ("so", "py")
     assert said("import importlib.util; print(importlib.util.find_spec('halimede.left'))", "only") == "None"

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from halimede.engine_port import ModelTransaction, Query
 from halimede.errors import Error
 from halimede.requests import Answer, InferRequest, Reply
-from halimede.service.port import ModelTransaction, Query
 
 A = TypeVar("A")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.errors import Error
-from halimede.front.http import HttpFront
+from halimede.front.http.front import HttpFront
 from halimede.tensors import Buffer
 from halimede.transport.headers import Headers
 from tests.front.fakes import FakePort

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
+from halimede.engine_port import ModelTransaction, ServerLive
 from halimede.front.delaying_port import DelayingPort
 from halimede.requests import InferRequest
-from halimede.service.port import ModelTransaction, ServerLive
 from tests.fakes import RecordingReply
 from tests.front.fakes import FakePort
 

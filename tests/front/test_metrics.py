@@ -5,11 +5,11 @@ from typing import TypeVar
 
 import pytest
 
+from halimede.engine_port import MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
 from halimede.front.access import access_of
-from halimede.front.http import HttpFront
+from halimede.front.http.front import HttpFront
 from halimede.front.metrics import MetricsFront, Scrapes
-from halimede.service.port import MetricFamily, Metrics, Query
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import FakeExchange, HeldOffload
 

@@ -10,7 +10,7 @@ import pytest
 
 from halimede.errors import Error, Internal, NotFound, Unsupported
 from halimede.models.agents import PREFIX, Agents, AgentsWanted
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load, survey
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, inspect_model, load
 from halimede.models.repository import FoundModel
 from tests.models.fakes import FakeBackend, OneBackend, repository
 
@@ -78,7 +78,7 @@ class Bench:
         self.backend = FakeBackend()
 
     def load(self) -> LoadResult:
-        numbers = survey(self.found, self.options).versions
+        numbers = inspect_model(self.found, self.options).versions
         if isinstance(numbers, Error):
             raise numbers
         return load(self.found, numbers, OneBackend(self.backend), self.options)
@@ -199,12 +199,12 @@ def test_what_an_agent_raises_later_changes_nothing(bench: Callable[..., Bench])
 
 def test_second_look_asks_nobody(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a"})
-    seen = survey(one.found, one.options)
-    assert survey(one.found, one.options) == seen
+    seen = inspect_model(one.found, one.options)
+    assert inspect_model(one.found, one.options) == seen
     assert one.told == ["a load"]
     close(one.load())
     assert one.told == ["a load", "a load_complete", "a unload", "a unload_complete"]
-    survey(one.found, one.options)
+    inspect_model(one.found, one.options)
     assert one.told[4:] == ["a load"]
 
 
@@ -212,7 +212,7 @@ def test_model_that_changed_is_loaded_anew_and_the_old_one_unloaded(bench: Calla
     one = bench({"word": "a"})
     first = one.load()
     (one.folder / "1" / "more").touch()
-    before = survey(one.found, one.options)
+    before = inspect_model(one.found, one.options)
     second = one.load()
     close(first)
     close(second)
@@ -222,7 +222,7 @@ def test_model_that_changed_is_loaded_anew_and_the_old_one_unloaded(bench: Calla
         *("a unload", "a unload_complete", "a unload", "a unload_complete"),
     ]
     (one.folder / "1" / "yet more").touch()
-    assert survey(one.found, one.options).essence != before.essence
+    assert inspect_model(one.found, one.options).load_digest != before.load_digest
 
 
 def test_model_without_versions_is_not_loaded_after_all(bench: Callable[..., Bench]) -> None:
@@ -239,7 +239,7 @@ def test_unknown_agent_fails_the_load(tmp_path: Path) -> None:
     options = LoadOptions(agents=Agents(tmp_path))
     for _ in range(2):  # and stays so
         with pytest.raises(NotFound, match=r"unable to find 'libtritonrepoagent_nope\.so' for repo agent 'nope'"):
-            survey(found, options)
+            inspect_model(found, options)
 
 
 def test_client_brings_no_agents(bench: Callable[..., Bench]) -> None:
@@ -247,9 +247,9 @@ def test_client_brings_no_agents(bench: Callable[..., Bench]) -> None:
     same = '{"backend": "fake", "model_repository_agents": {"agents": [{"name": "told", "parameters": %s}]}}'
     other = same % '{"word": "z", "log": "/elsewhere"}'
     with pytest.raises(Unsupported, match="agents of model 'm' can only be set by the configuration in its folder"):
-        survey(replace(one.found, config=other), one.options)
+        inspect_model(replace(one.found, config=other), one.options)
     own = same % f'{{"word": "a", "log": "{one.log}"}}'
-    survey(replace(one.found, config=own), one.options)
+    inspect_model(replace(one.found, config=own), one.options)
     assert one.told == ["a load"]
 
 
@@ -287,7 +287,7 @@ def test_load_that_begins_while_the_model_goes_asks_the_agents_once_more(
     config = f'backend: "fake"{TENSORS}'.replace("\n", " ")
     one = bench({"word": "a", "moves": "m", "config": config})
     first = one.load()
-    numbers = survey(one.found, one.options).versions
+    numbers = inspect_model(one.found, one.options).versions
     assert not isinstance(numbers, Error)
     close(first)
     second = load(one.found, numbers, OneBackend(one.backend), one.options)
@@ -318,8 +318,8 @@ def test_configuration_that_comes_with_a_load_has_an_engagement_of_its_own(
     parameters = {"word": "a", "log": str(one.log), "moves": "m", "config": config}
     agents = {"agents": [{"name": "told", "parameters": parameters}]}
     sent = replace(one.found, config=json.dumps({"backend": "fake", "model_repository_agents": agents}))
-    seen = survey(sent, one.options)
-    survey(one.found, one.options)  # as the one does who asks whether a client may send this
+    seen = inspect_model(sent, one.options)
+    inspect_model(one.found, one.options)  # as the one does who asks whether a client may send this
     assert not isinstance(seen.versions, Error)
     result = load(sent, seen.versions, OneBackend(one.backend), one.options)
     assert one.told == ["a load", "a load", "a load_complete", "a load_fail"]
@@ -333,8 +333,8 @@ def test_configuration_that_comes_with_a_load_has_an_engagement_of_its_own(
 def test_agents_that_may_not_be_asked_are_wanted_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path, {"word": "a"})
     with pytest.raises(AgentsWanted):
-        survey(bench.found, bench.options, may_ask_agents=False)
+        inspect_model(bench.found, bench.options, may_ask_agents=False)
     assert not bench.log.exists()
-    asked = survey(bench.found, bench.options)
-    assert survey(bench.found, bench.options, may_ask_agents=False) == asked
+    asked = inspect_model(bench.found, bench.options)
+    assert inspect_model(bench.found, bench.options, may_ask_agents=False) == asked
     assert bench.log.read_text() == "a load\n"

@@ -223,7 +223,7 @@ def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], 
             case "loading 1":
                 table.loading("m", [1])
             case "barren":
-                table.refuse("m", None, "Invalid argument: no version", barren=True)
+                table.refuse("m", None, "Invalid argument: no version", no_usable_version=True)
             case "refuse":
                 table.refuse("m", 2, "Internal: broke")
             case "refuse all":

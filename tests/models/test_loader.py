@@ -16,10 +16,10 @@ from halimede.models.loader import (
     LoadedVersion,
     LoadOptions,
     LoadResult,
+    inspect_model,
     load,
     load_in_steps,
     places,
-    survey,
 )
 from halimede.models.repository import FoundModel, fingerprint
 from halimede.models.steps import all_of
@@ -49,7 +49,7 @@ def load_model(
 
 def load_found(found: FoundModel, backends: Backends, options: LoadOptions) -> LoadResult:
     """What a survey finds is loaded."""
-    numbers = survey(found, options).versions
+    numbers = inspect_model(found, options).versions
     if isinstance(numbers, Error):
         raise numbers
     return load(found, numbers, backends, options)
@@ -292,7 +292,7 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
 
 def test_survey_opens_nothing_and_says_what_there_is(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": CONFIG + "version_policy { all {} }"}, ("1", "3", "x")) / "m"
-    seen = survey(FoundModel("m", folder), LoadOptions())
+    seen = inspect_model(FoundModel("m", folder), LoadOptions())
     assert (seen.backend, seen.versions) == ("fake", (1, 3))
     assert seen.fingerprint == fingerprint(folder)
 
@@ -301,7 +301,7 @@ def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) ->
     """A load goes on with what the survey read, which it leaves as it was; a further try takes what is there then."""
     folder = repository(tmp_path, {"m": CONFIG + "max_batch_size: 2"}) / "m"
     found, options = FoundModel("m", folder), LoadOptions(retries=1)
-    seen = survey(found, options)
+    seen = inspect_model(found, options)
     assert not isinstance(seen.versions, Error)
     (folder / "config.pbtxt").write_text(CONFIG + "max_batch_size: 3")
     backends = OneBackend(FakeBackend())
@@ -314,11 +314,11 @@ def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) ->
 def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
     """Contract R3, R7: only the latter is what the real server calls a poll failure."""
     repository(tmp_path, {"none": CONFIG, "bad": "nonsense {"}, ["x"])
-    assert isinstance(survey(FoundModel("none", tmp_path / "none"), LoadOptions()).versions, Invalid)
+    assert isinstance(inspect_model(FoundModel("none", tmp_path / "none"), LoadOptions()).versions, Invalid)
     with pytest.raises(Invalid, match="failed to read text proto"):
-        survey(FoundModel("bad", tmp_path / "bad"), LoadOptions())
+        inspect_model(FoundModel("bad", tmp_path / "bad"), LoadOptions())
     with pytest.raises(Internal, match="failed to read"):
-        survey(FoundModel("gone", tmp_path / "gone"), LoadOptions())
+        inspect_model(FoundModel("gone", tmp_path / "gone"), LoadOptions())
 
 
 def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:

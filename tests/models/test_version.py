@@ -14,9 +14,9 @@ from halimede.models.loader import LoadedVersion, places
 from halimede.models.version import ModelVersion, policy_for
 from halimede.platform.cores import ALL
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply, echo, inference
 from tests.models.configs import asking, config_of, given, spec
 from tests.models.fakes import FakeInstance, Returning, loaded
@@ -116,7 +116,7 @@ def test_passive_instance_neither_makes_a_version_healthy_nor_lets_a_request_run
     passive, active = opened.instances
     assert isinstance(passive, FakeInstance)
     assert isinstance(active, FakeInstance)
-    assert list(version.in_the_way()) == [active]
+    assert list(version.blockers()) == [active]
     passive.healthy = False
     assert version.healthy
     passive.healthy, active.healthy = True, False
@@ -127,7 +127,7 @@ def test_passive_instance_neither_makes_a_version_healthy_nor_lets_a_request_run
 class Saying(FakeInstance):
     """An instance whose model may have a say in its readiness."""
 
-    has_a_say = True
+    reports_readiness = True
     ready = True
 
     def ask_ready(self, done: Callable[[bool], None]) -> None:
@@ -155,10 +155,10 @@ def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
     version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
     answers: list[bool] = []
     version.ask_ready(answers.append)
-    assert (version.has_a_say, answers) == (True, [answer])
+    assert (version.reports_readiness, answers) == (True, [answer])
     for instance in saying:
-        instance.has_a_say = False
-    assert not version.has_a_say
+        instance.reports_readiness = False
+    assert not version.reports_readiness
     version.close()
 
 
@@ -171,14 +171,14 @@ def test_passive_instance_is_not_asked_whether_it_is_ready() -> None:
     answers: list[bool] = []
     version.ask_ready(answers.append)
     assert answers == [True]
-    active.has_a_say = False
-    assert not version.has_a_say
+    active.reports_readiness = False
+    assert not version.reports_readiness
     version.close()
 
 
 def test_version_of_instances_without_a_say_has_none() -> None:
     version = Made().version
-    assert not version.has_a_say
+    assert not version.reports_readiness
     version.close()
 
 
@@ -277,7 +277,7 @@ def test_version_behind_a_door_lets_it_decide_and_queues_what_was_begun_before_t
     """What waits at the door of a cache is served, though the version takes nothing new (contract S3)."""
     made = Made()
     at_the_door: list[Inference] = []
-    made.version.put_behind(at_the_door.append)
+    made.version.intercept_with(at_the_door.append)
     runs, settles = made.infer(1, 1), made.infer(1, 1)
     assert [runs.answers, settles.answers] == [[], []]
     idle: list[bool] = []

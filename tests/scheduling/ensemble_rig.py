@@ -7,7 +7,7 @@ from halimede.errors import Error
 from halimede.requests import Answer, InferRequest, InferResponse, Moment, Parameters, Reply
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference, State
-from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleFacts, Fitting
+from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerConfig, Fitting
 from halimede.scheduling.step_graph import StepGraph, StepLinks
 from halimede.tensors import INT32, HostMemory, Shape, Tensor
 from tests.fakes import RecordingObserver, RecordingReply, Watched
@@ -46,7 +46,7 @@ class Member:
     def is_queued(self, inference: Inference) -> bool:
         return inference.state is State.QUEUED
 
-    def in_the_way_of(self, inference: Inference) -> Sequence[object]:
+    def blockers_of(self, inference: Inference) -> Sequence[object]:
         return (self,)
 
     def hold(self) -> None:
@@ -118,7 +118,7 @@ class Rig:
                 raise self.broken
             return binding
 
-        facts = EnsembleFacts("e", 1, graph, any(m.decoupled for m in members), most, bind, lambda: self.changes)
+        facts = EnsembleRunnerConfig("e", 1, graph, any(m.decoupled for m in members), most, bind, lambda: self.changes)
         self.runner = EnsembleRunner(facts, self.observer, self.settled.append)
 
     def ask(

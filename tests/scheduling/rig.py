@@ -8,13 +8,13 @@ import numpy as np
 from halimede.errors import Error
 from halimede.requests import Answer
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Observer, RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import WINDOW
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch, Policy, Wake
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import Observer, RunnerConfig
 from halimede.tensors import FP32, Tensor, tensor_of
 from tests.fakes import PATIENCE, FakeInstance, ManualLoop, RecordingObserver, RecordingReply, echo, inference
 
@@ -41,7 +41,7 @@ class Rig:
         self.settled: list[str] = []
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
-        facts = RunnerFacts("m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers)
+        facts = RunnerConfig("m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers)
         self.runner = Runner(
             facts,
             policy or DefaultPolicy(),
@@ -76,7 +76,7 @@ class Rig:
     def warm_up(self) -> None:
         """The model is known to be quick from now on, and so runs inline. By report, not by the clock."""
         for _ in range(2 * WINDOW):
-            self.runner._quickness.ran(1, 1, True)
+            self.runner._eligibility.ran(1, 1, True)
 
 
 class ScriptedPolicy(DefaultPolicy):

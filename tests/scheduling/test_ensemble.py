@@ -12,8 +12,8 @@ import pytest
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.ensemble_run import MOST_AHEAD
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import RUNNING, SETTLED, State
+from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Fitting
 from halimede.tensors import INT32, Shape, Tensor
 from tests.fakes import RecordingReply, UnreachableMemory
@@ -411,14 +411,14 @@ def test_who_is_in_the_way_is_asked_of_the_step_that_runs() -> None:
     a, b = Member(), Member()
     rig = chain(a, b)
     inference, _ = rig.ask()
-    assert rig.runner.in_the_way_of(inference) == (a,)
+    assert rig.runner.blockers_of(inference) == (a,)
     assert not rig.runner.is_queued(inference)
     a.asked[0].state = State.QUEUED
     assert rig.runner.is_queued(inference)
     a.answer(Y="")
-    assert rig.runner.in_the_way_of(inference) == (b,)
+    assert rig.runner.blockers_of(inference) == (b,)
     b.answer(Y="")
-    assert rig.runner.in_the_way_of(inference) == ()
+    assert rig.runner.blockers_of(inference) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,58 +13,58 @@ from halimede.scheduling.inline import (
     TRIAL_EVERY,
     TURN_NS,
     WINDOW,
-    Quickness,
+    InlineEligibility,
     TurnBudget,
-    price_of,
+    cooldown_after,
 )
 from tests.fakes import echo
 from tests.scheduling.rig import Rig
 
 
-def seen(rows: int, on_loop: int, ns: int = QUICK_NS // 2) -> Quickness:
+def seen(rows: int, on_loop: int, ns: int = QUICK_NS // 2) -> InlineEligibility:
     """After enough quick runs on the threads and so many of `ns` on the loop."""
-    quickness = Quickness(True)
+    eligibility = InlineEligibility(True)
     for _ in range(ENOUGH):
-        quickness.ran(rows, 1, False)
+        eligibility.ran(rows, 1, False)
     for _ in range(on_loop):
-        quickness.ran(rows, ns, True)
-    return quickness
+        eligibility.ran(rows, ns, True)
+    return eligibility
 
 
-def placed(quickness: Quickness, runs: int, on_loop_ns: int, on_thread_ns: int) -> list[bool]:
+def placed(eligibility: InlineEligibility, runs: int, on_loop_ns: int, on_thread_ns: int) -> list[bool]:
     """Where so many runs of one row are put, each told how long that took."""
     places = []
     for _ in range(runs):
-        places.append(quickness.allows(1))
-        quickness.ran(1, on_loop_ns if places[-1] else on_thread_ns, places[-1])
+        places.append(eligibility.allows(1))
+        eligibility.ran(1, on_loop_ns if places[-1] else on_thread_ns, places[-1])
     return places
 
 
 def test_quickness_wants_to_have_seen_enough_on_the_threads() -> None:
-    quickness = Quickness(True)
+    eligibility = InlineEligibility(True)
     for _ in range(ENOUGH):
-        assert not quickness.allows(1)
-        quickness.ran(1, 1, False)
-    assert quickness.allows(1)
+        assert not eligibility.allows(1)
+        eligibility.ran(1, 1, False)
+    assert eligibility.allows(1)
 
 
 def test_quickness_tries_a_promising_size_on_the_loop() -> None:
     """What takes long on a thread may be quick on the loop."""
-    places = placed(Quickness(True), 1000, QUICK_NS // 5, PROMISING_NS - 1)
+    places = placed(InlineEligibility(True), 1000, QUICK_NS // 5, PROMISING_NS - 1)
     assert places == [False] * ENOUGH + [True] * (1000 - ENOUGH)
 
 
 def test_quickness_tries_a_size_that_was_slow_on_the_loop_again_later() -> None:
-    places = placed(Quickness(True), ENOUGH + 2 * (ENOUGH + TRIAL_EVERY), QUICK_NS, QUICK_NS)
+    places = placed(InlineEligibility(True), ENOUGH + 2 * (ENOUGH + TRIAL_EVERY), QUICK_NS, QUICK_NS)
     assert places == [False] * ENOUGH + 2 * ([True] * ENOUGH + [False] * TRIAL_EVERY)
 
 
 def test_quickness_does_not_try_what_takes_long_on_the_threads() -> None:
-    assert not any(placed(Quickness(True), 1000, 1, PROMISING_NS))
+    assert not any(placed(InlineEligibility(True), 1000, 1, PROMISING_NS))
 
 
 def test_quickness_never_allows_a_model_that_is_not_safe() -> None:
-    assert not any(placed(Quickness(False), 10 * ENOUGH, 1, 1))
+    assert not any(placed(InlineEligibility(False), 10 * ENOUGH, 1, 1))
 
 
 @pytest.mark.parametrize(("rows", "allowed"), [(4, True), (7, True), (3, False), (8, False)])
@@ -77,91 +77,91 @@ def test_quickness_refuses_a_size_that_is_slow() -> None:
 
 
 def test_quickness_forgives_one_interruption() -> None:
-    quickness = seen(1, WINDOW)
-    quickness.ran(1, QUICK_NS * 4, on_loop=True)
-    assert quickness.allows(1)
+    eligibility = seen(1, WINDOW)
+    eligibility.ran(1, QUICK_NS * 4, on_loop=True)
+    assert eligibility.allows(1)
 
 
 def test_quickness_refuses_when_ten_runs_in_a_hundred_are_slow() -> None:
-    quickness = seen(1, 0)
+    eligibility = seen(1, 0)
     for i in range(2000):
-        quickness.ran(1, QUICK_NS * 2 if i % 10 == 0 else 1, True)
-    assert not quickness.allows(1)
+        eligibility.ran(1, QUICK_NS * 2 if i % 10 == 0 else 1, True)
+    assert not eligibility.allows(1)
 
 
 def test_quickness_refuses_a_size_of_which_the_first_runs_were_often_slow() -> None:
-    quickness = seen(1, 0)
+    eligibility = seen(1, 0)
     for i in range(ENOUGH):
-        quickness.ran(1, QUICK_NS * 2 if i % 4 == 0 else 1, True)
-    assert not quickness.allows(1)
+        eligibility.ran(1, QUICK_NS * 2 if i % 4 == 0 else 1, True)
+    assert not eligibility.allows(1)
 
 
 def test_quickness_bars_all_sizes_after_a_long_run_on_the_loop() -> None:
-    quickness = seen(1, ENOUGH)
+    eligibility = seen(1, ENOUGH)
     for _ in range(ENOUGH):
-        quickness.ran(8, 1, True)
-    assert quickness.allows(8)
-    quickness.ran(8, LONG_NS, on_loop=True)
-    assert not quickness.allows(8)
-    assert not quickness.allows(1)
+        eligibility.ran(8, 1, True)
+    assert eligibility.allows(8)
+    eligibility.ran(8, LONG_NS, on_loop=True)
+    assert not eligibility.allows(8)
+    assert not eligibility.allows(1)
 
 
 def test_quickness_does_not_punish_a_long_run_on_a_thread() -> None:
-    quickness = seen(1, WINDOW)
-    quickness.ran(1, LONG_NS, on_loop=False)
-    assert quickness.allows(1)
+    eligibility = seen(1, WINDOW)
+    eligibility.ran(1, LONG_NS, on_loop=False)
+    assert eligibility.allows(1)
 
 
 @pytest.mark.parametrize("long", [LONG_NS, 3 * LONG_NS])
 def test_quickness_wants_a_long_run_paid_by_quick_ones(long: int) -> None:
-    quickness = seen(1, 4 * WINDOW)
+    eligibility = seen(1, 4 * WINDOW)
     for _ in range(3):  # it is as dear the third time as the first: the system's hiccups do not add up
-        quickness.ran(1, long, on_loop=True)
-        for _ in range(price_of(long) - 1):
-            quickness.ran(1, 1, False)
-        assert not quickness.allows(1)
-        quickness.ran(1, 1, False)
-        assert quickness.allows(1)
+        eligibility.ran(1, long, on_loop=True)
+        for _ in range(cooldown_after(long) - 1):
+            eligibility.ran(1, 1, False)
+        assert not eligibility.allows(1)
+        eligibility.ran(1, 1, False)
+        assert eligibility.allows(1)
 
 
 @pytest.mark.parametrize(("milliseconds", "runs"), [(1, 5), (4, 80), (20, 2000), (200, 200_000)])
 def test_price_grows_faster_than_what_it_is_for(milliseconds: int, runs: int) -> None:
-    assert price_of(milliseconds * 1_000_000) == runs
+    assert cooldown_after(milliseconds * 1_000_000) == runs
 
 
 def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
-    quickness = seen(1, 4 * WINDOW)
-    quickness.ran(1, LONG_NS, on_loop=True)
-    quickness.ran(1, 2 * LONG_NS, on_loop=False)
-    for _ in range(price_of(2 * LONG_NS) - 1):
-        quickness.ran(1, 1, False)
-    assert not quickness.allows(1)
+    eligibility = seen(1, 4 * WINDOW)
+    eligibility.ran(1, LONG_NS, on_loop=True)
+    eligibility.ran(1, 2 * LONG_NS, on_loop=False)
+    for _ in range(cooldown_after(2 * LONG_NS) - 1):
+        eligibility.ran(1, 1, False)
+    assert not eligibility.allows(1)
 
 
 def test_quickness_takes_a_slow_run_for_no_payment() -> None:
-    quickness = seen(1, 4 * WINDOW)
-    quickness.ran(1, LONG_NS, on_loop=True)
-    for _ in range(price_of(LONG_NS) - 1):
-        quickness.ran(1, 1, False)
-    quickness.ran(1, PROMISING_NS, on_loop=False)
-    assert not quickness.allows(1)
+    eligibility = seen(1, 4 * WINDOW)
+    eligibility.ran(1, LONG_NS, on_loop=True)
+    for _ in range(cooldown_after(LONG_NS) - 1):
+        eligibility.ran(1, 1, False)
+    eligibility.ran(1, PROMISING_NS, on_loop=False)
+    assert not eligibility.allows(1)
 
 
 def test_quickness_counts_the_runs_on_the_loop() -> None:
-    quickness = seen(1, 3)
-    quickness.ran(1, 1, on_loop=False)
-    assert quickness.inline_runs == 3
+    eligibility = seen(1, 3)
+    eligibility.ran(1, 1, on_loop=False)
+    assert eligibility.inline_runs == 3
 
 
 def test_model_that_stalls_now_and_then_delays_others_once() -> None:
     """A run takes 10 us, every thousandth 200 ms: it is on the loop at the first of them and at none of the next 99."""
-    quickness, delays = Quickness(True), 0
+    eligibility, delays = InlineEligibility(True), 0
     for number in range(1, 100_001):
-        stalls, on_loop = number % 1000 == 0, quickness.allows(1)
+        stalls, on_loop = number % 1000 == 0, eligibility.allows(1)
         delays += stalls and on_loop
-        quickness.ran(1, 200_000_000 if stalls else 10_000, on_loop)
+        eligibility.ran(1, 200_000_000 if stalls else 10_000, on_loop)
     assert delays == 1
-    assert quickness.inline_runs == 1000 - ENOUGH
+    assert eligibility.inline_runs == 1000 - ENOUGH
 
 
 def test_budget_of_a_turn_is_spent_and_comes_back_with_the_next() -> None:

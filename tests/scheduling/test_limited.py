@@ -9,14 +9,14 @@ import pytest
 
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.levels import LevelPolicy, Rules
-from halimede.scheduling.limited import LimitedRunner, Turns
+from halimede.scheduling.limited import LimitedRunner, LimiterSlots
 from halimede.scheduling.policy import Policy
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, RateLimiter, Resource, Slot
+from halimede.scheduling.runner_config import RunnerConfig
 from halimede.tensors import FP32
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 
@@ -33,15 +33,15 @@ class House:
         self.running: list[tuple[str, Execution]] = []
         self.begun: list[str] = []
         self.settled = Counter[str]()
-        self.turns: dict[str, Turns] = {}
+        self.turns: dict[str, LimiterSlots] = {}
         self.runners: dict[str, LimitedRunner] = {}
 
     def model(self, name: str, *demands: Demand, policy: Policy | None = None) -> LimitedRunner:
         instances = [FakeInstance(partial(self._begin, name)) for _ in demands]
         slots = {i: Slot(demand, instances[i]) for i, demand in enumerate(demands)}
         self.limiter.register(list(slots.values()))
-        turns = self.turns[name] = Turns(self.limiter, slots)
-        facts = RunnerFacts(name, 1, {"x": FP32}, False, False, True)
+        turns = self.turns[name] = LimiterSlots(self.limiter, slots)
+        facts = RunnerConfig(name, 1, {"x": FP32}, False, False, True)
         runner = self.runners[name] = LimitedRunner(
             facts,
             policy or DefaultPolicy(),
@@ -220,13 +220,13 @@ def test_in_the_way_are_those_that_hold_and_those_that_run(house: House) -> None
     house.model("a", ONE)
     house.model("b", ONE)
     house.submit("a")
-    assert house.turns["a"].in_the_way() == []
+    assert house.turns["a"].blockers() == []
     house.submit("b")
-    [instance] = house.turns["b"].in_the_way()
+    [instance] = house.turns["b"].blockers()
     assert isinstance(instance, FakeInstance)
     house.end()
     assert house.begun == ["a", "b"]
-    assert house.turns["b"].in_the_way() == []
+    assert house.turns["b"].blockers() == []
 
 
 def _demands(dice: random.Random, amount: int) -> Sequence[Demand]:
@@ -299,7 +299,7 @@ def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over(
     now = [1_000_000]
     monkeypatch.setattr("halimede.scheduling.runner.monotonic_ns", lambda: now[0])
     house.model("a", ONE)
-    house.model("b", ONE, policy=LevelPolicy(0, 0, Rules(max_size=1, timeout_us=5), {}))
+    house.model("b", ONE, policy=PriorityQueuePolicy(0, 0, Rules(max_size=1, timeout_us=5), {}))
     house.submit("a")
     (late,) = house.submit("b")
     (refused,) = house.submit("b")

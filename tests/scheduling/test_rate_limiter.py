@@ -221,8 +221,8 @@ def test_in_the_way_is_who_has_what_is_missing() -> None:
     assert floor.run(holder)
     assert not floor.run(waiting)
     assert not floor.run(behind)
-    assert floor.limiter.in_the_way(waiting) == [holder]
-    assert floor.limiter.in_the_way(behind) == [holder]
+    assert floor.limiter.blockers(waiting) == [holder]
+    assert floor.limiter.blockers(behind) == [holder]
 
 
 def test_in_the_way_of_one_that_must_let_another_go_first_is_what_that_one_waits_for() -> None:
@@ -231,7 +231,7 @@ def test_in_the_way_of_one_that_must_let_another_go_first_is_what_that_one_waits
     assert floor.run(holder)
     assert not floor.run(first)
     assert not floor.run(second)
-    assert floor.limiter.in_the_way(second) == [holder]
+    assert floor.limiter.blockers(second) == [holder]
 
 
 def test_who_waits_for_its_turn_only_may_be_let_before_the_others() -> None:
@@ -240,9 +240,9 @@ def test_who_waits_for_its_turn_only_may_be_let_before_the_others() -> None:
     assert floor.run(holder)
     assert not floor.run(first)
     assert not floor.run(second)
-    assert not floor.limiter.overtake(first), "there is too little for it"
-    assert floor.limiter.overtake(second)
-    assert not floor.limiter.overtake(second), "it may run already"
+    assert not floor.limiter.preempt_turn(first), "there is too little for it"
+    assert floor.limiter.preempt_turn(second)
+    assert not floor.limiter.preempt_turn(second), "it may run already"
     assert floor.turn() == [second]
     floor.limiter.give_back(holder)
     assert floor.turn() == []
@@ -324,7 +324,7 @@ class History:
             needs = {resource: amount for resource, amount in slot.demand.resources.items() if amount}
             lacks = any(held[resource] + amount > self.amounts[resource.name] for resource, amount in needs.items())
             assert lacks or wanted.intersection(needs)
-            assert self.floor.limiter.in_the_way(slot), "who waits, waits for somebody that runs"
+            assert self.floor.limiter.blockers(slot), "who waits, waits for somebody that runs"
             wanted.update(needs)
 
     def settle(self) -> None:

@@ -11,9 +11,9 @@ from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
 from halimede.requests import InferResponse, Moment
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 
@@ -549,7 +549,7 @@ def test_long_run_on_the_loop_sends_the_model_back_to_its_threads() -> None:
     seen: list[str] = []
     rig = Rig([recording_threads(seen)], inline_safe=True)
     rig.warm_up()
-    rig.runner._quickness.ran(1, LONG_NS, True)
+    rig.runner._eligibility.ran(1, LONG_NS, True)
     rig.finish(rig.submit())
     assert seen == ["m:3 #0"]
     rig.runner.close()

@@ -11,8 +11,8 @@ from halimede.errors import Cancelled, TimedOut
 from halimede.scheduling import runner
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
-from halimede.scheduling.levels import LevelPolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.runner_config import Reason
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
 
@@ -23,7 +23,7 @@ START = 1000 * MS
 class Clocked(Rig):
     """A runner of a model that is placed on the loop and whose batches last until they are ended by hand."""
 
-    def __init__(self, policy: LevelPolicy | DynamicPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, policy: PriorityQueuePolicy | DynamicPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
         self.held: list[Execution] = []
         monkeypatch.setattr(runner, "monotonic_ns", lambda: self.now)
@@ -41,12 +41,12 @@ class Clocked(Rig):
 
 
 @pytest.fixture
-def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[LevelPolicy | DynamicPolicy], Clocked]:
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[PriorityQueuePolicy | DynamicPolicy], Clocked]:
     return lambda policy: Clocked(policy, monkeypatch)
 
 
-def timing_out(timeout_us: int, **more: bool) -> LevelPolicy:
-    return LevelPolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
+def timing_out(timeout_us: int, **more: bool) -> PriorityQueuePolicy:
+    return PriorityQueuePolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
 
 
 def test_request_is_told_at_its_time_while_the_instance_is_busy(clocked: Callable[..., Clocked]) -> None:
@@ -76,7 +76,7 @@ def test_each_is_told_at_its_own_time(clocked: Callable[..., Clocked]) -> None:
 
 
 def test_shorter_time_behind_a_longer_one_is_not_missed(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(LevelPolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
+    rig = clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
     rig.submit("running")
     long = rig.submit("long")
     short = submit_with(rig, 2)
@@ -96,7 +96,7 @@ def submit_with(rig: Clocked, priority: int) -> RecordingReply:
 
 def test_timers_do_not_pile_up(clocked: Callable[..., Clocked]) -> None:
     """A thousand requests with a short time, in front of one that waits for long."""
-    rig = clocked(LevelPolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
+    rig = clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
     rig.submit("running")
     rig.submit("long")
     for _ in range(1000):
@@ -131,7 +131,7 @@ def test_request_that_runs_has_no_time_limit(clocked: Callable[..., Clocked]) ->
 
 
 def test_no_timer_where_nothing_can_wait_too_long(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(LevelPolicy(2, 1, Rules(max_size=3), {}))
+    rig = clocked(PriorityQueuePolicy(2, 1, Rules(max_size=3), {}))
     for name in "abc":
         rig.submit(name)
     assert rig.loop.timers == []
@@ -157,7 +157,7 @@ def test_cancel_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable
 
 def test_late_request_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable[..., Clocked]) -> None:
     rules = Rules(timeout_us=3000)
-    rig = clocked(LevelPolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
+    rig = clocked(PriorityQueuePolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
     late = rig.submit("a", rows=2)
     rig.now += MS
     rig.submit("b", rows=1)
@@ -167,7 +167,7 @@ def test_late_request_lets_the_others_run_where_they_are_a_batch_now(clocked: Ca
     assert rig.instances[0].batches == [["b"]]
 
 
-class Breaking(LevelPolicy):
+class Breaking(PriorityQueuePolicy):
     """A policy whose `expire` breaks once."""
 
     broken = False

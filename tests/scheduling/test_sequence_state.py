@@ -8,12 +8,12 @@ import pytest
 
 from halimede.errors import Error, Internal
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import RUNNING, Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Batch
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import RunnerConfig
 from halimede.scheduling.sequence_state import ModelStates, SequenceStates, State, zeros_like
 from halimede.tensors import BYTES, FP32, INT32, DataType, HostMemory, Shape, Tensor, array_of, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
@@ -67,7 +67,7 @@ class Rig:
         self.behave = behave
         self.observer = RecordingObserver()
         datatypes = {"x": INT32, "S_OUT": INT32}
-        facts = RunnerFacts("m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True)
+        facts = RunnerConfig("m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True)
         instance = FakeInstance(self._execute)
         self.rows = 1 if batching else 0
         self.runner = Runner(facts, self.policy, Instances("m", [instance]), self.loop, self.observer, lambda one: None)

@@ -1,6 +1,6 @@
 """Metrics as the view reads them."""
 
-from halimede.service.port import Histogram, MetricFamily
+from halimede.engine_port import Histogram, MetricFamily
 from halimede.top.exposition import Sample, read_metrics
 from halimede.wire.prometheus import encode_metrics
 

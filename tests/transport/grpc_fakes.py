@@ -12,8 +12,8 @@ import grpc.aio
 import uvloop
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Rpcs, Unary
-from halimede.transport.grpc_server import GrpcServer, Options
+from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Rpcs, Unary
+from halimede.transport.grpc.server import GrpcServer, Options
 
 WAIT = 30
 TIMES = (0.3, 3.0, WAIT)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from halimede.tensors import Buffer
-from halimede.transport.http1 import Listener
-from halimede.transport.http1_exchange import Exchange
+from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.exchange import Exchange
 from tests.transport.http2_bench import Clock
 
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc_calls import Bidirectional, Call, Cancel, Unary
+from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Unary
 
 HIGH_WATER = 64 * 1024
 """Where a transport of asyncio asks to write less, unless it is told otherwise."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import hpack
 
-from halimede.transport.grpc_server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, Options
 from tests.transport.http2_bench import Clock, Service, Transport
 from tests.transport.http2_wire import (
     ACK,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from halimede.transport.half_closed import BEGINNING
-from halimede.transport.http1_exchange import Exchange
+from halimede.transport.http1.exchange import Exchange
 from halimede.transport.lingering import STALLED_SECONDS
+from tests.transport.http1.test_ending import LIMIT, LOOPS, over_sockets
 from tests.transport.http1_fakes import Client, echo, request
-from tests.transport.test_http1_ending import LIMIT, LOOPS, over_sockets
 
 LONG = 60.0
 """Seconds by the hand-moved clock after which no letter is sent any more."""

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from halimede.errors import Unavailable
-from halimede.transport.grpc_server import GrpcServer
+from halimede.transport.grpc.server import GrpcServer
 from halimede.transport.sockets import ACCEPTED_PER_TURN, Listening, listening_socket, place, serve_at, unix_path
 from tests.transport.grpc_fakes import Echo, run, unary
 
@@ -258,6 +258,6 @@ def test_connection_that_breaks_at_its_opening_is_told(caplog: pytest.LogCapture
 
     run(test)
     assert [(record.message, record.levelname) for record in caplog.records] == [
-        ("a connection could not be opened", "ERROR")
+        ("failed to accept a connection", "ERROR")
     ]
     assert "no protocol" in caplog.text

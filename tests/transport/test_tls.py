@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from halimede.errors import Invalid
-from halimede.transport.grpc_server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, Options
 from halimede.transport.tls import server_context
 from tests.transport.certificates import Certificates, Identity, certificates, encrypted
 from tests.transport.grpc_fakes import ANY_SIZE, WAIT, Echo, chat, error_of, run, unary

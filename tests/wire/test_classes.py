@@ -7,8 +7,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest
-from halimede.wire.grpc import InferDecoder
-from halimede.wire.http import ResponseForm, decode_infer
+from halimede.wire.grpc.infer import InferDecoder
+from halimede.wire.http.infer import ResponseForm, decode_infer
 
 COUNTS = [(1, 1), (99, 99), (2**32 + 2, 2), (2**63 - 1, 2**32 - 1)]
 """Of 64 bits the real server takes the lower 32 (observed)."""

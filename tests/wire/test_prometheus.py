@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 
-from halimede.service.port import Histogram, MetricFamily, Summary
+from halimede.engine_port import Histogram, MetricFamily, Summary
 from halimede.wire.prometheus import encode_metrics, encode_openmetrics, wants_openmetrics
 
 

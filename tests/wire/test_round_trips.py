@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import DATATYPES, DataType, array_of, tensor_of
-from halimede.wire.grpc import InferDecoder, InferEncoder
-from halimede.wire.http import ResponseForm, decode_infer, encode_infer
+from halimede.wire.grpc.infer import InferDecoder, InferEncoder
+from halimede.wire.http.infer import ResponseForm, decode_infer, encode_infer
 from tests.arrays import ALL_DATATYPES, EXACT_ONLY, TEXT_DATATYPES, Array, arrays, raw, same
 
 LIMIT = 1 << 26

@@ -10,7 +10,7 @@ from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, Buffer, Tensor, tensor_of
-from halimede.workers.calls import Call, Calls, Desk, Flight, Nobody
+from halimede.workers.calls import Call, CallRouter, InFlightBatch, Nobody, WorkerCalls
 from halimede.workers.child import frames
 from halimede.workers.child.calls import read_answer, write_call
 from halimede.workers.child.requests import InferenceRequest
@@ -74,7 +74,7 @@ class FakeServer:
     def is_queued(self, key: int) -> bool:
         return True
 
-    def overtake(self, key: int) -> bool:
+    def preempt_turn(self, key: int) -> bool:
         return False
 
     def instances_of(self, key: int) -> Sequence[object]:
@@ -106,7 +106,7 @@ class Rig:
         self.server = FakeServer()
         self.loop = HandLoop()
         self.sent: list[frames.Frame] = []
-        self.calls = Calls(self.server, self.loop, "m_0_0", "m", self._send)
+        self.calls = WorkerCalls(self.server, self.loop, "m_0_0", "m", self._send)
 
     def _send(self, buffers: list[Buffer]) -> None:
         self.sent.append(arrived(buffers))
@@ -115,7 +115,7 @@ class Rig:
         self,
         number: int = 1,
         batch: int = 0,
-        flights: Mapping[int, Flight] | None = None,
+        flights: Mapping[int, InFlightBatch] | None = None,
         streamed: bool = False,
         inputs: Sequence[str] = ("INPUT0",),
     ) -> None:
@@ -127,7 +127,7 @@ class Rig:
         flags = frames.STREAMED if streamed else 0
         self.tell(frames.frame(frames.CALL, meta, payloads, number, 1, flags), flights)
 
-    def tell(self, buffers: list[Any], flights: Mapping[int, Flight] | None = None) -> None:
+    def tell(self, buffers: list[Any], flights: Mapping[int, InFlightBatch] | None = None) -> None:
         self.calls.arrived(arrived(buffers), flights or {})
 
     def ask(self, what: int, *texts: str, count: int = 0) -> None:
@@ -491,13 +491,13 @@ def test_desk_forgets_a_worker_and_cancels_its_calls(rig: Rig) -> None:
         def send(self, buffers: list[Buffer], /) -> None:
             """To nobody."""
 
-    desk, worker = Desk(rig.loop, rig.server), Worker()
-    calls = desk.open(worker, "m_0_0", "m")
-    assert desk.of(worker) is calls
+    router, worker = CallRouter(rig.loop, rig.server), Worker()
+    calls = router.open(worker, "m_0_0", "m")
+    assert router.of(worker) is calls
     rig.calls = calls
     rig.call()
-    desk.close(worker)
-    desk.close(worker)
+    router.close(worker)
+    router.close(worker)
     assert rig.server.cancelled == []
     rig.loop.later()
     assert rig.server.cancelled == [1]
@@ -505,7 +505,7 @@ def test_desk_forgets_a_worker_and_cancels_its_calls(rig: Rig) -> None:
 
 def test_model_without_a_server_is_told_so() -> None:
     rig = Rig()
-    rig.calls = Calls(Nobody(), rig.loop, "m_0_0", "m", rig._send)
+    rig.calls = WorkerCalls(Nobody(), rig.loop, "m_0_0", "m", rig._send)
     rig.call()
     text = "Failed for execute the inference request. Model 'inner' is not ready."
     assert rig.answers() == [(1, ("INTERNAL", f"Model inner - Error when running inference: {text}"), True)]

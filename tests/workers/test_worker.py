@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from halimede.platform.urgent import Urgent
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.workers.child import frames
 from halimede.workers.process import Process
 from halimede.workers.worker import Meanwhile, Worker, WorkerLost, WorkerRefused, WorkerSlow
@@ -427,17 +427,17 @@ def test_many_small_tensors_pass_the_limit_of_the_kernel() -> None:
 
 
 def test_frame_is_taken_up_within_a_turn_by_whoever_looks() -> None:
-    process, urgent = FakeProcess(), Urgent()
-    never = urgent.due
+    process, worker_poller = FakeProcess(), WorkerPoller()
+    never = worker_poller.due
     worker = Worker(process)
-    worker.urgent = urgent
+    worker.worker_poller = worker_poller
     found: list[int] = []
     message = b"".join(frames.frame(frames.ANSWERS, [], None, 7))
 
     def within_a_turn() -> None:
         process.theirs.sendall(message)
         assert not found
-        urgent.look(1)
+        worker_poller.look(1)
 
     with turning_loop() as loop, closing(process.theirs):
         worker.attach(loop, lambda frame: found.append(frame.batch), lambda: None)
@@ -445,20 +445,20 @@ def test_frame_is_taken_up_within_a_turn_by_whoever_looks() -> None:
         assert found == [7]
         on_loop(loop, worker.kill)
         on_loop(loop, lambda: None)
-    assert urgent.due == never
+    assert worker_poller.due == never
 
 
 def test_frames_keep_their_order_though_one_of_them_makes_somebody_look() -> None:
-    process, urgent = FakeProcess(), Urgent()
+    process, worker_poller = FakeProcess(), WorkerPoller()
     worker = Worker(process)
-    worker.urgent = urgent
+    worker.worker_poller = worker_poller
     found: list[int] = []
     messages = [b"".join(frames.frame(frames.ANSWERS, [], None, number)) for number in range(4)]
 
     def arrived(frame: frames.Frame) -> None:
         if not found:
             process.theirs.sendall(b"".join(messages[2:]))
-            urgent.look(1)
+            worker_poller.look(1)
         found.append(frame.batch)
 
     with turning_loop() as loop, closing(process.theirs):

@@ -7,13 +7,13 @@ Pure; loop thread.
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
 from halimede.errors import Cancelled, Error, Invalid, TimedOut, Unavailable
-from halimede.frozen import frozen
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
 from halimede.scheduling.sequence_state import SequenceStates
@@ -26,7 +26,7 @@ _FEW = 64
 """So many outdated times may lie about before they are cleared out."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What a model wants of its sequences: `slots` of them at once on each instance; one is over after `idle_ns`
     without a request. `iterative`: a request is a sequence until the model lets go of it.

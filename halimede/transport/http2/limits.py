@@ -3,7 +3,7 @@
 Times are in seconds of the loop's clock. Each is asked from the event-loop thread by one connection.
 """
 
-from halimede.frozen import frozen
+from dataclasses import dataclass
 
 NEVER = float("-inf")
 IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
@@ -78,7 +78,7 @@ class LatestIds:
         return stream_id in self._ids
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Keepalive:
     """How connections are kept and ended, in seconds, by the meaning that gRPC gives to it (contract G38, C34)."""
 

@@ -24,7 +24,7 @@ class Kept:
     key = None
 
 
-class Desk:
+class CallRouter:
     """`free` are the instances that run nothing."""
 
     def __init__(self, policy: SequencePolicy, instances: int = 1) -> None:
@@ -85,9 +85,9 @@ def rules(slots: int, controls: Sequence[Control] = CONTROLS, stateless: bool = 
     return Rules("m", slots, IDLE, controls_of(batching, batches=True), begin=begin, **more)
 
 
-def direct(slots: int = 3, instances: int = 1, delay_ns: int = 0, utilization: float = 0.0, **more: Any) -> Desk:
-    return Desk(DirectPolicy(rules(slots, **more), delay_ns, utilization), instances)
+def direct(slots: int = 3, instances: int = 1, delay_ns: int = 0, utilization: float = 0.0, **more: Any) -> CallRouter:
+    return CallRouter(DirectPolicy(rules(slots, **more), delay_ns, utilization), instances)
 
 
-def oldest(slots: int = 3, instances: int = 1, rows: int = 2, **more: Any) -> Desk:
-    return Desk(OldestPolicy(rules(slots, **more), rows, (rows,)), instances)
+def oldest(slots: int = 3, instances: int = 1, rows: int = 2, **more: Any) -> CallRouter:
+    return CallRouter(OldestPolicy(rules(slots, **more), rows, (rows,)), instances)

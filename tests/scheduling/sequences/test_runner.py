@@ -5,9 +5,9 @@ import pytest
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
 from halimede.requests import InferResponse
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import Reason
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
+from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
@@ -36,8 +36,8 @@ def _hold(execution: Execution) -> None:
 
 @pytest.mark.rows("S56")
 def test_idle_sequence_is_over_though_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = direct(slots=1)
-    rig = Rig(policy=desk.policy)
+    router = direct(slots=1)
+    rig = Rig(policy=router.policy)
     rig.finish(_send(rig, 1, "S"))
     ((at, _, _),) = rig.loop.timers
     monkeypatch.setattr("halimede.scheduling.runner.monotonic_ns", lambda: at)
@@ -172,13 +172,13 @@ def test_sequences_on_an_instance_that_will_not_be_back_are_refused() -> None:
 
 
 def test_begin_that_breaks_is_told_to_its_request_only() -> None:
-    desk = direct()
+    router = direct()
 
     def breaks() -> None:
         raise MemoryError("no room")
 
-    object.__setattr__(desk.policy._rules, "begin", breaks)
-    rig = Rig(policy=desk.policy)
+    object.__setattr__(router.policy._rules, "begin", breaks)
+    rig = Rig(policy=router.policy)
     error = _send(rig, 1, "S").error
     assert isinstance(error, Internal)
     assert str(error) == "MemoryError: no room"

@@ -13,10 +13,10 @@ import pytest
 
 from halimede.errors import Error, Internal
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.facts import RunnerFacts
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner import Runner
+from halimede.scheduling.runner_config import RunnerConfig
 from halimede.scheduling.sequence_state import ModelStates, State
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, Rules
 from halimede.tensors import BYTES, INT32, HostMemory, Tensor, array_of, split_bytes, tensor_of
@@ -47,7 +47,7 @@ class Life:
         self.batches: list[Execution] = []
         self.loop = ManualLoop()
         datatypes = {"y": BYTES, "S_OUT": BYTES}
-        facts = RunnerFacts("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
+        facts = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
         instances = [FakeInstance(self.batches.append) for _ in range(random.randint(1, 2))]
         self.runner = Runner(facts, policy, Instances("m", instances), self.loop, RecordingObserver(), lambda one: None)
         self.epochs: dict[int, int] = {}

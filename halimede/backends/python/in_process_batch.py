@@ -1,0 +1,272 @@
+"""One batch of a Python model that runs in this process: requests that view what the clients sent, answers that are the
+model's own arrays where nobody else has them.
+
+What `workers.child.exchange` is to a worker, without frames. Senders may use it on any thread, also after `execute`
+returned. It is also what `workers.calls` knows of a batch: the inferences in it, and the calls made for it.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from sys import getrefcount
+from time import monotonic_ns
+from typing import Any
+
+import numpy as np
+
+from halimede.backends.api import BatchedRequest, Responses
+from halimede.backends.python.orders import not_iterative
+from halimede.errors import Error
+from halimede.requests import Parameters
+from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor
+from halimede.workers.calls import Call
+from halimede.workers.child.exchange import answered_too_soon
+from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START, InferenceRequest
+from halimede.workers.child.values import InferenceResponse, InferenceTrace, TritonModelException
+from halimede.workers.child.values import Tensor as ModelTensor
+from halimede.workers.messages import ERRORS
+
+SHARED = MemoryKind.SHARED
+
+__tracebackhide__ = True
+"""An exception of a model is shown without what stands between its frames."""
+
+
+class InProcessBatch:
+    """`running` until `execute` has returned; of a model that is `decoupled` any number of answers may come after that.
+    `over` is called, once or again, when it has returned and every request has its last answer. `iterative`: requests
+    may run once more."""
+
+    __slots__ = (
+        "_again",
+        "_begin",
+        "_iterative",
+        "_over",
+        "_owed",
+        "_responses",
+        "calls",
+        "decoupled",
+        "requests",
+        "running",
+    )
+
+    def __init__(
+        self,
+        requests: Sequence[BatchedRequest],
+        responses: Responses,
+        decoupled: bool,
+        over: Callable[[], object],
+        iterative: bool = False,
+    ) -> None:
+        self._again: frozenset[int] = frozenset()
+        self._iterative = iterative
+        self.decoupled = decoupled
+        self.requests = requests
+        self.running = True
+        self.calls: dict[int, Call] | None = None
+        self._begin = 0
+        self._responses = responses
+        self._over = over
+        self._owed = set(range(len(requests)))
+
+    @property
+    def waits_for(self) -> Collection[Call]:
+        return self.calls.values() if self.calls else ()
+
+    # ---- in
+
+    def opened(self, kind: type[InferenceRequest]) -> list[InferenceRequest]:
+        """The requests as the model gets them. One with a tensor that the host cannot read fails alone."""
+        found = []
+        for i, one in enumerate(self.requests):
+            try:
+                found.append(_received(kind, self, i, one))
+            except Error as error:
+                self._owed.discard(i)
+                self._responses.fail(i, error)
+        self._begin = monotonic_ns()
+        return found
+
+    # ---- out: what requests and senders know it by
+
+    def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
+        """What a sender sends; blocks while the client does not read what was sent before. Raises TritonModelException
+        where the request has its last answer already."""
+        requests = self.requests  # first: whoever takes the last of what is owed lets go of them
+        if index not in self._owed:
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        outputs = _written(requests[index], response)
+        if final:
+            self._owed.discard(index)
+        self._send(index, response, outputs, final)
+        if final:
+            self._settle()
+
+    def given_up(self, index: int) -> None:
+        """Nobody will answer this request any more. Called by a finaliser, on whatever thread. It is told as if the
+        model had said FINAL. Of a model that is not decoupled, `execute` may still return the answer until it returned.
+        """
+        if index in self._owed and (self.decoupled or not self.running):
+            self._owed.discard(index)
+            self._responses.send(index, None)
+            self._settle()
+
+    def run_again(self, index: int, wanted: bool) -> None:
+        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
+        where it has."""
+        self._again = self._again | {index} if wanted else self._again - {index}
+        if wanted and self.decoupled and not self.running:
+            self._tell_again()
+
+    def _tell_again(self) -> None:
+        for index in sorted(self._again & self._owed):
+            self._owed.discard(index)
+            if self._iterative:
+                self._responses.again(index)
+            else:
+                self._responses.fail(index, not_iterative())
+            self._settle()
+
+    def is_cancelled(self, index: int) -> bool:
+        """Of a request that is over nothing is known any more."""
+        requests = self.requests
+        return index < len(requests) and requests[index].cancelled
+
+    # ---- out: what became of `execute`
+
+    def returned(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse | None]) -> None:
+        """What `execute` returned, one for each request. Those whose senders were asked for may be answered later; the
+        others without an answer are told to have none. Raises what an output raises that cannot be written."""
+        self._responses.compute_times(self._begin, monotonic_ns())
+        for request, response in zip(requests, responses, strict=True):
+            if request._index in self._again and response is not None:
+                raise TritonModelException(answered_too_soon(response))
+        self._tell_again()
+        later = []
+        for request, response in zip(requests, responses, strict=True):
+            index = request._index
+            if index not in self._owed:
+                continue
+            if response is None and request._sender is not None:
+                later.append(index)
+                continue
+            outputs = _written(self.requests[index], response)
+            self._owed.discard(index)
+            self._send(index, response, outputs, True)
+        if later:
+            self._responses.promise(later)
+
+    def handed_over(self) -> None:
+        """`execute` of a decoupled model returned, its senders go on."""
+        self._responses.compute_times(self._begin, monotonic_ns())
+        self._tell_again()
+
+    def failed(self, error: Error) -> None:
+        """Every request without its last answer fails."""
+        for index in sorted(self._owed):
+            self._owed.discard(index)
+            self._responses.fail(index, error)
+        self._settle()
+
+    def ended(self) -> None:
+        """`execute` is over, and so is what it did not promise."""
+        self.running = False
+        self._settle()
+
+    def _settle(self) -> None:
+        """What is over lets go of the inferences: a model may keep a request for as long as it likes."""
+        if not self.running and not self._owed:
+            self.requests = ()
+            self._over()
+
+    def _send(self, index: int, response: InferenceResponse | None, outputs: list[Tensor] | None, final: bool) -> None:
+        if response is None:
+            self._responses.send(index, None)
+        elif response._error is not None:
+            error = response._error
+            self._responses.fail(index, ERRORS[error.code()](encodable(error.message())), final)
+        else:
+            parameters = response._parameters
+            self._responses.send(index, outputs, final, _encodable(parameters) if parameters else None)
+
+
+def _received(kind: type[InferenceRequest], batch: InProcessBatch, i: int, one: BatchedRequest) -> InferenceRequest:
+    asked = one.request
+    request = kind.received(batch, i)
+    request._id = asked.id
+    request._flags = (SEQUENCE_START if asked.sequence_start else 0) | (SEQUENCE_END if asked.sequence_end else 0)
+    request._correlation_id = asked.correlation_id
+    request._timeout = asked.timeout_us
+    request._parameters = asked.parameters
+    if asked.trace is not None:
+        request._trace = InferenceTrace.received(asked.trace.id, asked.trace.context)
+    request._outputs = tuple(one.outputs)
+    request._inputs = [_input(tensor) for tensor in asked.inputs.values()]
+    return request
+
+
+def _input(tensor: Tensor) -> ModelTensor:
+    """A view of request memory. What lies across the boundaries of its elements, or in memory that nobody may write to,
+    is copied, since a model may work in its inputs; it is small, as transports lay large tensors out. What a client
+    shares may be large: views of it are read-only and not copied."""
+    memory, datatype, shape = tensor.memory, tensor.datatype, tensor.shape
+    view = memory.host()
+    found = ModelTensor.received(tensor.name, datatype.number, shape, view)
+    if datatype is not BYTES and datatype is not BF16:
+        array: np.ndarray[Any, Any] = np.ndarray(shape, datatype.numpy, view)
+        if not array.flags.aligned or (view.readonly and memory.kind is not SHARED):
+            array = array.copy()
+        found._array, found._view = array, None
+    return found
+
+
+def _written(request: BatchedRequest, response: InferenceResponse | None) -> list[Tensor] | None:
+    """The outputs that were asked for (contract P75). They belong to the server now."""
+    if response is None or response._error is not None:
+        return None
+    wanted = request.outputs
+    return [
+        Tensor(tensor._name, BY_NUMBER[tensor._number], tensor._shape, HostMemory(_stateful_policy(tensor)))
+        for tensor in response._tensors
+        if tensor._name in wanted
+    ]
+
+
+def _stateful_policy(tensor: ModelTensor) -> Any:
+    """The bytes of an output, as they are now. They are written and kept later, when a model may have filled its buffer
+    again, as it may where it has a process of its own: what it can still get at is copied."""
+    if tensor._view is not None:
+        return tensor._view
+    shared = _is_shared(tensor)
+    payload = tensor.payload()
+    return payload.copy() if shared and isinstance(payload, np.ndarray) else payload
+
+
+def _is_shared(tensor: ModelTensor) -> bool:
+    """Whether anybody but the tensor has its array, or may have the memory that the array views."""
+    array_references, base_references = _references(tensor)
+    if array_references > _ALONE[0]:
+        return True
+    base = tensor.as_numpy().base
+    if base is None:
+        return not tensor.as_numpy().flags.owndata
+    return type(base) is not np.ndarray or not base.flags.owndata or base_references > _ALONE[1]
+
+
+def _references(tensor: ModelTensor) -> tuple[int, int]:
+    """How many there are to the array, and to what it is a view of."""
+    base = tensor.as_numpy().base
+    return getrefcount(tensor.as_numpy()), getrefcount(base)
+
+
+_ALONE = _references(ModelTensor("alone", np.zeros(2)[1:]))
+"""Those of a tensor whose array nobody else has: how this Python counts."""
+
+
+def encodable(text: str) -> str:
+    """With question marks for the lone surrogates that a model may have made."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _encodable(parameters: Parameters) -> Parameters:
+    return {
+        encodable(name): encodable(value) if isinstance(value, str) else value for name, value in parameters.items()
+    }

@@ -1,0 +1,172 @@
+"""What `halimede graph` draws: the steps of a model and the tensors between them, from configurations as JSON.
+
+Ensembles within an ensemble are taken apart, so that all steps are models which something runs. Pure; any thread.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from halimede.errors import Invalid
+
+LATEST = -1
+
+Config = Mapping[str, Any]
+"""A configuration as the protocol prints it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How many requests a version of a model has answered, and how long each took, on average, in ns. `whole` is from
+    its arrival to its answer; `compute` is 0 of an ensemble."""
+
+    requests: int
+    queue: float
+    compute: float
+    whole: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`kind` is datatype and shape, empty where nobody says them."""
+
+    name: str
+    kind: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.kind}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`path` are the ensembles that the model is in, from the outside, without the one that is drawn. `reads` and
+    `writes` are pairs of the model's own name for a tensor and its number in the pipeline."""
+
+    model: str
+    version: int
+    path: tuple[str, ...]
+    facts: tuple[str, ...]
+    reads: tuple[tuple[str, int], ...]
+    writes: tuple[tuple[str, int], ...]
+    times: Times | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """`given` and `results` are the numbers of the model's inputs and outputs."""
+
+    name: str
+    facts: tuple[str, ...]
+    tensors: tuple[Tensor, ...]
+    steps: tuple[Step, ...]
+    given: tuple[int, ...]
+    results: tuple[int, ...]
+    times: Times | None = None
+
+
+ConfigOf = Callable[[str, int], Config]
+"""Of a model and a version, -1 for the latest. Raises Error where there is none."""
+TimesOf = Callable[[str, int], Times | None]
+
+
+def pipeline_of(model: str, config_of: ConfigOf, times_of: TimesOf = lambda model, version: None) -> Pipeline:
+    """Raises Invalid for an ensemble that is part of itself, and what `config_of` raises."""
+    config = config_of(model, LATEST)
+    work = _Work(config_of, times_of)
+    inputs = {str(spec["name"]): work.tensor(spec, config) for spec in config.get("input", ())}
+    outputs = {str(spec["name"]): work.tensor(spec, config) for spec in config.get("output", ())}
+    if _steps(config):
+        work.expand(config, inputs | outputs, (model,))
+    else:
+        work.add(model, LATEST, config, inputs.items(), outputs.items(), ())
+    return Pipeline(
+        model,
+        _facts(config),
+        tuple(work.tensors),
+        tuple(work.steps),
+        tuple(inputs.values()),
+        tuple(outputs.values()),
+        times_of(model, LATEST) if _steps(config) else None,
+    )
+
+
+def _steps(config: Config) -> list[Any]:
+    return list(config.get("ensemble_scheduling", {}).get("step", ()))
+
+
+class _Work:
+    def __init__(self, config_of: ConfigOf, times_of: TimesOf) -> None:
+        self._config_of = config_of
+        self._times_of = times_of
+        self.tensors: list[Tensor] = []
+        self.steps: list[Step] = []
+
+    def tensor(self, spec: Config, config: Config) -> int:
+        self.tensors.append(Tensor(str(spec["name"]), kind_of(spec, config)))
+        return len(self.tensors) - 1
+
+    def expand(self, config: Config, known: dict[str, int], path: tuple[str, ...]) -> None:
+        """The steps of an ensemble; `known` are the numbers of its tensors by name, so far."""
+        for step in _steps(config):
+            model, version = str(step.get("model_name", "")), int(step.get("model_version", LATEST))
+            if model in path:
+                raise Invalid(f"circular dependency between ensembles: {' -> '.join((*path, model))}")
+            member = self._config_of(model, version)
+            reads = self._numbers(step.get("input_map", {}), member, "input", known)
+            writes = self._numbers(step.get("output_map", {}), member, "output", known)
+            if _steps(member):
+                self.expand(member, dict(reads) | dict(writes), (*path, model))
+            else:
+                self.add(model, version, member, reads, writes, path[1:])
+
+    def _numbers(
+        self, names: Mapping[str, str], member: Config, side: str, known: dict[str, int]
+    ) -> list[tuple[str, int]]:
+        """Of the model's own names, in its order; tensors that are new are numbered."""
+        specs = {str(spec["name"]): spec for spec in member.get(side, ())}
+        numbers = []
+        for own in sorted(names, key=lambda name: (list(specs).index(name) if name in specs else len(specs), name)):
+            tensor, spec = str(names[own]), specs.get(own)
+            kind = kind_of(spec, member) if spec is not None else ""
+            if tensor not in known:
+                known[tensor] = len(self.tensors)
+                self.tensors.append(Tensor(tensor, kind))
+            elif not self.tensors[known[tensor]].kind:
+                self.tensors[known[tensor]] = Tensor(tensor, kind)
+            numbers.append((own, known[tensor]))
+        return numbers
+
+    def add(
+        self,
+        model: str,
+        version: int,
+        config: Config,
+        reads: Iterable[tuple[str, int]],
+        writes: Iterable[tuple[str, int]],
+        path: tuple[str, ...],
+    ) -> None:
+        times = self._times_of(model, version)
+        self.steps.append(Step(model, version, path, _facts(config), tuple(reads), tuple(writes), times))
+
+
+def kind_of(spec: Config, config: Config) -> str:
+    """Datatype and shape of an input or output: `FP32[-1,384]`."""
+    datatype = str(spec.get("data_type", "")).removeprefix("TYPE_").replace("STRING", "BYTES")
+    batch = [-1] if _batch(config) else []
+    shape = ",".join(str(size) for size in (*batch, *map(int, spec.get("dims", ()))))
+    return f"{datatype}[{shape}]"
+
+
+def _batch(config: Config) -> int:
+    return int(config.get("max_batch_size", 0))
+
+
+def _facts(config: Config) -> tuple[str, ...]:
+    kind = str(config.get("backend") or config.get("platform") or "")
+    facts = [kind] if kind else []
+    if _batch(config):
+        facts.append(f"batch {_batch(config)}")
+    if config.get("model_transaction_policy", {}).get("decoupled"):
+        facts.append("decoupled")
+    return tuple(facts)

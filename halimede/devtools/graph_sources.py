@@ -1,0 +1,93 @@
+"""Where `halimede graph` has configurations and times from: model repositories, or a running server. Blocks."""
+
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from halimede.devtools.graph_pipeline import LATEST, Config, Times
+from halimede.errors import Error, NotFound, Unavailable
+from halimede.http_client import Refused, fetch_json, with_scheme
+from halimede.models.description import described
+from halimede.models.repository import scan
+from halimede.options import suggestion
+
+LIMIT = 5.0
+
+
+class Folders:
+    """Model repositories on this machine. Nothing is loaded and no code is run, so of a Python model that only its code
+    configures there are no inputs and outputs. Raises Invalid for a path that is no repository."""
+
+    def __init__(self, repositories: Sequence[str]) -> None:
+        self._repositories = ", ".join(repositories)
+        self._models = scan(repositories).models
+
+    def config_of(self, model: str, version: int) -> Config:
+        found = self._models.get(model)
+        if found is None:
+            hint = suggestion(model, tuple(self._models))
+            raise NotFound(f"no model '{model}' in {self._repositories}{hint}")
+        return described(found)
+
+    @staticmethod
+    def times_of(model: str, version: int) -> Times | None:
+        return None
+
+
+class Running:
+    """A server that speaks Triton's protocol, at its HTTP port. Each configuration is asked for once."""
+
+    def __init__(self, url: str) -> None:
+        self._url = with_scheme(url).rstrip("/")
+        self._configs: dict[tuple[str, int], Config] = {}
+
+    def config_of(self, model: str, version: int) -> Config:
+        if (model, version) not in self._configs:
+            try:
+                found = self._json(f"{_path(model, version)}/config")
+            except Refused as error:
+                raise NotFound(f"{error}{suggestion(model, self._names())}") from None
+            if not isinstance(found, dict):
+                raise Unavailable(f"{self._url} is no inference server: a configuration is no object")
+            self._configs[model, version] = found
+        return self._configs[model, version]
+
+    def times_of(self, model: str, version: int) -> Times | None:
+        """Of the newest version where it matters not which; None where there are no statistics."""
+        try:
+            told = self._json(f"{_path(model, version)}/stats")
+            return times_in(told.get("model_stats", ()))
+        except (Error, AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+    def _names(self) -> list[str]:
+        """Of all models, none where the server does not tell."""
+        try:
+            return [str(entry["name"]) for entry in self._json("/v2/repository/index", b"{}")]
+        except (Error, TypeError, KeyError):
+            return []
+
+    def _json(self, path: str, sent: bytes | None = None) -> Any:
+        return fetch_json(self._url, path, LIMIT, sent)
+
+
+def _path(model: str, version: int) -> str:
+    name = urllib.parse.quote(model, safe="")
+    return f"/v2/models/{name}" + (f"/versions/{version}" if version != LATEST else "")
+
+
+def times_in(statistics: Sequence[Mapping[str, Any]]) -> Times | None:
+    """Of the newest version in the statistics of a model."""
+    if not statistics:
+        return None
+    newest = max(statistics, key=lambda entry: int(entry["version"]))
+    stats = newest.get("inference_stats", {})
+    compute = [_mean(stats, name) for name in ("compute_input", "compute_infer", "compute_output")]
+    requests = int(stats.get("success", {}).get("count", 0))
+    return Times(requests, _mean(stats, "queue"), sum(compute), _mean(stats, "success"))
+
+
+def _mean(stats: Mapping[str, Any], name: str) -> float:
+    entry = stats.get(name, {})
+    count = int(entry.get("count", 0))
+    return int(entry.get("ns", 0)) / count if count else 0.0

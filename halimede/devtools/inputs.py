@@ -1,0 +1,228 @@
+"""Inputs as they are typed, `NAME=VALUE`, and request files, made into an inference request. Reads files; any thread.
+
+Everything that is wrong raises Invalid with a text for the user, who sees neither protocol nor traceback.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halimede.config import ModelConfig, TensorSpec
+from halimede.errors import Error, Invalid
+from halimede.requests import InferRequest
+from halimede.tensors import BF16, BYTES, FP16, DataType, HostMemory, Shape, Tensor, shape_text, tensor_of
+from halimede.wire.http.infer import decode_infer
+from halimede.wire.http.json_data import pack_data
+
+_FLOATS = (FP16, BF16)
+"""Datatypes that JSON data of the protocol cannot have; here numbers are rounded to them."""
+
+
+def request_of(words: Sequence[str], config: ModelConfig, version: int) -> InferRequest:
+    """One word that names a file is a whole request as HTTP has it; else each is an input of its own."""
+    specs = {spec.name: spec for spec in config.inputs}
+    files = [word for word in words if word.partition("=")[0] not in specs and _names_a_file(word)]
+    if files and len(words) == 1:
+        request = _request_in(Path(files[0]), config.name, version)
+    elif files:
+        raise Invalid(f"'{files[0]}' is a whole request: it stands alone, without other inputs")
+    else:
+        request = InferRequest(config.name, version)
+        for word in words:
+            tensor = _input(word, specs, config)
+            if tensor.name in request.inputs:
+                raise Invalid(f"input '{tensor.name}' is given twice")
+            request.inputs[tensor.name] = tensor
+    missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in request.inputs]
+    if missing and request.raw is None:
+        raise Invalid(f"{_some('input', missing)} missing; {takes(config)}")
+    return request
+
+
+def takes(config: ModelConfig) -> str:
+    """What the model takes, in words."""
+    known = ", ".join(_described(spec, config) for spec in config.inputs)
+    return f"model '{config.name}' takes {known or 'no inputs'}"
+
+
+def _described(spec: TensorSpec, config: ModelConfig) -> str:
+    optional = " (optional)" if spec.optional else ""
+    return f"{spec.name}: {spec.datatype} {_dims_text(spec, config)}{optional}"
+
+
+def _dims_text(spec: TensorSpec, config: ModelConfig) -> str:
+    """The shape with its batch dimension, `?` where any size goes."""
+    dims = ["batch"] if config.max_batch_size else []
+    return "[" + ", ".join(dims + ["?" if dim < 0 else str(dim) for dim in spec.dims]) + "]"
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    quoted = ", ".join(f"'{name}'" for name in names)
+    return f"{what} {quoted} is" if len(names) == 1 else f"{what}s {quoted} are"
+
+
+def _names_a_file(word: str) -> bool:
+    return "=" not in word or (word.endswith(".json") and Path(word).is_file())
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Invalid(f"failed to read '{path}': {error.strerror}") from None
+
+
+def _request_in(path: Path, model: str, version: int) -> InferRequest:
+    if not path.is_file() and path.suffix != ".json":
+        raise Invalid(f"'{path}' is neither NAME=VALUE nor a file")
+    try:
+        return decode_infer(model, version, memoryview(_bytes_of(path)), None, sys.maxsize)[0]
+    except Error as error:
+        raise Invalid(f"'{path}' is no inference request: {error}") from None
+
+
+def _input(word: str, specs: dict[str, TensorSpec], config: ModelConfig) -> Tensor:
+    name, _, value = word.partition("=")
+    spec = specs.get(name)
+    if spec is None:
+        raise Invalid(f"the model has no input '{name}'; {takes(config)}")
+    if value.startswith("@"):
+        return _from_file(Path(value[1:]), spec, config)
+    return _from_json(_typed(value, spec), spec, config)
+
+
+def _typed(value: str, spec: TensorSpec) -> Any:
+    """What stands on the command line: JSON, or for strings also the text itself."""
+    if spec.datatype is BYTES and value[:1] not in ("[", '"'):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        if spec.datatype is BYTES:
+            return value
+        raise Invalid(
+            f"input '{spec.name}': '{value}' is no {spec.datatype}; write {spec.name}=[1,2,3], or {spec.name}=@FILE.npy"
+        ) from None
+
+
+def _from_file(path: Path, spec: TensorSpec, config: ModelConfig) -> Tensor:
+    raw = _bytes_of(path)
+    if path.suffix == ".npy":
+        return _from_array(_array_in(path), spec, config)
+    if path.suffix == ".json":
+        try:
+            return _from_json(json.loads(raw), spec, config)
+        except ValueError as error:
+            raise Invalid(f"'{path}' is no JSON: {error}") from None
+    if spec.datatype is not BYTES:
+        raise Invalid(f"input '{spec.name}': '{path}' must be a .npy or .json file")
+    one = np.empty((), dtype=object)
+    one[()] = raw
+    return _fitted(one, spec, config)
+
+
+def _array_in(path: Path) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise Invalid(f"'{path}' is no array: {error}") from None
+    return array
+
+
+def _from_array(array: npt.NDArray[Any], spec: TensorSpec, config: ModelConfig) -> Tensor:
+    if spec.datatype is BYTES:
+        if array.dtype.kind not in "SU":
+            raise Invalid(f"input '{spec.name}' takes BYTES, the file has {array.dtype}")
+        elements = np.empty(array.size, dtype=object)
+        elements[:] = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+        return _fitted(elements.reshape(array.shape), spec, config)
+    wanted = np.dtype(np.float32) if spec.datatype is BF16 else spec.datatype.numpy
+    if not np.can_cast(array.dtype, wanted, "same_kind"):
+        raise Invalid(f"input '{spec.name}' takes {spec.datatype}, the file has {array.dtype}")
+    cast = array.astype(wanted)
+    if wanted.kind in "iu" and not np.array_equal(cast, array):
+        raise Invalid(f"input '{spec.name}' takes {spec.datatype}, which cannot hold all numbers of the file")
+    return _fitted(_halved(cast) if spec.datatype is BF16 else cast, spec, config)
+
+
+def _halved(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """FP32 as the 16 bits of BF16, rounded to the nearest, to even where there are two."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(array), np.uint64(0x7FC0), rounded).astype(np.uint16)
+
+
+def _from_json(data: Any, spec: TensorSpec, config: ModelConfig) -> Tensor:
+    elements: list[Any] = []
+    shape = fit(_shape_of(data, spec.name, elements), spec, config)
+    try:
+        return _packed(spec.name, spec.datatype, shape, elements)
+    except OverflowError as error:
+        raise Invalid(f"input '{spec.name}' takes {spec.datatype}: {error}") from None
+
+
+def _packed(name: str, datatype: DataType, shape: Shape, elements: list[Any]) -> Tensor:
+    if datatype in _FLOATS:
+        if not all(type(each) in (int, float) for each in elements):
+            raise Invalid(f"input '{name}' takes numbers")
+        floats = np.array(elements, np.float64).reshape(shape)
+        with np.errstate(over="ignore"):
+            array = floats.astype(np.float16) if datatype is FP16 else _halved(floats.astype(np.float32))
+        return tensor_of(name, datatype, array)
+    try:
+        return Tensor(name, datatype, shape, HostMemory(pack_data(name, datatype, shape, elements)))
+    except Error as error:
+        raise Invalid(f"input '{name}' takes {datatype}: {error}") from None
+
+
+def _shape_of(data: Any, name: str, elements: list[Any]) -> Shape:
+    """The shape of nested lists, whose elements are appended to `elements`."""
+    if not isinstance(data, list):
+        elements.append(data)
+        return ()
+    shapes = {_shape_of(each, name, elements) for each in data}
+    if len(shapes) > 1:
+        raise Invalid(f"input '{name}': its rows are not all of the same length")
+    return (len(data), *(shapes.pop() if shapes else ()))
+
+
+def _fitted(array: npt.NDArray[Any], spec: TensorSpec, config: ModelConfig) -> Tensor:
+    return tensor_of(spec.name, spec.datatype, array.reshape(fit(array.shape, spec, config)))
+
+
+def fit(shape: Shape, spec: TensorSpec, config: ModelConfig) -> Shape:
+    """The shape to send: the batch dimension is added where it was left out, a single value gets the dimensions that it
+    needs, and a plain list is folded where that is possible in one way only. Raises Invalid."""
+    batch = (1,) if config.max_batch_size else ()
+    dims = spec.dims
+    if len(shape) == len(batch) + len(dims) and _goes(shape[len(batch) :], dims):
+        return shape
+    if _goes(shape, dims):
+        return batch + shape
+    if len(shape) <= 1 and (folded := _folded(prod(shape), dims)) is not None:
+        return batch + folded
+    raise Invalid(
+        f"input '{spec.name}' has the shape {shape_text(shape)}, but {_described(spec, config)} is wanted"
+        + (" (the batch dimension may be left out)" if batch else "")
+    )
+
+
+def _goes(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
+
+
+def _folded(size: int, dims: Shape) -> Shape | None:
+    """So many elements in these dimensions, of which one at most may be open."""
+    fixed = prod(dim for dim in dims if dim >= 0)
+    open_ones = sum(dim < 0 for dim in dims)
+    if size == 1 and fixed == 1:
+        return (1,) * len(dims)
+    if open_ones > 1 or not fixed or size % fixed or (not open_ones and size != fixed):
+        return None
+    return tuple(size // fixed if dim < 0 else dim for dim in dims)

@@ -1,0 +1,391 @@
+"""The engine: the one entry to the models for every front end (it implements `EnginePort`), and the owner of all state.
+
+It lives on one event-loop thread. Loads run on threads of their own and report back to it. It knows no protocol:
+questions and answers are plain values. Two engines in one process share nothing.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic_ns
+from typing import TypeVar, cast
+
+from halimede.backends.registry import create_backend, place_of
+from halimede.cache.api import CacheCounts
+from halimede.cache.registry import open_cache
+from halimede.engine.answers import Answers
+from halimede.engine.classification import ClassifyingReply
+from halimede.engine.log_settings import Logging
+from halimede.engine.model_calls import ModelCalls
+from halimede.engine.response_cache import CachedCall, CacheInterceptor, ResponseCache
+from halimede.engine.shared_memory import Lease, SharedMemory
+from halimede.engine.tracing import open_tracing
+from halimede.engine_port import ModelReady, Query
+from halimede.errors import DecoupledModel, Error, Internal, Unavailable
+from halimede.loading.model_loads import ModelLoads
+from halimede.loading.repository_control import RepositoryControl
+from halimede.measurement.loop_lag import LoopLag
+from halimede.measurement.machine import Machine
+from halimede.measurement.metrics import custom_metrics
+from halimede.measurement.scrape import Measuring, latencies_of
+from halimede.measurement.statistics import Statistics
+from halimede.models.backend_pool import BackendPool
+from halimede.models.lifecycle import ModelTable, NamespacedTable
+from halimede.models.loader import LoadedVersion
+from halimede.models.readiness import ask_all
+from halimede.models.repository import Catalog
+from halimede.models.version import ModelVersion
+from halimede.options import LogOptions, ServerOptions
+from halimede.platform.cuda import load_driver
+from halimede.platform.gpu_meters import open_gpus
+from halimede.platform.gpus import visible_gpus
+from halimede.platform.offload import Offload
+from halimede.platform.timers import Timers
+from halimede.platform.worker_poller import WorkerPoller
+from halimede.requests import InferRequest, Moment, Reply
+from halimede.scheduling.inference import SETTLED, Inference, State
+from halimede.scheduling.inline import TurnBudget
+from halimede.scheduling.rate_limiter import RateLimiter
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+LEAST_CLOSE_SECONDS = 1.0
+"""Time for the models to close, even if the exit timeout is shorter."""
+
+
+class EngineLoop:
+    """The event loop as the runners see it, with the engine's timers and its budget of inline work."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timers = Timers(loop)
+        self.budget = TurnBudget(loop.call_soon)
+        self.call_soon: Callable[[Callable[[], None]], object] = loop.call_soon
+        self.call_soon_threadsafe: Callable[..., object] = loop.call_soon_threadsafe
+        self.call_at = self._timers.call_at
+
+    def close(self) -> None:
+        self._timers.close()
+
+
+class Engine:
+    """Create it on the event loop that it lives on. `start` loads the models, `stop` closes them.
+
+    `apply_log` is called when a client changes the log settings. `catalog_of` scans repositories, on a thread.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        apply_log: Callable[[LogOptions], None] = lambda options: None,
+        catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        gpus = visible_gpus(os.environ)
+        self._engine_loop = EngineLoop(loop)
+        self._models = NamespacedTable() if options.model_namespacing else ModelTable()
+        self._statistics: dict[tuple[str, int], Statistics] = {}
+        self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
+        self._keys = count(1)
+        self._drained: Callable[[], None] | None = None
+        self._offload = Offload(loop)
+        self._machine = Machine(options.measuring, lambda: open_gpus(os.environ) if gpus else None)
+        self._lag = LoopLag(self._engine_loop.call_at)
+        metrics = custom_metrics()
+        calls = ModelCalls(self, metrics)
+        worker_poller = self._worker_poller = WorkerPoller()
+        backends = BackendPool(
+            lambda name: create_backend(
+                name, loop, options.backend_settings(name), port=calls, worker_poller=worker_poller
+            )
+        )
+        limiter = self._limiter(options)
+        loads = ModelLoads(options, loop, self._models, backends, gpus, self._open_versions, limiter)
+        self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
+        self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
+        self._leases: dict[int, Lease] = {}
+        self.tracing = open_tracing(self._models, options.trace)
+        elsewhere = {
+            **self._shared_memory.answers,
+            **Measuring(
+                options.measuring,
+                self._models,
+                self._statistics,
+                metrics,
+                self._machine,
+                self._lag,
+                self._oldest_waiting,
+                self._cache_counts,
+            ).answers,
+            **Logging(options.log, apply_log).answers,
+            **self.tracing.answers,
+        }
+        self._cache: ResponseCache | None = None
+        self._answers = Answers(options, self._models, self._statistics, elsewhere)
+
+    @property
+    def models(self) -> ModelTable:
+        """The state table, for reading."""
+        return self._models
+
+    @property
+    def backends(self) -> list[tuple[str, str, Mapping[str, str]]]:
+        """Name, location and settings of each backend that a ready model uses (L6)."""
+        models, options = self._models, self._options
+        names = {version.config.backend for record in models for version in models.ready_versions(record.key)}
+        return [
+            (name, place_of(name, options.backend_directory), options.backend_settings(name))
+            for name in sorted(filter(None, names))
+        ]
+
+    @property
+    def started(self) -> bool:
+        """Whether the start has finished loading models."""
+        return self._answers.ready
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._answers.exiting
+
+    # Start and stop.
+
+    def open_cache(self) -> None:
+        """Opens the response cache if the options ask for one. Raises Error if its options are invalid. `start` calls
+        it too; the command calls it earlier, to refuse wrong options before anything else happens."""
+        if self._cache is not None:
+            return
+        opened = open_cache(self._options.cache_config, self._options.cache_directory, self._engine_loop)
+        if opened is not None:
+            cache, single_flight = opened
+            self._cache = ResponseCache(cache, self._offload, self._loop.call_soon, single_flight)
+
+    def _cache_counts(self) -> CacheCounts | None:
+        return None if self._cache is None else self._cache.counts
+
+    def _oldest_waiting(self) -> dict[ModelVersion, int]:
+        """Since when the oldest queued inference waits, by version, in monotonic nanoseconds."""
+        found: dict[ModelVersion, int] = {}
+        for (
+            inference,
+            version,
+        ) in self._inferences.values():  # a dict keeps the order of arrival: the first is the oldest
+            if version not in found and inference.state is not State.SETTLED and version.is_queued(inference):
+                found[version] = inference.times[Moment.REQUEST_START]
+        return found
+
+    async def start(self) -> bool:
+        """Loads the models. Returns False if one of them failed. Raises Error if a repository cannot be read."""
+        self.open_cache()
+        if self._options.metrics.allowed or self._options.measuring.on_http:
+            self._machine.start()
+            self._lag.start()
+        fine = await self._repository.start()
+        self._answers.ready = True
+        return fine
+
+    def _limiter(self, options: ServerOptions) -> RateLimiter | None:
+        """The rate limiter, if the options ask for one: it is off by default (S100)."""
+        return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
+
+    def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
+        """Makes serving versions of loaded ones. Their statistics start from zero, but only after all versions were
+        made: if one fails, the versions that serve now keep theirs."""
+        fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
+        versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
+        for version, statistics in zip(versions, fresh, strict=True):
+            if self._serves(version):
+                statistics.follow(self._statistics[version.key, version.number])
+            self._statistics[version.key, version.number] = statistics
+            if self._cache is not None and version.config.response_cache:
+                version.intercept_with(CacheInterceptor(self._cache, version, statistics).submit)
+        return versions
+
+    def _serves(self, version: ModelVersion) -> bool:
+        """Whether a ready version has this number, which this version replaces."""
+        return any(each.number == version.number for each in self._models.ready_versions(version.key))
+
+    def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
+        return ModelVersion(
+            loaded,
+            self._engine_loop,
+            statistics,
+            self._settled,
+            start_at=self._options.delay_scheduler,
+            start_backlog=self._options.backlog_delay_scheduler,
+            inline=self._options.inline_execution,
+        )
+
+    async def give_up(self) -> None:
+        """Aborts a `start` in progress: opens no further model and kills the workers that are still loading."""
+        await self._repository.give_up()
+
+    async def stop(self, timeout: float) -> bool:
+        """Refuses new inferences, waits for those in flight, then closes all models.
+
+        Takes at most `timeout` seconds, but gives the models at least `LEAST_CLOSE_SECONDS`. Returns False if something
+        was still running after that; it is left behind.
+        """
+        until = self._loop.time() + timeout
+        self._answers.exiting = True
+        finished = await self._drain(timeout)
+        if finished:
+            finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
+        if finished:
+            self._shared_memory.close()
+            if self._cache is not None:
+                self._cache.close()
+            self._offload.close()  # it is empty: it works on answers only, and all were sent
+        self._repository.abandon()
+        self._machine.stop()
+        self.tracing.close()
+        self._engine_loop.close()
+        return finished
+
+    async def _drain(self, timeout: float) -> bool:
+        """Waits for the inferences in flight. Returns whether all of them ended in time."""
+        drained = asyncio.Event()
+        self._drained = drained.set
+        if self._inferences:
+            try:
+                await asyncio.wait_for(drained.wait(), timeout)
+            except TimeoutError:
+                log.error("shutdown: %d inferences did not finish within %g s", len(self._inferences), timeout)
+                return False
+        return True
+
+    # Inference.
+
+    def infer(self, request: InferRequest, reply: Reply) -> int:
+        """Starts an inference. Returns its key for `cancel`, or 0 if it was refused; `reply` gets the refusal."""
+        start = monotonic_ns()
+        # Under load a turn of the loop takes long. Workers that finished a batch get the next one within it.
+        if start >= self._worker_poller.due:
+            self._worker_poller.look(start)
+        try:
+            # Models that serve the last requests may still call other models.
+            if self._answers.exiting and not request.inner:
+                raise Unavailable("Server exiting")
+            version = self._models.find(request.model_name, request.version)
+            if version.decoupled and not request.decoupled_ok:
+                raise DecoupledModel("the model is decoupled and the request takes a single response")
+            if request.classes is not None:
+                batching = version.config.max_batch_size > 0
+                reply = ClassifyingReply(reply, request.classes, version.loaded.labels, batching, self._offload)
+            key = next(self._keys)
+            if request.in_regions:
+                inference = self._infer_in_regions(version, key, request, reply, start)
+            else:
+                inference = version.infer(key, request, reply, start)
+        except Error as error:
+            error.refused = True
+            reply.send(error, True)
+            return 0
+        except Exception as error:
+            about = {"model": request.model_name, "version": request.version, "request_id": request.id}
+            log.exception("model '%s': a request failed because of an internal error", request.model_name, extra=about)
+            reply.send(Internal(f"{type(error).__name__}: {error}"), True)
+            return 0
+        version.submit(inference)
+        # A model that runs inline has answered already; only an answer that is still being classified is in flight.
+        if inference.state is not SETTLED or _under_way(inference):
+            self._inferences[key] = (inference, version)
+        return key
+
+    def _infer_in_regions(
+        self, version: ModelVersion, key: int, request: InferRequest, reply: Reply, start: int
+    ) -> Inference:
+        """Starts an inference with tensors in the client's shared memory. A lease keeps the regions until it is
+        over."""
+        lease = self._shared_memory.resolve(request)
+        try:
+            inference = version.infer(key, request, reply, start)
+        except BaseException:
+            self._shared_memory.end(lease)
+            raise
+        inference.destinations = lease.destinations or None
+        self._leases[key] = lease
+        return inference
+
+    def cancel(self, key: int) -> None:
+        """The client of this inference has gone. Ignores keys of inferences that are over."""
+        begun = self._inferences.get(key)
+        if begun is None:
+            return
+        inference, version = begun
+        reply = inference.reply
+        if isinstance(reply, CachedCall):
+            reply = reply.slot
+        if isinstance(reply, ClassifyingReply):
+            reply.cancel()
+        if inference.state is not State.SETTLED:
+            version.cancel(inference)
+
+    def is_queued(self, key: int) -> bool:
+        """Whether the inference waits for an instance."""
+        begun = self._inferences.get(key)
+        return begun is not None and begun[1].is_queued(begun[0])
+
+    def instances_of(self, key: int) -> Sequence[object]:
+        """The instances that an inference waits for: those of its model version, or, if these wait for resources, the
+        instances that hold them. Empty if the inference is over."""
+        begun = self._inferences.get(key)
+        if begun is None:
+            return ()
+        inference, version = begun
+        return version.blockers_of(inference)
+
+    def preempt_turn(self, key: int) -> bool:
+        """Runs a queued inference out of turn if resources allow. Returns whether it did."""
+        begun = self._inferences.get(key)
+        return begun is not None and begun[0].state is State.QUEUED and begun[1].preempt_turn()
+
+    def _settled(self, inference: Inference) -> None:
+        """The model has finished. The inference is over once its answers are sent: until then they may be views of the
+        client's shared memory."""
+        if not inference.key:  # a step of an ensemble: only the ensemble's own inference has a key
+            return
+        slot = _under_way(inference)
+        if slot is not None:
+            slot.when_sent(partial(self._over, inference))
+        else:
+            self._over(inference)
+
+    def _over(self, inference: Inference) -> None:
+        if inference.request.in_regions:
+            self._shared_memory.end(self._leases.pop(inference.key))
+        if self._inferences.pop(inference.key, None) and self._drained is not None and not self._inferences:
+            self._drained()
+
+    # Questions.
+
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        if type(query) in self._repository.operations:
+            self._repository.begin(query, done)
+            return
+        answer: A | Error = self._answers.answer(query)
+        asked = self._answers.to_be_asked(query) if answer is True else ()
+        if asked:
+            ask_all(asked, cast(Callable[[bool], None], done))
+        else:
+            done(answer)
+
+    def serves(self, model: str, version: int) -> bool:
+        """Whether the model takes requests, without asking its own `is_ready`."""
+        return self._answers.answer(ModelReady(model, version)) is True
+
+
+def _under_way(inference: Inference) -> ClassifyingReply | None:
+    """The reply slot of a settled inference if its answers are still being classified, else None."""
+    if inference.request.classes is None:
+        return None
+    reply = inference.reply
+    if isinstance(reply, CachedCall):
+        reply = reply.slot
+    return reply if isinstance(reply, ClassifyingReply) and reply.under_way else None

@@ -1,0 +1,42 @@
+"""How a gRPC call ends that failed: the status of each kind of error (G3). Event-loop thread only."""
+
+import logging
+
+from halimede.errors import (
+    AlreadyExists,
+    Cancelled,
+    Error,
+    Internal,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+from halimede.transport.grpc.calls import Call
+
+log = logging.getLogger(__name__)
+
+CODES: dict[type[BaseException], int] = {
+    Cancelled: 1,
+    Unknown: 2,
+    Invalid: 3,
+    NotFound: 5,
+    AlreadyExists: 6,
+    Unsupported: 12,
+    Internal: 13,
+    Unavailable: 14,
+}
+"""The status of each kind of error (G3). A kind that derives from one of these has its status."""
+
+
+def finish_with(call: Call, error: Error) -> None:
+    """Ends the call with the status of an error."""
+    code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
+    call.finish(code, error.message)
+
+
+def internal_error(what: str) -> Internal:
+    """The error that a client gets for a fault of ours. To be called in an `except` clause: the log gets the trace."""
+    log.exception("%s failed", what)
+    return Internal("internal error")

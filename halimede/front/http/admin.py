@@ -1,0 +1,163 @@
+"""The HTTP routes that are no inference: one row each, from a request to the engine's question and back to a body.
+
+Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from halimede.engine_port import (
+    EnginePort,
+    LogSettings,
+    ModelConfiguration,
+    ModelMetadata,
+    ModelReady,
+    ModelStatistics,
+    Query,
+    ServerLive,
+    ServerMetadata,
+    ServerReady,
+    TraceSettings,
+)
+from halimede.errors import Error, Internal
+from halimede.front.access import Category
+from halimede.front.http.handling import (
+    GET,
+    JSON,
+    PLAIN,
+    POST,
+    Exchange,
+    Offload,
+    Route,
+    RouteHandler,
+    ask,
+    refuse,
+    with_body_read,
+)
+from halimede.front.http.openapi import describe
+from halimede.wire.http import admin as bodies
+from halimede.wire.http import infer as wire
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
+_REPOSITORY = r"/v2/repository(?:/([^/]+))?"
+
+Read = Callable[[Exchange, str, str], Query[A]]
+"""The question that a request asks, given the two names in its path. Raises Error; any thread."""
+Written = tuple[int, bytes, bytes]
+"""Status, header fields and body."""
+
+
+class HttpAdmin:
+    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+        self._port = port
+        self._offload = offload
+        self._limit = max_input_size
+
+    def routes(self) -> tuple[Route, ...]:
+        """In the order in which they are tried (contract H1)."""
+        return (*self._of_models(), *self._of_server(), *self._of_repositories(), *self._of_settings())
+
+    def _of_models(self) -> Iterator[Route]:
+        """A model named `stats` is shadowed (contract H2)."""
+        statistics = self._model(ModelStatistics, wire.encode_statistics)
+        config = self._model(ModelConfiguration, lambda info: info.json.encode())
+        ready = self._asking(_of_model(ModelReady), _model_ready, PLAIN)
+        yield Route(r"/v2/models/stats()()", GET, Category.STATISTICS, statistics)
+        yield Route(MODEL + "/ready", GET, Category.HEALTH, ready, PLAIN)
+        yield Route(MODEL + "/config", GET, Category.MODEL_CONFIG, config)
+        yield Route(MODEL + "/stats", GET, Category.STATISTICS, statistics)
+        yield Route(MODEL, GET, Category.METADATA, self._model(ModelMetadata, wire.encode_model_metadata))
+
+    def _of_server(self) -> Iterator[Route]:
+        metadata = self._asking(lambda *_: ServerMetadata(), _json(wire.encode_server_metadata))
+        openapi = self._asking(lambda *_: ServerMetadata(), _json(lambda info: describe(info.name, info.version)))
+        yield Route(r"/v2()()", GET, Category.METADATA, metadata)
+        yield Route(r"/v2/openapi\.json()()", GET, Category.METADATA, openapi)
+        yield Route(r"/v2/health/live()()", GET, Category.HEALTH, self._health(ServerLive()), PLAIN)
+        yield Route(r"/v2/health/ready()()", GET, Category.HEALTH, self._health(ServerReady()), PLAIN)
+
+    def _of_repositories(self) -> Iterator[Route]:
+        limit = self._limit
+        index = self._asking(lambda e, *_: bodies.read_index(e.body, limit), _json(bodies.write_index))
+        load = self._asking(lambda e, repo, name: bodies.read_load(repo, name, e.body, limit), _done)
+        unload = self._asking(lambda e, repo, name: bodies.read_unload(repo, name, e.body, limit), _done)
+        yield Route(_REPOSITORY + "/index()", POST, Category.MODEL_REPOSITORY, index)
+        yield Route(_REPOSITORY + "/models/([^/]+)/load", POST, Category.MODEL_REPOSITORY, load)
+        yield Route(_REPOSITORY + "/models/([^/]+)/unload", POST, Category.MODEL_REPOSITORY, unload)
+
+    def _of_settings(self) -> Iterator[Route]:
+        traced = self._asking(self._trace_settings, _json(bodies.write_trace_settings))
+        logged = self._asking(self._log_settings, _json(bodies.write_log_settings))
+        yield Route(r"/v2(?:/models/([^/]+))?()/trace/setting", GET | POST, Category.TRACE, traced)
+        yield Route(r"/v2/logging()()", GET | POST, Category.LOGGING, logged)
+
+    def _trace_settings(self, exchange: Exchange, model: str, nothing: str) -> TraceSettings:
+        if exchange.method == b"GET":
+            return TraceSettings(model)
+        return bodies.read_trace_settings(model, exchange.body, self._limit)
+
+    def _log_settings(self, exchange: Exchange, *nothing: str) -> LogSettings:
+        return LogSettings() if exchange.method == b"GET" else bodies.read_log_settings(exchange.body, self._limit)
+
+    # How a row is answered.
+
+    def _asking(self, read: Read[A], write: Callable[[A], Written], fields: bytes = JSON) -> RouteHandler:
+        """The handler that asks what `read` makes of the request and answers what `write` makes of the answer.
+
+        `fields` belong to an error.
+        """
+
+        def asked(exchange: Exchange, query: Query[A] | Error) -> None:
+            if isinstance(query, Error):
+                refuse(exchange, query, fields)
+            else:
+                ask(self._port, exchange, query, lambda answer: answered(exchange, answer), fields)
+
+        def answered(exchange: Exchange, answer: A) -> None:
+            try:
+                written = write(answer)
+            except Exception:  # an answer may come when no guard of the connection is around it any more
+                log.exception("failed to encode the answer to %s", exchange.target)
+                refuse(exchange, Internal("the server failed to write the answer"), fields)
+            else:
+                _respond(exchange, written)
+
+        def handle(exchange: Exchange, first: str, second: str) -> None:
+            with_body_read(self._offload, exchange, partial(read, exchange, first, second), partial(asked, exchange))
+
+        return handle
+
+    def _model(self, query: Callable[[str, int], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
+        return self._asking(_of_model(query), _json(encode))
+
+    def _health(self, query: Query[bool]) -> RouteHandler:
+        return self._asking(lambda *_: query, lambda fine: (200 if fine else 400, PLAIN, b""), PLAIN)
+
+
+def _of_model(query: Callable[[str, int], Query[A]]) -> Read[A]:
+    return lambda exchange, model, version: query(model, wire.parse_version(version))
+
+
+def _json(encode: Callable[[A], bytes]) -> Callable[[A], Written]:
+    return lambda answer: (200, JSON, encode(answer))
+
+
+def _done(answer: None) -> Written:
+    return 200, JSON, b""
+
+
+def _model_ready(ready: bool) -> Written:
+    return (200, PLAIN, b"") if ready else (400, PLAIN, b'{"error":"Model version not ready"}')
+
+
+def _respond(exchange: Exchange, written: Written) -> None:
+    status, fields, body = written
+    exchange.respond(status, fields, (body,) if body else ())

@@ -1,0 +1,76 @@
+"""Compressed bodies of inferences: small ones on the event loop, large ones on another thread (contract H140, H141).
+
+What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offload`.
+"""
+
+from collections.abc import Sequence
+
+from halimede.errors import Error
+from halimede.front.http.handling import JSON, Answerable, Around, Offload, elsewhere, status_of
+from halimede.tensors import Buffer
+from halimede.wire.http.compression import (
+    IDENTITY,
+    SUPPORTED,
+    UnsupportedCoding,
+    accepted_coding,
+    check_coding,
+    compress,
+    inflate,
+)
+from halimede.wire.http.infer import encode_error
+
+INFLATED_BYTES = 1 << 16
+"""More than comes out of a body in 0.2 ms is inflated on another thread."""
+INFLATING_BYTES = 1 << 14
+"""So is a larger body, whatever it becomes: one of empty blocks becomes nothing and takes long all the same."""
+DEFLATED_BYTES = 1 << 13
+"""More than is deflated in 0.15 ms is deflated on another thread."""
+
+_ACCEPTS = f"Accept-Encoding: {SUPPORTED}\r\n".encode()
+
+
+def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer | None:
+    """What the body is without its coding, None where finding out is for another thread. Raises Unsupported where the
+    coding is unknown, Invalid where the body is none of that coding."""
+    check_coding(coding)
+    if coding == IDENTITY:
+        return body
+    if len(body) > INFLATING_BYTES:
+        return None
+    return inflate(body, min(INFLATED_BYTES, max_input_size))
+
+
+def error_fields(error: Error) -> bytes:
+    """The header lines of an answer to a request that could not be read."""
+    return JSON + _ACCEPTS if isinstance(error, UnsupportedCoding) else JSON
+
+
+def answering(exchange: Answerable, accepts: bytes, offload: Offload) -> Answerable:
+    """Where the response of an inference goes, by the value of Accept-Encoding."""
+    coding = accepted_coding(accepts)
+    return exchange if coding is None else _Compressing(exchange, coding, offload)
+
+
+class _Compressing(Around[Answerable]):
+    """Compresses the one answer of an exchange, unless it is an error."""
+
+    __slots__ = ("_coding", "_offload")
+
+    def __init__(self, exchange: Answerable, coding: bytes, offload: Offload) -> None:
+        super().__init__(exchange)
+        self._coding = coding
+        self._offload = offload
+
+    def succeed(self, fields: bytes, body: Sequence[Buffer]) -> None:
+        fields += b"Content-Encoding: %b\r\n" % self._coding
+
+        def done(compressed: bytes | Error) -> None:
+            if isinstance(compressed, Error):
+                self._exchange.respond(status_of(compressed), JSON, (encode_error(compressed),))
+            else:
+                self._exchange.respond(200, fields, (compressed,))
+
+        if sum(map(len, body)) <= DEFLATED_BYTES:
+            done(compress(body, self._coding))
+        else:
+            elsewhere(self._offload, self._exchange, lambda: compress(body, self._coding), done)

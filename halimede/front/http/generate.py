@@ -1,0 +1,262 @@
+"""The HTTP routes of the generate extension: one JSON object in, and one out or a stream of events (contract H130 to
+H137).
+
+Holds an engine port and no state but that of each answer under way. Event-loop thread only; large JSON is read and
+written on another thread.
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
+
+from halimede.engine_port import EnginePort, ModelInfo, ModelMetadata
+from halimede.errors import Error, Internal, Invalid
+from halimede.front.access import Category
+from halimede.front.http.admin import MODEL
+from halimede.front.http.handling import (
+    JSON,
+    OFFLOAD_BYTES,
+    POST,
+    AnswerStream,
+    Exchange,
+    Offload,
+    Route,
+    Streamable,
+    about,
+    ask,
+    elsewhere,
+    refuse,
+    status_of,
+)
+from halimede.front.http.load_report import LOAD_FORMAT, LoadTelling
+from halimede.front.tracing import traced, undecoded
+from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
+from halimede.traces import UNTRACED, Sampler
+from halimede.wire.http.generate import NOT_ONE, data_bytes, decode_generate, encode_generate, event
+from halimede.wire.http.infer import encode_error, parse_version
+
+log = logging.getLogger(__name__)
+
+EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\n"
+IDENTITY = b"identity"
+
+_Encoded = tuple[int, bytes]
+"""A response as JSON, and the status of an answer that begins with it."""
+
+
+class HttpGenerate:
+    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+
+    def __init__(
+        self,
+        port: EnginePort,
+        offload: Offload,
+        max_input_size: int,
+        traces: Sampler = UNTRACED,
+        tells_load: bool = True,
+    ) -> None:
+        self._port = port
+        self._offload = offload
+        self._limit = max_input_size
+        self._tells_load = tells_load
+        self._traces = traces
+
+    def routes(self) -> tuple[Route, ...]:
+        single, many = partial(self._generate, SingleReply), partial(self._generate, EventReply)
+        return (
+            Route(MODEL + "/generate", POST, Category.INFERENCE, single),
+            Route(MODEL + "/generate_stream", POST, Category.INFERENCE, many),
+        )
+
+    def _generate(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, version: str) -> None:
+        """The version, whether the model is there, the encoding, the body: in this order (observed)."""
+        try:
+            number = parse_version(version)
+        except Error as error:
+            refuse(exchange, error)
+            return
+        ask(self._port, exchange, ModelMetadata(model, number), partial(self._read, kind, exchange, model, number))
+
+    def _read(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, number: int, info: ModelInfo) -> None:
+        if exchange.gone:
+            return
+        if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
+            self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
+            return
+        body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
+        decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
+        if len(body) > OFFLOAD_BYTES:
+            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
+            return
+        request: InferRequest | Error
+        try:
+            request = decode()
+        except Error as error:
+            request = error
+        self._start(kind, exchange, model, request)
+
+    def _start(
+        self, kind: "type[GenerateReply]", exchange: Exchange, model: str, request: InferRequest | Error
+    ) -> None:
+        if exchange.gone:
+            return
+        if isinstance(request, Error):
+            if self._traces.on:
+                undecoded(self._traces, exchange, model)
+            refuse(exchange, request)
+            return
+        form = exchange.headers.get(LOAD_FORMAT) if self._tells_load else None
+        answered = exchange if form is None else LoadTelling(exchange, form, self._port, request.model_name)
+        reply = kind(answered, self._offload)
+        slot: Reply = reply
+        if self._traces.on and not self._traces.passes(request):
+            slot = traced(self._traces, exchange, request, reply, reply.tells_end)
+        key = self._port.infer(request, slot)
+        if not reply.over:
+            exchange.on_gone = lambda: self._port.cancel(key)
+
+
+def _encode(answer: InferResponse | Error) -> _Encoded:
+    """Never raises: whatever a model has answered, its client gets an answer."""
+    if isinstance(answer, InferResponse):
+        try:
+            return 200, encode_generate(answer)
+        except Error as error:
+            answer = error
+        except Exception:
+            log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
+            answer = Internal("the server failed to write the response")
+    return status_of(answer), encode_error(answer)
+
+
+class GenerateReply(ABC):
+    """The reply slot of one request: what is sent to it is encoded in its order, large responses on another thread.
+
+    While one of them is being encoded there (`_encoding`) the slot is not writable; what is sent all the same waits in
+    its queue.
+    """
+
+    __slots__ = ("_encoding", "_exchange", "_offload", "_queue", "_resumes", "over")
+
+    tells_end = True
+    """Whether an end without a response is written."""
+
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+        self._exchange = exchange
+        self._offload = offload
+        self._encoding = False
+        self._queue: deque[tuple[Answer, bool]] = deque()
+        self._resumes: list[Resume] = []
+        self.over = False
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        if self.over:
+            return True
+        if isinstance(answer, Error) and answer.refused:
+            # It did not come as far as its model, so no answer has begun.
+            self.over = True
+            refuse(self._exchange, answer)
+            return True
+        self._queue.append((answer, final))
+        return self._advance()
+
+    def on_writable(self, resume: Resume) -> None:
+        if self._encoding:
+            self._resumes.append(resume)
+        else:
+            self._on_writable(resume)
+
+    def _advance(self) -> bool:
+        """Delivers what is queued, up to the next large response; whether more may be sent."""
+        writable = True
+        while self._queue and not self._encoding:
+            answer, final = self._queue.popleft()
+            if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
+                self._encoding = True
+                elsewhere(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
+            else:
+                writable = self._deliver(None if answer is None else _encode(answer), final)
+        return writable and not self._encoding
+
+    def _encoded(self, final: bool, encoded: _Encoded | Error) -> None:
+        """The other thread is done with a large response."""
+        self._encoding = False
+        try:
+            self._deliver(_encode(encoded) if isinstance(encoded, Error) else encoded, final)
+            self._advance()
+        except Exception:  # nothing can follow; whoever waits for this answer must not wait for ever
+            self.over = True
+            self._queue.clear()
+            raise
+        finally:
+            if not self._encoding:
+                self._resume()
+
+    def _resume(self) -> None:
+        resumes, self._resumes = self._resumes, []
+        for resume in resumes:
+            self._on_writable(resume)
+
+    @abstractmethod
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
+        """Takes the next response, or that there are no more; whether the client takes more at once."""
+
+    @abstractmethod
+    def _on_writable(self, resume: Resume) -> None:
+        """As that of the slot, once all that was sent to it is delivered."""
+
+
+class SingleReply(GenerateReply):
+    """One response, whole, once the last flag came: the status is that of the first response, whatever follows (H135).
+
+    Of further responses nothing is kept.
+    """
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+        super().__init__(exchange, offload)
+        self._count = 0
+        self._first: _Encoded = 200, NOT_ONE
+
+    def send(self, answer: Answer, final: bool) -> bool:
+        if answer is not None:
+            self._count += 1
+        return super().send(answer if self._count <= 1 else None, final)
+
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
+        if encoded is not None:
+            self._first = encoded
+        if final:
+            self.over = True
+            status, body = self._first
+            self._exchange.begin(status, JSON).send((body if self._count == 1 else NOT_ONE,), last=True)
+        return True
+
+    def _on_writable(self, resume: Resume) -> None:
+        resume()
+
+
+class EventReply(GenerateReply):
+    """Each response is an event. The status is that of the first; a last flag alone is none (H136)."""
+
+    __slots__ = ("_stream",)
+
+    tells_end = False
+
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+        super().__init__(exchange, offload)
+        self._stream: AnswerStream | None = None
+
+    def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
+        if self._stream is None:
+            self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
+        self.over = final
+        return self._stream.send(() if encoded is None else event(encoded[1]), final)
+
+    def _on_writable(self, resume: Resume) -> None:
+        if self._stream is None:
+            resume()
+        else:
+            self._stream.on_writable(resume)

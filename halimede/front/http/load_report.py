@@ -1,0 +1,44 @@
+"""The header `endpoint-load-metrics` of an inference whose client asks how loaded its model is (contract H138).
+
+Event-loop thread only.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from halimede.engine_port import EnginePort, MetricFamily, Metrics
+from halimede.errors import Error
+from halimede.front.http.handling import AnswerStream, Around, Streamable
+from halimede.tensors import Buffer
+from halimede.wire.http.load_report import FAMILY, load_report
+
+LOAD_FORMAT: Final = b"endpoint-load-metrics-format"
+
+
+class LoadTelling(Around[Streamable]):
+    """An exchange whose answer, unless it is an error, says so, in the form that the client asked for."""
+
+    __slots__ = ("_form", "_model", "_port")
+
+    def __init__(self, exchange: Streamable, form: bytes, port: EnginePort, model: str) -> None:
+        super().__init__(exchange)
+        self._form = form
+        self._port = port
+        self._model = model
+
+    def succeed(self, fields: bytes, body: Sequence[Buffer]) -> None:
+        def told(families: list[MetricFamily] | Error) -> None:
+            self._exchange.respond(200, fields + self._line(families), body)
+
+        self._port.ask(Metrics(FAMILY), told)
+
+    def begin(self, status: int, fields: bytes) -> AnswerStream:
+        """An engine that does not answer at once is not waited for."""
+        lines: list[bytes] = []
+        if status == 200:
+            self._port.ask(Metrics(FAMILY), lambda families: lines.append(self._line(families)))
+        return self._exchange.begin(status, fields + b"".join(lines))
+
+    def _line(self, families: list[MetricFamily] | Error) -> bytes:
+        report = None if isinstance(families, Error) else load_report(self._form, families, self._model)
+        return b"" if report is None else b"endpoint-load-metrics: %b\r\n" % report

@@ -1,0 +1,104 @@
+"""The HTTP routes of clients' shared memory: register, unregister, status (contract H90 to H96).
+
+Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
+"""
+
+from collections.abc import Callable, Container
+from functools import partial
+from typing import TypeVar
+
+from halimede.engine_port import (
+    MEMORY_DISABLED,
+    CudaMemoryStatus,
+    EnginePort,
+    Query,
+    RegionKind,
+    SystemMemoryStatus,
+    UnregisterMemory,
+)
+from halimede.errors import Error, Unsupported
+from halimede.front.access import Category
+from halimede.front.http.handling import (
+    GET,
+    JSON,
+    POST,
+    Exchange,
+    Offload,
+    Route,
+    RouteHandler,
+    ask,
+    refuse,
+    with_body_read,
+)
+from halimede.tensors import Buffer
+from halimede.wire.http import shared_memory as wire
+from halimede.wire.http.admin import check_size
+
+A = TypeVar("A")
+
+_REGION = r"(?:/region/([^/]+))?"
+
+
+class HttpSharedMemory:
+    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17), `allowed` whether
+    clients may register memory at all."""
+
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, allowed: bool) -> None:
+        self._port = port
+        self._offload = offload
+        self._limit = max_input_size
+        self._allowed = allowed
+
+    def routes(self) -> tuple[Route, ...]:
+        system, cuda = r"/v2/systemsharedmemory" + _REGION, r"/v2/cudasharedmemory" + _REGION
+        return (
+            _route(system + "/status()", GET, self._telling(SystemMemoryStatus, wire.encode_system_status)),
+            _route(system + "/register()", POST, self._doing(self._limited(wire.read_system_registration))),
+            _route(system + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.SYSTEM))),
+            _route(cuda + "/status()", GET, self._telling(CudaMemoryStatus, wire.encode_cuda_status)),
+            _route(cuda + "/register()", POST, self._doing(self._limited(wire.read_cuda_registration))),
+            _route(cuda + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.CUDA))),
+        )
+
+    def _doing(self, read: Callable[[str, Buffer], Query[None]]) -> RouteHandler:
+        """A handler that says what shall be done, read from the region's name (empty where the path has none) and the
+        body, which is not looked at where nothing may be registered (contract H90)."""
+
+        def asked(exchange: Exchange, query: Query[None] | Error) -> None:
+            if isinstance(query, Error):
+                refuse(exchange, query)
+            else:
+                ask(self._port, exchange, query, lambda done: exchange.respond(200, JSON, ()))
+
+        def handle(exchange: Exchange, region: str, _: str) -> None:
+            work = partial(self._read, read, region, exchange.body)
+            with_body_read(self._offload, exchange, work, partial(asked, exchange))
+
+        return handle
+
+    def _read(self, read: Callable[[str, Buffer], Query[None]], region: str, body: Buffer) -> Query[None]:
+        if not self._allowed:
+            raise Unsupported(MEMORY_DISABLED)
+        return read(region, body)
+
+    def _limited(self, read: Callable[[str, Buffer], Query[None]]) -> Callable[[str, Buffer], Query[None]]:
+        def limited(region: str, body: Buffer) -> Query[None]:
+            check_size(body, self._limit)
+            return read(region, body)
+
+        return limited
+
+    def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
+        def handle(exchange: Exchange, region: str, _: str) -> None:
+            ask(self._port, exchange, query(region), lambda facts: exchange.respond(200, JSON, (encode(facts),)))
+
+        return handle
+
+
+def _route(pattern: str, methods: Container[bytes], handle: RouteHandler) -> Route:
+    return Route(pattern, methods, Category.SHARED_MEMORY, handle)
+
+
+def _unregister(kind: RegionKind, region: str, body: Buffer) -> UnregisterMemory:
+    """Whatever the body says."""
+    return UnregisterMemory(kind, region)

@@ -1,0 +1,278 @@
+"""Models come and go: all of them at the start, one by one on request or as the repositories change; and the index of
+what there is.
+
+Decides on the event loop; directories are read on threads. What a load is, `ModelLoads` knows.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from halimede.engine_port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
+from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.loading.consent import LoadConsent
+from halimede.loading.model_loads import ModelLoads, advise
+from halimede.loading.repository_poll import RepositoryPoll
+from halimede.loading.turns import LoadTurns
+from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.repository import Catalog, FoundModel, scan
+from halimede.models.upload import Upload
+from halimede.options import ServerOptions
+from halimede.storage.repositories import RemoteRepositories
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+DUPLICATE = "model appears in two or more repositories"
+ALL_MODELS = "*"
+
+
+class RepositoryControl:
+    """`operations` answer those questions of the port that take a while. `catalog_of` looks through repositories, on a
+    thread."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        models: ModelTable,
+        loads: ModelLoads,
+        catalog_of: Callable[[Sequence[str]], Catalog] | None = None,
+    ) -> None:
+        self._options = options
+        self._loop = loop
+        self._models = models
+        self._loads = loads
+        self._remote = RemoteRepositories(os.environ, lambda: loads.ending)
+        self._catalog_of = catalog_of or partial(scan, namespaces=options.model_namespacing, remote=self._remote.models)
+        self._turns = LoadTurns(loads.slots)
+        self._explicit: set[str] = set()
+        """The models that somebody asked for by name, not only for the sake of an ensemble (contract R15)."""
+        loads.ensembles.fetch = self._fetch
+        self._consent = LoadConsent(options.allow_code_upload, loads.inspect_model)
+        self._poll = RepositoryPoll(options, loop, models, loads, self._turns, self._scan)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
+            RepositoryIndex: self._index,
+            LoadModel: self._load_on_request,
+            UnloadModel: self._unload_on_request,
+        }
+
+    def begin(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        """Carries out one of `operations`; `done` is told what came of it, also when nobody asks any more."""
+        self._begin(self._carry_out(query, done))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        answer: A | Error
+        try:
+            answer = await self.operations[type(query)](query)
+        except Error as error:
+            answer = error
+        except Exception as error:
+            log.exception("%s broke", type(query).__name__)
+            answer = Internal(f"{type(error).__name__}: {error}")
+        done(answer)
+
+    # The start and the end.
+
+    async def start(self) -> bool:
+        """Loads the models that the options ask for; False when one of them failed. Raises Error when a repository
+        cannot be read."""
+        catalog = await self._scan()
+        for folder in catalog.unnamed:
+            log.warning("ignore directory '%s' whose name is no text in UTF-8", folder)
+        names = self._wanted(catalog)
+        wanted = {found.key: found for name in names for found in catalog.named(name)}
+        duplicates = names.intersection(catalog.duplicates)
+        for name in sorted(duplicates):
+            log.error("failed to poll model '%s': not unique across all model repositories", name)
+            self._models.refuse(name, None, DUPLICATE)
+        missing = {name for name in names if not catalog.named(name)} - duplicates
+        for name in sorted(missing):
+            log.error("failed to poll model '%s': model not found in any model repository.", name)
+        if self._options.model_control_mode == "poll":
+            loaded = await self._poll.start(catalog)
+            self._begin(self._poll.run())
+            return loaded and not duplicates
+        todo = plan(self._models.keys(), wanted)
+        for key in todo.load:
+            self._models.loading(key, (), wanted[key].name)
+        self._explicit.update(todo.load)
+        loads = await asyncio.gather(*(self._load_at_start(wanted[key]) for key in todo.load))
+        return all(loads) and not missing and not duplicates
+
+    async def _load_at_start(self, found: FoundModel) -> bool:
+        async with self._turns.turn(found.name):
+            return await self._loads.load_at_start(found)
+
+    def _wanted(self, catalog: Catalog) -> set[str]:
+        """The names to load at the start (contract R8, R10, C15)."""
+        if self._options.model_control_mode == "explicit" and ALL_MODELS not in self._options.load_models:
+            return set(self._options.load_models)
+        return {*(found.name for found in catalog.models.values()), *catalog.duplicates}
+
+    async def give_up(self) -> None:
+        """Makes loads under way end soon: no further model is opened, workers that still load are killed."""
+        self._poll.end()
+        await self._loads.kill()
+
+    async def stop(self, timeout: float) -> bool:
+        """Closes every version, and the backends after them, which kill what does not close in time; whether all
+        did."""
+        self._poll.end()
+        self._loads.ending = True
+        self._loads.unload_all()
+        closing = self._loads.closing
+        if not await self._ended(closing, timeout):
+            log.error("%d models did not close within %g s", len(closing), timeout)
+        until = self._loop.time() + timeout
+        killing = self._loads.kill()
+        finished = await self._ended({killing, *self._tasks}, timeout)
+        # What was killed closes now, and so does what loads under way had opened.
+        return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
+
+    @staticmethod
+    async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
+        """Waits; whether all of it came to an end."""
+        return not work or not (await asyncio.wait(set(work), timeout=timeout))[1]
+
+    def abandon(self) -> None:
+        """The threads take nothing more; what they do now, they finish. No file of a load is left behind."""
+        self._loads.abandon()
+        self._remote.close()
+
+    # Questions.
+
+    async def _index(self, query: RepositoryIndex) -> list[IndexEntry]:
+        """Contract H110, H111: what the repositories hold now, and what is known of it. A name that is there twice, and
+        so cannot be loaded, is told in any case, as by the real server."""
+        catalog = await self._scan()
+        entries: list[IndexEntry] = []
+        gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models, catalog.duplicates)
+        for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
+            found = catalog.models.get(key)
+            entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
+        wanted = (State.READY.value, DUPLICATE)
+        return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
+
+    def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
+        record = self._models.get(key)
+        if record is not None and record.versions and not (duplicate and record.unloaded):
+            return [
+                IndexEntry(record.name, number, version.state.value, version.reason)
+                for number, version in sorted(record.versions.items())
+            ]
+        reason = DUPLICATE if duplicate else record.reason if record is not None else ""
+        return [IndexEntry(name, None, State.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
+
+    async def _load_on_request(self, query: LoadModel) -> None:
+        """Contract H112 to H118, R10, R11."""
+        self._allow_control()
+        name = query.model
+        _check_name(name)
+        async with self._turns.turn(name, query.asker):
+            try:
+                upload = await self._receive(query) if query.files else None
+            except Error as error:
+                raise _not_polled(name, error) from error
+            try:
+                await self._reload(query, upload)
+            finally:
+                if upload is not None and not upload.used:
+                    await self._loads.remove(upload)
+            self._explicit.update(self._models.keys_of(name))
+        if query.asker is None:
+            await self._loads.refresh(self._turns.turn)
+        else:  # the asker's load may be waited for there
+            self._begin(self._loads.refresh(self._turns.turn))
+
+    async def _fetch(self, name: str, ensemble: str) -> None:
+        """Waits until a member of an ensemble is there, and loads it where models are loaded on request; why that did
+        not do, is seen later."""
+        async with self._turns.turn(name, ensemble):
+            if self._options.model_control_mode != "explicit":
+                return
+            for found in (await self._scan()).named(name):
+                await self._reload_one(LoadModel(name), found, None)
+
+    async def _receive(self, query: LoadModel) -> Upload:
+        if query.config is None:
+            raise Invalid("Load parameter 'config' must be specified for model file override")
+        return await self._loads.receive(query.model, query.files)
+
+    async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
+        try:
+            found = await self._find(query, upload)
+        except Error as error:
+            raise _not_polled(query.model, error) from error
+        failures = [failure for each in found if (failure := await self._reload_one(query, each, upload)) is not None]
+        if failures:
+            raise failures[0]
+
+    async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
+        """Why it could not be loaded, if so."""
+        try:
+            seen = await self._loads.inspect_model(found)
+        except Error as error:
+            return _not_polled(found.name, error)
+        await self._consent.check(query, found, seen)
+        if seen.ensemble is None and self._loads.changes_nothing(found, seen):
+            return None
+        try:
+            await self._loads.load(found, seen, upload, waits=query.asker is None)
+        except Error as error:
+            return Invalid(f"load failed for model '{found.name}': {error}\n")
+        return None
+
+    async def _find(self, query: LoadModel, upload: Upload | None) -> list[FoundModel]:
+        """The models of that name: several only where each is in a namespace of its own, and all are meant (R20)."""
+        if upload is not None:
+            return [FoundModel(query.model, upload.folder, query.config)]
+        found = (await self._scan()).named(query.model)
+        if not found:
+            raise Invalid("not in exactly one model repository")
+        return [replace(each, config=query.config) for each in found]
+
+    async def _unload_on_request(self, query: UnloadModel) -> None:
+        """Contract H116, R14, R15: answered as soon as the model takes nothing more."""
+        self._allow_control()
+        async with self._turns.turn(query.model, query.asker):
+            for key in self._models.keys_of(query.model):
+                self._explicit.discard(key)
+                left = self._loads.ensembles.left_behind(key, self._explicit) if query.dependents else ()
+                self._loads.unload(key)
+                for member in left:
+                    self._loads.unload(member)
+
+    def _allow_control(self) -> None:
+        if self._loads.ending:
+            raise Unavailable("Server exiting")
+        if self._options.model_control_mode != "explicit":
+            raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
+
+    async def _scan(self) -> Catalog:
+        return await self._loads.threads.look(self._catalog_of, self._options.model_repositories)
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise Invalid("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+        raise Invalid(f"invalid model name '{name}', model name must not contain path traversal characters")
+
+
+def _not_polled(name: str, error: Error) -> Internal:
+    """What a client reads of a model that does not get as far as a version; the log has the reason (contract H118)."""
+    log.error("failed to load '%s': %s", name, error)
+    advise(name, error)
+    return Internal(f"failed to load '{name}', failed to poll from model repository")

@@ -1,0 +1,158 @@
+"""Follows the changes of the repositories (`--model-control-mode=poll`): what comes is loaded, what changes is loaded
+again, what goes is unloaded (contract R9), each once it has settled (D17).
+
+On the event loop; folders are looked at on threads. What is due is decided by `models.watching`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic_ns, time_ns
+
+from halimede.errors import Error
+from halimede.loading.model_loads import ModelLoads
+from halimede.loading.turns import LoadTurns
+from halimede.models.lifecycle import ModelTable
+from halimede.models.repository import Catalog, FoundModel, Look, look
+from halimede.models.watching import Todo, Watch
+from halimede.options import ServerOptions
+
+log = logging.getLogger(__name__)
+
+NS = 1_000_000_000
+SETTLES_AT_START = 10
+"""How many times as long as a folder needs to settle the start waits for those that do not."""
+
+
+class RepositoryPoll:
+    """`scan` looks through the repositories. A poll that breaks changes nothing; the next one comes."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: asyncio.AbstractEventLoop,
+        models: ModelTable,
+        loads: ModelLoads,
+        turns: LoadTurns,
+        scan: Callable[[], Awaitable[Catalog]],
+        clock: Callable[[], int] = monotonic_ns,
+        wall: Callable[[], int] = time_ns,
+    ) -> None:
+        self._loop = loop
+        self._models = models
+        self._loads = loads
+        self._turns = turns
+        self._scan = scan
+        self._clock, self._wall = clock, wall
+        self._seconds = options.repository_poll_secs
+        self._settle = options.settle_secs
+        self._watch = Watch(round(self._settle * NS), self._seconds * NS)
+        self._loading: dict[str, asyncio.Task[bool]] = {}
+        self._refused: frozenset[str] = frozenset()
+        self._ending = asyncio.Event()
+
+    async def start(self, catalog: Catalog) -> bool:
+        """The first poll: waits for its loads, and for a while for folders that still change. Whether all is well."""
+        began = self._loop.time()
+        for found in catalog.models.values():
+            self._models.loading(found.key, (), found.name)
+        todo, loads = await self._act(catalog)
+        while todo.look_at is not None and self._loop.time() - began < SETTLES_AT_START * self._settle:
+            if await self._pause(todo.look_at):
+                return False
+            todo, more = await self._act(await self._scan())
+            loads = {**loads, **more}
+        for key in todo.unsettled:
+            log.warning("model '%s' is not loaded yet: its files still change", key)
+        fine = [await load for load in loads.values()]
+        return all(fine) and not todo.unsettled
+
+    async def run(self) -> None:
+        """Polls until `end`."""
+        at = self._next()
+        while at is not None and not await self._pause(at):
+            at = self._next()
+            try:
+                todo = await self.poll()
+            except Error as error:
+                log.error("failed to poll the model repositories: %s", error)
+            except Exception:
+                log.exception("polling the model repositories broke")
+            else:
+                at = min(filter(None, (at, todo.look_at)), default=None)
+        if self._loading:
+            await asyncio.wait(self._loading.values())
+
+    async def poll(self) -> Todo:
+        """Looks once, and begins what is to be done. Raises Error where a repository cannot be read."""
+        return (await self._act(await self._scan()))[0]
+
+    def end(self) -> None:
+        """No further poll."""
+        self._ending.set()
+
+    def _next(self) -> int | None:
+        return self._clock() + self._seconds * NS if self._seconds > 0 else None
+
+    async def _pause(self, until: int) -> bool:
+        """Waits; whether it is the end."""
+        try:
+            await asyncio.wait_for(self._ending.wait(), max(until - self._clock(), 0) / NS)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _act(self, catalog: Catalog) -> tuple[Todo, Mapping[str, asyncio.Task[bool]]]:
+        """Begins what is to be done, and returns it with the loads."""
+        self._tell_duplicates(catalog)
+        began, wall = self._clock(), self._wall()
+        looks = await self._loads.threads.look(_look_at_all, list(catalog.models.values()))
+        now = self._clock()
+        todo = self._watch.look(looks, self._loading, now, wall, now - began)
+        for key in todo.unload:
+            await self._unload(key)
+        begun = {key: self._begin(catalog.models[key]) for key in todo.load}
+        return todo, begun
+
+    def _tell_duplicates(self, catalog: Catalog) -> None:
+        for name in sorted(set(catalog.duplicates) - self._refused):
+            log.error("failed to poll model '%s': not unique across all model repositories", name)
+        self._refused = frozenset(catalog.duplicates)
+
+    def _begin(self, found: FoundModel) -> asyncio.Task[bool]:
+        task = self._loading[found.key] = self._loop.create_task(self._load(found))
+        task.add_done_callback(lambda _: self._loading.pop(found.key))
+        return task
+
+    async def _load(self, found: FoundModel) -> bool:
+        def accepts(names: frozenset[str]) -> bool:
+            return self._watch.changed(found.key, names, self._clock())
+
+        async with self._turns.turn(found.name):
+            loaded = await self._loads.load_found(found, accepts)
+        if loaded:
+            self._watch.loaded(found.key)
+            await self._loads.refresh(self._turns.turn)
+        else:
+            self._watch.failed(found.key, self._clock())
+        return loaded
+
+    async def _unload(self, key: str) -> None:
+        record = self._models.get(key)
+        if record is None:
+            return
+        async with self._turns.turn(record.name):
+            self._loads.unload(key)
+            self._models.forget_failures(key)
+
+
+def _look_at_all(models: list[FoundModel]) -> dict[str, Look]:
+    """On a thread. A folder that cannot be read looks like the reason: if that lasts, a load will tell it, and what
+    serves goes on."""
+    looks: dict[str, Look] = {}
+    for found in models:
+        try:
+            looks[found.key] = look(found.folder) if found.remote is None else Look(*found.remote.look())
+        except OSError as error:
+            looks[found.key] = Look((("", (error.errno or 0, 0)),), time_ns())
+    return looks

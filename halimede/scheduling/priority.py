@@ -1,0 +1,218 @@
+"""A queue with priorities, limits and times (contract S26 to S32). Pure; loop thread.
+
+What waits is served level by level, within a level in order of arrival, those that waited too long at its end. All but
+forming a batch takes the same time whatever waits, or grows with its logarithm.
+"""
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import chain, count
+
+from halimede.errors import Error, TimedOut, Unavailable
+from halimede.scheduling.dynamic import Forming
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.policy import Batch, Refusals, Wake
+
+_FEW = 64
+"""So many outdated deadlines may lie about before they are cleared out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How the requests of a level may wait (contract S27): at most `max_size` of them and for `timeout_us`, 0 for no
+    limit. `allow_override`: a request may ask for less time. `delays`: one that waited too long is served after the
+    others of its level instead of being rejected."""
+
+    max_size: int = 0
+    timeout_us: int = 0
+    allow_override: bool = False
+    delays: bool = False
+
+    def timeout_of(self, inference: Inference) -> int:
+        """Microseconds that it may wait, 0 for any time (contract S29)."""
+        wanted = inference.request.timeout_us
+        return wanted if self.allow_override and 0 < wanted < self.timeout_us else self.timeout_us
+
+
+class _Deadline:
+    """When an inference has waited too long. Without its inference it is outdated."""
+
+    __slots__ = ("inference", "level")
+
+    def __init__(self, inference: Inference, level: "_Level") -> None:
+        self.inference: Inference | None = inference
+        self.level = level
+
+
+class _Level:
+    """The waiting inferences of one level: those in time, with their deadlines, and those that waited too long."""
+
+    __slots__ = ("late", "number", "punctual", "rules")
+
+    def __init__(self, number: int, rules: Rules) -> None:
+        self.number = number
+        self.rules = rules
+        self.punctual: OrderedDict[Inference, _Deadline | None] = OrderedDict()
+        self.late: OrderedDict[Inference, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self.punctual) + len(self.late)
+
+
+class PriorityQueuePolicy:
+    """`levels` is the number of priority levels, 0 for one queue without; requests without a valid level get `default`
+    (contract H73). `rules` are those of the levels that have some of their own, `other` those of the rest. Without
+    `forming` each request is a batch of its own.
+
+    `start_at` holds everything back until so many requests wait, once; nothing waits too long before (contract C60).
+    """
+
+    def __init__(
+        self,
+        levels: int,
+        default: int,
+        other: Rules,
+        rules: Mapping[int, Rules],
+        forming: Forming | None = None,
+        start_at: int = 0,
+    ) -> None:
+        self._number = levels
+        self._default = default if levels else 0
+        self._other = other
+        self._rules = rules
+        self._forming = forming
+        self._start_at = start_at
+        self._levels: dict[int, _Level] = {}
+        self._filled: list[int] = []
+        """The numbers of the levels where somebody waits, in order."""
+        self._deadlines: list[tuple[int, int, _Deadline]] = []
+        """A heap; outdated ones are among them."""
+        self._timed = 0
+        """How many of the deadlines are not outdated."""
+        self._order = count()
+        self.waiting = 0
+
+    def admit(self, inference: Inference, now: int) -> Error | None:
+        level = self._level_of(inference)
+        rules = level.rules
+        if rules.max_size and len(level) >= rules.max_size:
+            return Unavailable(inference.request.log_prefix + "Exceeds maximum queue size")
+        deadline = None
+        if rules.timeout_us:
+            deadline = _Deadline(inference, level)
+            heappush(self._deadlines, (now + rules.timeout_of(inference) * 1000, next(self._order), deadline))
+            self._timed += 1
+        level.punctual[inference] = deadline
+        self._added(level)
+        if self._start_at and self.waiting >= self._start_at:
+            self._start_at = 0
+        return None
+
+    def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
+        if not self.waiting or self._start_at:
+            return None
+        if self._forming is None:
+            return Batch(free[0], (self._pop(),))
+        taken = self._forming.due(self._in_order(), now)
+        if isinstance(taken, Wake):
+            return taken
+        return Batch(free[0], [self._pop() for _ in range(taken)])
+
+    def cancel(self, inference: Inference, now: int) -> bool:
+        level = self._level_of(inference)
+        if inference in level.punctual:
+            self._outdate(level.punctual.pop(inference))
+        elif inference in level.late:
+            del level.late[inference]
+        else:
+            return False
+        self._removed(level)
+        return True
+
+    @property
+    def expires_at(self) -> int:
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].inference is None:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines and not self._start_at else 0
+
+    def expire(self, now: int) -> Refusals:
+        refusals: Refusals = []
+        while 0 < self.expires_at <= now:
+            deadline = heappop(self._deadlines)[2]
+            self._timed -= 1
+            inference, level = deadline.inference, deadline.level
+            if inference is None:  # never, after `expires_at`
+                continue
+            del level.punctual[inference]
+            if level.rules.delays:
+                level.late[inference] = None
+            else:
+                self._removed(level)
+                refusals.append((inference, TimedOut("Request timeout expired")))
+        return refusals
+
+    def freed(self, instance: int, now: int) -> None:
+        """Which instance ran makes no difference to requests without state."""
+
+    def released(self, inference: Inference, now: int, again: bool) -> None:
+        """One that runs again is the first of its level, and waits as long as it takes."""
+        if again:
+            level = self._level_of(inference)
+            level.punctual[inference] = None
+            level.punctual.move_to_end(inference, last=False)
+            self._added(level)
+
+    def resize(self, instances: int, now: int) -> None:
+        """Any number of instances is served alike."""
+
+    def _level_of(self, inference: Inference) -> _Level:
+        number = inference.request.priority
+        if not 0 < number <= self._number:
+            number = self._default
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(number, self._rules.get(number, self._other))
+        return level
+
+    def _added(self, level: _Level) -> None:
+        self.waiting += 1
+        if len(level) == 1:
+            insort(self._filled, level.number)
+
+    def _removed(self, level: _Level) -> None:
+        self.waiting -= 1
+        if not level:
+            del self._filled[bisect_left(self._filled, level.number)]
+
+    def _in_order(self) -> Iterable[Inference]:
+        if len(self._filled) == 1:
+            level = self._levels[self._filled[0]]
+            if not level.late:
+                return level.punctual
+        levels = map(self._levels.__getitem__, self._filled)
+        return chain.from_iterable(chain(level.punctual, level.late) for level in levels)
+
+    def _pop(self) -> Inference:
+        """The first, taken out; there must be one."""
+        level = self._levels[self._filled[0]]
+        if level.punctual:
+            inference, deadline = level.punctual.popitem(last=False)
+            self._outdate(deadline)
+        else:
+            inference, _ = level.late.popitem(last=False)
+        self._removed(level)
+        return inference
+
+    def _outdate(self, deadline: _Deadline | None) -> None:
+        """Its inference does not wait any more, and shall not be held in memory."""
+        if deadline is None:
+            return
+        deadline.inference = None
+        self._timed -= 1
+        if len(self._deadlines) > _FEW and len(self._deadlines) > 2 * self._timed:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].inference is not None]
+            heapify(self._deadlines)

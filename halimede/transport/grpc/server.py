@@ -1,0 +1,124 @@
+"""The gRPC server: a port, its connections, and the calls that come over them.
+
+Knows the RPCs of a service by path and no inference words. Event-loop thread only.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from halimede.transport.buffers import Buffers
+from halimede.transport.grpc.bidirectional import StreamCall
+from halimede.transport.grpc.calls import Bidirectional, Rpcs
+from halimede.transport.grpc.heads import CallHead, HeadCompiler
+from halimede.transport.grpc.messages import INTERNAL, MessageFault
+from halimede.transport.grpc.streams import RefusedCall, UnaryCall
+from halimede.transport.http2.connection import Connection
+from halimede.transport.http2.frames import Code, StreamFault
+from halimede.transport.http2.keeper import Loop
+from halimede.transport.http2.limits import Keepalive
+from halimede.transport.http2.listener import Listener
+from halimede.transport.http2.outbox import Outbox
+from halimede.transport.http2.stream import Stream
+from halimede.transport.message_budget import MessageBudget
+from halimede.transport.sockets import Listening, serve_at
+
+log = logging.getLogger(__name__)
+
+ABORT_SECONDS = 1.0
+"""For the last frames to leave when a server stops with calls still open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`reuse_port`: several servers may share one port (`--reuse-grpc-port`). `max_receive_bytes`: of one message
+    (contract G15). `response_compression`: the level none, low, medium or high (G36). `tls`: a context that offers
+    `h2` (see `tls.server_context`)."""
+
+    reuse_port: bool = False
+    max_receive_bytes: int = 2**31 - 1
+    response_compression: str = "none"
+    keepalive: Keepalive = field(default_factory=Keepalive)
+    tls: ssl.SSLContext | None = None
+
+
+class GrpcServer:
+    """A gRPC server for the RPCs of a service, by path; a path that is not there is answered UNIMPLEMENTED."""
+
+    def __init__(self, rpcs: Rpcs, options: Options | None = None, loop: Loop | None = None) -> None:
+        self._options = options or Options()
+        self.max_receive_bytes = self._options.max_receive_bytes
+        self.buffers = Buffers()
+        self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
+        self.loop: Loop = asyncio.get_running_loop() if loop is None else loop
+        self.turns = MessageBudget(self.loop)
+        tls = self._options.tls is not None
+        self._listener: Listener[CallHead] = Listener(self, self.loop, self._options.keepalive, alpn=tls)
+        self._server: Listening | None = None
+
+    def connect(self) -> Connection[CallHead]:
+        """The protocol object of a new connection."""
+        return Connection(self._listener)
+
+    async def start(self, address: str, port: int) -> int:
+        """Listens; returns the port (chosen by the system for port 0). Raises Unavailable when it cannot (G39)."""
+        options = self._options
+        self._server = await serve_at(address, port, self.connect, options.reuse_port, options.tls)
+        return self._server.port
+
+    async def stop(self, grace: float | None) -> None:
+        """Takes no more calls, lets those under way finish for `grace` seconds, then cancels them."""
+        if self._server is not None:
+            self._server.close()
+        listener = self._listener
+        listener.drain()
+        if grace:
+            await self._empty(grace)
+        listener.abort_calls()
+        await self._empty(ABORT_SECONDS)
+        listener.abort()
+
+    async def _empty(self, timeout: float) -> None:
+        """Until no connection is left, or so many seconds have passed."""
+        empty = asyncio.Event()
+        self._listener.on_empty = empty.set
+        if self._listener.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(empty.wait(), timeout)
+
+    def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Runs `work` on another thread, then `done` with what it returned or the MessageFault it raised."""
+
+        def run() -> Any:
+            try:
+                return work()
+            except MessageFault as fault:
+                return fault
+            except Exception:
+                log.exception("failed to decompress a gRPC message")
+                return MessageFault(INTERNAL, "internal error")
+
+        future = asyncio.get_running_loop().run_in_executor(None, run)
+        future.add_done_callback(lambda finished: done(finished.result()))
+
+    # For the connections.
+
+    def lasts(self, head: CallHead) -> bool:
+        return head.lasts
+
+    def open(self, out: Outbox, stream_id: int, head: CallHead) -> Stream:
+        if head.malformed:
+            raise StreamFault(stream_id, Code.PROTOCOL_ERROR)
+        if head.refusal is not None:
+            refused = RefusedCall(out, stream_id)
+            refused.refuse(head.refusal)
+            return refused
+        if isinstance(head.rpc, Bidirectional):
+            stream = StreamCall(self, out, stream_id, head)
+            stream.begin()
+            return stream
+        return UnaryCall(self, out, stream_id, head)

@@ -1,0 +1,288 @@
+"""The calls of a gRPC server: HTTP/2 streams that take messages, have a deadline, and end with a status; and those with
+one message each way.
+
+No inference words. Event-loop thread only; a large message that is compressed is inflated or deflated elsewhere.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import monotonic_ns
+from typing import Any, Protocol
+
+from halimede.tensors import Buffer
+from halimede.transport.buffers import Buffers
+from halimede.transport.grpc.calls import OK, Cancel, Message, Metadata, Unary
+from halimede.transport.grpc.heads import (
+    ANSWER_HEAD,
+    ENCODED_HEADS,
+    OK_STATUS,
+    CallHead,
+    Refusal,
+    status_field,
+    text_fields,
+)
+from halimede.transport.grpc.messages import (
+    DEADLINE_EXCEEDED,
+    IDENTITY,
+    INTERNAL,
+    LARGE,
+    PREFIX,
+    RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+    UNKNOWN,
+    MessageFault,
+    MessageReader,
+    deflate,
+    inflate,
+)
+from halimede.transport.http2.frames import Code
+from halimede.transport.http2.keeper import Handle, Loop
+from halimede.transport.http2.outbox import Outbox
+from halimede.transport.http2.stream import Stream
+from halimede.transport.message_budget import MessageBudget
+
+log = logging.getLogger(__name__)
+
+INFLATED_ON_LOOP = 1 << 18
+"""What a small message may become on the loop: 64 kB can be 64 MB, and 200 ms, which is for another thread."""
+UNREADABLE = "Unable to parse request"
+"""What the original says of a call whose message is missing, incomplete or not to be inflated."""
+
+
+class Server(Protocol):
+    """What a call needs of its server. `off_loop` runs `work` on another thread, then `done` with its result or the
+    MessageFault it raised."""
+
+    loop: Loop
+    max_receive_bytes: int
+    buffers: Buffers
+    turns: MessageBudget
+
+    def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
+
+
+class RefusedCall(Stream):
+    """A call that was answered by its head alone."""
+
+    __slots__ = ()
+
+    def refuse(self, refusal: Refusal) -> None:
+        if refusal.status == 200:
+            self.send_trailers((*ANSWER_HEAD, status_field(refusal.code)), *text_fields(refusal.text))
+        else:
+            self.send_trailers(((b":status", b"%d" % refusal.status),))
+
+
+class Call(Stream):
+    """What both kinds of calls have: a head, a deadline, and messages that come in. See `grpc_calls.Call`."""
+
+    __slots__ = ("_head", "_reader", "_server", "_timer", "began")
+
+    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+        super().__init__(out, stream_id, head.content_length)
+        self._server = server
+        self._head = head
+        self._reader: MessageReader | None = None
+        self._timer: Handle | None = None
+        if head.timeout is not None:
+            self._timer = server.loop.call_later(head.timeout, self._expired)
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._head.metadata
+
+    def _new_reader(self) -> MessageReader:
+        rpc = self._head.rpc
+        self.began = monotonic_ns()
+        first_tensor = rpc.first_tensor if rpc else None
+        self._reader = MessageReader(self._server.max_receive_bytes, first_tensor, self._server.buffers.aligned)
+        return self._reader
+
+    def room(self) -> memoryview | None:
+        return None if self._reader is None else self._reader.room()
+
+    def gone(self) -> None:
+        self._stop_timer()
+        self._cancel_service()
+
+    def end(self, code: int, text: str) -> None:
+        """Ends the call with a status, after what was sent."""
+        raise NotImplementedError
+
+    def canceller(self) -> Cancel | None:
+        """What tells the service that its answer has no taker; not twice."""
+        raise NotImplementedError
+
+    def _cancel_service(self) -> None:
+        cancel = self.canceller()
+        if cancel is not None:
+            try:
+                cancel()
+            except Exception:
+                log.exception("failed to cancel a gRPC call")
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expired(self) -> None:
+        self._timer = None
+        self.fail(DEADLINE_EXCEEDED, "Deadline Exceeded")
+
+    def fail(self, code: int, text: str) -> None:
+        """Ends the call for a reason of its own; the service is told that it need not answer."""
+        if not self.over:
+            self.end(code, text)
+            self.give_up()
+            self._cancel_service()
+
+    def give_up(self) -> None:
+        """What is queued before the status is not worth waiting for: without it the call is reset."""
+        if not self.over:
+            self.reset(Code.CANCEL)
+
+    def _inflate(self, message: Buffer, later: Callable[[Buffer], None]) -> Buffer | None:
+        """The message as it was before compression; a large one is handed on later. Raises MessageFault."""
+        encoding, limit = self._head.encoding, self._server.max_receive_bytes
+        if encoding == IDENTITY:
+            raise MessageFault(INTERNAL, UNREADABLE)
+        if len(message) < LARGE:
+            try:
+                return inflate(message, encoding, min(limit, INFLATED_ON_LOOP))
+            except MessageFault as fault:
+                if fault.code != RESOURCE_EXHAUSTED or limit <= INFLATED_ON_LOOP:
+                    raise
+
+        def finished(result: Buffer | MessageFault) -> None:
+            if isinstance(result, MessageFault):
+                self.fail(result.code, result.text)
+            elif not self.over:
+                later(result)
+
+        self._server.off_loop(partial(inflate, message, encoding, limit), finished)
+        return None
+
+
+class UnaryCall(Call):
+    """One message in, one out."""
+
+    __slots__ = ("_answer", "_cancel", "_finished", "_message")
+
+    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+        super().__init__(server, out, stream_id, head)
+        self._message: Buffer | None = None
+        self._answer: Message = ()
+        self._cancel: Cancel | None = None
+        self._finished = False
+
+    # From the connection.
+
+    def received(self, data: memoryview) -> None:
+        reader, size = self._reader, len(data)
+        if reader is None:
+            if size >= 5 and self._message is None:
+                flag, length = PREFIX.unpack_from(data)
+                limit = self._server.max_receive_bytes
+                if length == size - 5 and not flag and length < LARGE and length <= limit:
+                    self._message = bytes(data[5:])
+                    return
+            reader = self._new_reader()
+        try:
+            reader.feed(data, 2)
+        except MessageFault as fault:
+            self.fail(fault.code, fault.text)
+            return
+        self._took(size)
+
+    def filled(self, count: int) -> None:
+        assert self._reader is not None
+        self._reader.filled(count)
+        self._took(count)
+
+    def _took(self, count: int) -> None:
+        reader = self._reader
+        assert reader is not None
+        if len(reader.messages) + (self._message is not None) > 1:
+            self.fail(UNIMPLEMENTED, "Too many messages")
+        self.consume(count)
+
+    def ended(self) -> None:
+        message, reader = self._message, self._reader
+        flag = 0
+        if reader is not None:
+            if not reader.is_between:
+                self.fail(INTERNAL, UNREADABLE)
+                return
+            if reader.messages:
+                flag, message = reader.messages.pop()
+        if message is None:
+            self.fail(INTERNAL, UNREADABLE)
+        elif self.out.choked:
+            self.out.when_unchoked(self, partial(self._begin, flag, message))
+        else:
+            self._begin(flag, message)
+
+    def _begin(self, flag: int, message: Buffer) -> None:
+        try:
+            whole = self._inflate(message, self._serve) if flag else message
+        except MessageFault as fault:
+            self.fail(fault.code, fault.text)
+            return
+        if whole is not None:
+            self._serve(whole)
+
+    def _serve(self, message: Buffer) -> None:
+        if self.over:
+            return
+        rpc = self._head.rpc
+        assert isinstance(rpc, Unary)
+        try:
+            cancel = rpc.handler(message, self)
+        except Exception:
+            log.exception("gRPC handler failed")
+            self.finish(UNKNOWN, "internal error")
+            return
+        if not self._finished:
+            self._cancel = cancel
+
+    def canceller(self) -> Cancel | None:
+        cancel, self._cancel = self._cancel, None
+        return cancel
+
+    # From the service.
+
+    def send(self, message: Message) -> bool:
+        self._answer = message
+        return True
+
+    def on_writable(self, resume: Callable[[], None]) -> None:
+        resume()
+
+    def finish(self, code: int = OK, text: str = "") -> None:
+        if not self._finished:
+            self._finished = True
+            self._cancel = None
+            self.end(code, text)
+
+    def end(self, code: int, text: str) -> None:
+        if self._timer is not None:
+            self._stop_timer()
+        if code:
+            self.send_trailers((*ANSWER_HEAD, status_field(code)), *text_fields(text))
+        elif self._head.answers == IDENTITY:
+            answer = self._answer
+            self.send_whole(ANSWER_HEAD, (PREFIX.pack(0, sum(map(len, answer))), *answer), OK_STATUS)
+        elif sum(map(len, self._answer)) < LARGE:
+            self._send_compressed(deflate(self._answer, self._head.answers))
+        else:
+            self._server.off_loop(partial(deflate, self._answer, self._head.answers), self._send_compressed)
+
+    def _send_compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
+        if isinstance(packed, MessageFault):
+            self.send_trailers((*ANSWER_HEAD, status_field(packed.code)), *text_fields(packed.text))
+            return
+        flag, answer = packed
+        prefix = PREFIX.pack(flag, sum(map(len, answer)))
+        self.send_whole(ENCODED_HEADS[self._head.answers], (prefix, *answer), OK_STATUS)

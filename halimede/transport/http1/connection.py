@@ -1,0 +1,496 @@
+"""One HTTP/1 connection: bytes in, whole requests out; answers in, bytes out. No inference words.
+
+The head is parsed by httptools. A body with a Content-Length that does not come with its head is received by the
+connection itself, straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte
+boundary. Requests of one connection are answered one after the other, in order. Malformed HTTP ends the connection
+without an answer, as the original does. Event-loop thread only.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from time import monotonic_ns
+from typing import Any
+
+import httptools
+
+from halimede.tensors import Buffer
+from halimede.transport.half_closed import HalfClosed
+from halimede.transport.headers import Headers
+from halimede.transport.http1.exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream, Writer
+from halimede.transport.http1.shared import ConnectionGroup
+from halimede.transport.lingering import close_flushing, close_lingering
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES = 1 << 20
+"""Of a head, of the trailers, and of anything else that comes without bringing a part of a body."""
+MAX_LINE_BYTES = 1 << 14
+"""Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
+MAX_CHUNKS = 65536
+MAX_CHUNKED_BYTES = (1 << 31) - 1
+"""Of a body whose size is not told beforehand, which might never end; as much as a message of gRPC may have (G15)."""
+MAX_WAITING = 16
+"""Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
+
+
+class Listener(ConnectionGroup):
+    """One port: what its connections share, and where they come from."""
+
+    def connect(self) -> "Connection":
+        return Connection(self)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client. The loop calls it; `answer` is called by the exchanges it made."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
+        self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
+        self._half_closed: HalfClosed | None = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parsed = False
+        self._usual = b"", _NO_HEAD
+        self._current: Exchange | Stream | None = None
+        self._waiting: deque[Exchange] = deque()
+        self._silent_bytes = 0
+        self._ending = False
+        self._closed = False
+        self._reading = True
+        self._clogged = False
+        self._handing_on = False
+        self._begin()
+
+    # From the loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
+        self._writer = self._transport
+        self._listener.add(self)
+        if self._listener.draining:
+            self.close_if_idle()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.scratch if self._missing is None else self._missing
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            if self._missing is not None:
+                self._received_body(nbytes)
+                return
+            start = self._take_known(nbytes) if self._between else 0
+            if start < nbytes:
+                self._feed(self._listener.scratch[start:nbytes])
+        except Exception:
+            log.exception("HTTP connection closed after an internal error")
+            self.abort()
+
+    def eof_received(self) -> bool:
+        """The client sends no more, or is gone: what it asked for is still answered, if it is there."""
+        self._ending = True
+        if self._current is None and not self._waiting:
+            self._transport.close()
+            return False
+        self._writer = self._half_closed = HalfClosed(self._transport, self._listener.call_later)
+        if isinstance(self._current, Stream):
+            self._current.writer = self._writer
+        self._probe()
+        return True
+
+    def _probe(self) -> None:
+        """Finds out whether a client that sends no more is still there, while its answer is due and has not begun."""
+        current = self._current
+        due = current is not None and not (isinstance(current, Stream) and current.begun)
+        if due and self._half_closed is not None:
+            self._half_closed.probe()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ending = True
+        self._listener.remove(self)
+        current, waiting = self._current, list(self._waiting)
+        self._current = None
+        self._waiting.clear()
+        if isinstance(current, Stream):
+            current.leave()
+        elif current is not None:
+            waiting.insert(0, current)
+        for exchange in waiting:
+            exchange.leave()
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: nothing more is taken from it until it does."""
+        self._clogged = True
+        if isinstance(self._current, Stream):
+            self._current.clog()
+        self._pause_reading()
+
+    def resume_writing(self) -> None:
+        self._clogged = False
+        if isinstance(self._current, Stream):
+            if len(self._waiting) < MAX_WAITING:
+                self._read_on()  # or nobody would see that the client goes while the stream is silent
+            self._current.unclog()
+        else:
+            self._next()
+
+    # Reading.
+
+    def _take_known(self, nbytes: int) -> int:
+        """Takes the requests at the beginning of what was received whose heads were parsed before; where the rest
+        begins. Only between two requests."""
+        listener, start = self._listener, 0
+        self._unknown = b""
+        while start < nbytes and not self._ending:
+            text, head = self._usual
+            if head is not _NO_HEAD and listener.received.startswith(text, start, nbytes):
+                end = start + len(text)
+            else:
+                end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
+                if end < 4:
+                    break
+                text = bytes(listener.scratch[start:end])
+                head = listener.heads.get(text, _NO_HEAD)
+                if head is _NO_HEAD:
+                    self._unknown = text
+                    break
+                self._usual = text, head
+            start = end + head.body_size
+            if start > nbytes:
+                self._between = self._in_head = False
+                self._head = head
+                self._receive_rest(listener.scratch[end:nbytes])
+                return nbytes
+            self._take(head, bytes(listener.scratch[end:start]) if head.body_size else b"")
+        return start
+
+    def _begin(self) -> None:
+        """Ready for the next request's head."""
+        self._target = b""
+        self._headers = Headers()
+        self._head = _NO_HEAD
+        self._unknown = b""
+        """Where the request began with this text, how it parses is worth remembering."""
+        self._parts: list[bytes] = []
+        self._body: memoryview | None = None
+        self._missing: memoryview | None = None
+        self._since = 0
+        self._between = True
+        self._in_head = True
+        self._chunks = 0
+        self._chunked_bytes = 0
+        self._chunk_filled = False
+        self._owes_continue = False
+
+    def _feed(self, data: memoryview) -> None:
+        """Parses what was received. Upgrades are not offered: such a request counts as an ordinary one, though the
+        parser stops after its head."""
+        self._parsed = True
+        while data and not self._ending:
+            self._silent_bytes += len(data)
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._go_on_without_upgrade()
+                continue
+            except httptools.HttpParserCallbackError:
+                raise  # our own code broke, not the client's HTTP
+            except httptools.HttpParserError as error:
+                log.debug("malformed HTTP: %s", error)
+                self._end()
+                return
+            break
+        if self._silent_bytes > MAX_HEAD_BYTES:
+            self._end()
+        elif self._head.body_size and not self._ending:
+            self._receive_rest(*self._parts)
+
+    def _go_on_without_upgrade(self) -> None:
+        """Has a new parser read the body of a request that asked for an upgrade, as if its head had not asked."""
+        size = b"Content-Length: %d" % self._head.body_size
+        self._renew_parser()
+        body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
+
+    def _receive_rest(self, *parts: Buffer) -> None:
+        """The rest of the body, behind these parts, comes straight into the buffer that the request will keep."""
+        try:
+            body = self._listener.buffers.aligned(self._head.body_size, _first_tensor(self._head))
+        except (MemoryError, ValueError):
+            log.debug("no memory for a body of %d bytes", self._head.body_size)
+            self._end()
+            return
+        at = 0
+        for part in parts:
+            body[at : at + len(part)] = part
+            at += len(part)
+        self._body = body
+        self._missing = body[at:]
+        self._since = monotonic_ns()
+
+    def _received_body(self, nbytes: int) -> None:
+        missing = self._missing
+        assert missing is not None
+        if nbytes < len(missing):
+            self._missing = missing[nbytes:]
+            return
+        self._missing = None
+        if self._parsed:
+            # It still waits for a body that it never saw, so the next request gets a new one (a third of a us).
+            self._renew_parser()
+            self._parsed = False
+        self._complete()
+
+    def _renew_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+
+    # From the parser.
+
+    def on_message_begin(self) -> None:
+        self._between = False
+
+    def on_url(self, url: bytes) -> None:
+        if self._in_head:
+            self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what follows a chunked body are trailers, which nobody asked for
+            self._headers.add(name, value)
+
+    def on_headers_complete(self) -> None:
+        if not self._in_head:
+            return
+        self._in_head = False
+        if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
+            self._end()
+            return
+        self._silent_bytes = 0
+        parser, headers = self._parser, self._headers
+        if b"transfer-encoding" in headers and not _only_chunked(headers):
+            self._end()
+            return
+        length = headers.get(b"content-length")
+        self._head = Head(
+            parser.get_method(),
+            self._target,
+            headers,
+            parser.should_keep_alive(),
+            parser.get_http_version() == "1.0",
+            int(length) if length and b"transfer-encoding" not in headers else 0,
+        )
+        if b"expect" in headers and not self._head.old:
+            self._owes_continue = True
+            self._continue()
+        elif self._unknown and b"transfer-encoding" not in headers and not parser.should_upgrade():
+            self._listener.learn(self._unknown, self._head)
+
+    def _longest_line(self) -> int:
+        return max(len(self._target), *(len(name) + len(value) for name, value in self._headers.items()), 0)
+
+    def on_body(self, part: bytes) -> None:
+        self._silent_bytes = 0
+        self._chunk_filled = True
+        if self._ending:
+            return
+        self._parts.append(part)
+        self._chunked_bytes += len(part)
+        if self._chunked_bytes > MAX_CHUNKED_BYTES:
+            self._refuse(f"Chunked request body exceeds maximum of {MAX_CHUNKED_BYTES} bytes.")
+
+    def on_chunk_complete(self) -> None:
+        if self._chunk_filled:
+            self._chunk_filled = False
+            self._chunks += 1
+            if self._chunks > MAX_CHUNKS and not self._ending:
+                self._refuse(
+                    f"Chunked request body exceeds maximum of {MAX_CHUNKS} non-empty chunks. "
+                    "Send fewer or larger HTTP chunks."
+                )
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_upgrade():
+            self._complete()
+
+    # Requests.
+
+    def _complete(self) -> None:
+        """The request that was being received is whole."""
+        body: Buffer = b""
+        if self._body is not None:
+            body = self._body
+        elif self._parts:
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        head, since = self._head, self._since
+        self._begin()
+        self._take(head, body, since)
+
+    def _take(self, head: Head, body: Buffer, since: int = 0) -> None:
+        """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
+        if self._ending:
+            return
+        exchange = Exchange(self, head, body, since)
+        if self._current is None and not self._clogged:
+            self._hand_on(exchange)
+            return
+        self._waiting.append(exchange)
+        if len(self._waiting) >= MAX_WAITING:
+            self._pause_reading()
+
+    def _hand_on(self, exchange: Exchange) -> None:
+        """The guard of every way into the handler: what breaks there is answered, and the connection goes on."""
+        self._current = exchange
+        try:
+            self._listener.handler(exchange)
+        except Exception:
+            log.exception("failed to handle %s", exchange.target)
+            exchange.fail()
+
+    def _next(self) -> None:
+        """Hands on the requests that waited, and reads on when none is left. An answer that comes at once, from within
+        the handler, leaves the next request to the loop here instead of calling deeper and deeper."""
+        if self._handing_on:
+            return
+        self._handing_on = True
+        while self._waiting and self._current is None and not self._clogged:
+            self._hand_on(self._waiting.popleft())
+        self._handing_on = False
+        if self._current is not None:
+            self._probe()
+            if len(self._waiting) <= MAX_WAITING // 2 and not self._clogged:
+                self._read_on()  # or nobody would see that the client goes
+        elif not self._clogged and not self._end_if_idle():
+            self._continue()
+            self._read_on()
+
+    def _continue(self) -> None:
+        """Asks for the body of a request that announced it, once it is this request's turn."""
+        if self._owes_continue and self._current is None and not self._waiting and not self._ending:
+            self._owes_continue = False
+            self._transport.write(_CONTINUE)
+
+    def _read_on(self) -> None:
+        if not self._reading and self._half_closed is None:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _refuse(self, text: str) -> None:
+        """The body that comes is too much (contract H16). Behind a request that is not answered yet the connection only
+        ends."""
+        self._parts.clear()
+        self._ending = True
+        if self._current is None:
+            self._current = exchange = Exchange(self, replace(self._head, keep_alive=False), b"")
+            exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
+
+    # Answering.
+
+    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+        if exchange is not self._current:
+            return  # answered before, or the client has gone meanwhile
+        asked = exchange.head
+        keep_alive = asked.keep_alive and not self._listener.draining
+        size = sum(map(len, body))
+        if asked.old:
+            lines, connection = STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
+        else:
+            lines, connection = STATUS_LINES[b"1.1"], b"" if keep_alive else b"Connection: close\r\n"
+        tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
+        head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
+        self._current = None
+        if asked.method == b"HEAD":
+            self._writer.write(head)
+        elif size <= JOIN_BYTES:
+            self._writer.write(b"".join((head, *body)))
+        else:
+            self._writer.writelines([head, *body])
+        if not keep_alive:
+            self._waiting.clear()
+            self._ending = True
+        if self._ending or self._waiting or not self._reading or self._owes_continue:
+            self._next()
+
+    def begin(self, exchange: Exchange, status: int, fields: bytes) -> Stream:
+        """The stream takes the exchange's place until it has ended, so nothing else can answer meanwhile."""
+        # Without chunks only the end of the connection can say where the answer ends.
+        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.old
+        framing = b"" if exchange.head.old else b"Transfer-Encoding: chunked\r\n"
+        connection = b"" if keep_alive or exchange.head.old else b"Connection: close\r\n"
+        line = STATUS_LINES[b"1.0" if exchange.head.old else b"1.1"][status]
+        head = b"%b%b%b%b\r\n" % (line, fields, framing, connection)
+        stream = Stream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._clogged)
+        if exchange is self._current:
+            self._current = stream
+        else:
+            stream.abandon()
+        return stream
+
+    def _streamed(self, keep_alive: bool) -> None:
+        """The last part of a stream is written."""
+        self._current = None
+        if not keep_alive or self._listener.draining:
+            self._waiting.clear()
+            self._ending = True
+        self._next()
+
+    def fail(self, exchange: Exchange) -> None:
+        """Where the answer has begun, no other can be given: the client sees it broken off."""
+        current = self._current
+        if isinstance(current, Stream) and current.answers(exchange):
+            current.abandon()
+            if current.begun:
+                self.abort()
+                return
+            self._current = exchange
+        self.answer(exchange, 500, JSON, (b'{"error":"the server failed to handle the request"}',))
+
+    # Ending.
+
+    def close_if_idle(self) -> None:
+        """Closes at once where no answer is due, and none was given that may be on its way."""
+        if self._current is None and not self._waiting and not self._closed:
+            self._ending = self._closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _end(self) -> None:
+        """No further request is taken; the connection closes when what was asked before is answered. Until then what
+        comes is read and thrown away, or nobody would see that the client goes."""
+        self._ending = True
+        self._end_if_idle()
+
+    def _end_if_idle(self) -> bool:
+        if not self._ending or self._current is not None or self._waiting:
+            return False
+        if not self._closed:
+            self._closed = True
+            listener = self._listener
+            if self._half_closed is None:
+                close_lingering(self._transport, listener.scratch, listener.call_later, self.connection_lost)
+            else:
+                close_flushing(self._transport, listener.call_later)
+        return True
+
+
+def _first_tensor(head: Head) -> int:
+    """Where in the body the first tensor begins: behind the JSON."""
+    length = head.headers.get(b"inference-header-content-length")
+    return int(length) if length and len(length) < 20 and length.isdigit() else 0
+
+
+def _only_chunked(headers: Headers) -> bool:
+    """Whether no coding but that is named, and once: any other would be taken for the body itself."""
+    codings = [value.strip().lower() for name, value in headers.sent if name.lower() == b"transfer-encoding"]
+    return codings == [b"chunked"]

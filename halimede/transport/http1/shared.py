@@ -1,0 +1,93 @@
+"""What the connections of one HTTP/1 port share, and how all of them end. Event-loop thread only."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from halimede.transport.buffers import Buffers
+from halimede.transport.http1.exchange import Exchange, Head
+from halimede.transport.lingering import CallLater, on_running_loop
+
+KNOWN_HEADS = 256
+KNOWN_HEAD_BYTES = 2048
+RECEIVE_BYTES = 1 << 16
+"""Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
+
+Handler = Callable[[Exchange], None]
+
+
+class OpenConnection(Protocol):
+    """A connection as its port sees it."""
+
+    def close_if_idle(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class ConnectionGroup:
+    """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
+    is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
+    parsed at all."""
+
+    def __init__(self, handler: Handler, call_later: CallLater = on_running_loop) -> None:
+        self.handler = handler
+        self.call_later = call_later
+        self.connections: set[OpenConnection] = set()
+        self.draining = False
+        self.received = bytearray(RECEIVE_BYTES)
+        self.scratch = memoryview(self.received)
+        self.buffers = Buffers()
+        self.heads: dict[bytes, Head] = {}
+        self._empty: asyncio.Event | None = None
+
+    def drain(self) -> None:
+        """No request is taken any more: idle connections are closed, the others after the answer they wait for."""
+        self.draining = True
+        for connection in list(self.connections):
+            connection.close_if_idle()
+
+    def learn(self, text: bytes, head: Head) -> None:
+        """Remembers how a head parses, in bounded memory; only where the text is that head and nothing else."""
+        if len(text) <= KNOWN_HEAD_BYTES and _is_head(text, head):
+            if len(self.heads) >= KNOWN_HEADS:
+                self.heads.clear()
+            self.heads[text] = head
+
+    def add(self, connection: OpenConnection) -> None:
+        self.connections.add(connection)
+        if self._empty is not None:
+            self._empty.clear()
+
+    def remove(self, connection: OpenConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()
+
+    async def closed(self, timeout: float, waiting: Callable[[float, int], None] = lambda left, count: None) -> None:
+        """Waits until no connection is left, or so many seconds have passed. `waiting` is told at once and each second
+        how many are left of the seconds and of the connections."""
+        self._empty = asyncio.Event()
+        left = timeout
+        while self.connections and left > 0:
+            waiting(left, len(self.connections))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), min(left, 1.0))
+            left -= 1.0
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
+
+def _is_head(text: bytes, head: Head) -> bool:
+    """Whether the text, which ends with its first empty line, is what the parser has read as this head.
+
+    All connections look heads up, so what is taken for one must be one: the parser skips empty lines before a request,
+    so that a text of those only would be taken for whatever came behind it. Where each end of line is a CRLF, the first
+    line is the request's and there is one line for each header, the parser has begun and ended where the text does.
+    """
+    lines = len(head.headers.sent) + 2
+    return (
+        text.startswith(b"%b %b HTTP/1." % (head.method, head.target))
+        and text.count(b"\r\n") == text.count(b"\n") == text.count(b"\r") == lines
+    )

@@ -1,0 +1,436 @@
+"""gRPC inference messages to values and back.
+
+Pure: two codecs with a small memory of what repeats, and functions; knows no connection, stream or status code. A
+request is read at its top level only: raw contents become views of the message, the rest goes to protobuf and, since
+clients repeat it, is remembered compiled. Used by one thread at a time; raises the errors of the contract.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from halimede.errors import Internal, Invalid
+from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
+from halimede.schema import service_pb2 as pb
+from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
+from halimede.wire.grpc.parts import (
+    CLASSIFICATION,
+    SHARED_MEMORY,
+    Settings,
+    input_memory,
+    no_data,
+    read_outputs,
+    read_parameters,
+    refuse_duplicates,
+)
+from halimede.wire.grpc.scan import Layout, Scan, scan_message
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Message = Sequence[Buffer]
+"""A message to send: buffers that follow each other on the wire."""
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def parse(kind: Any, message: Buffer) -> Any:
+    """The protobuf message of class `kind`. Raises Internal with gRPC's own words."""
+    try:
+        return kind.FromString(message)
+    except DecodeError:
+        _unreadable()
+
+
+def sendable(text: str) -> str:
+    """What a message can carry of a text: the name of a directory, or of what came over HTTP, need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _unreadable() -> NoReturn:
+    raise Internal("Unable to parse request") from None
+
+
+_STOL = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]*)(?<=[0-9])")
+
+
+def version_of(text: str) -> int:
+    """The model version that a request names, -1 when it names none. Reads as C's `stol` does: leading blanks and a
+    sign are fine, what follows the digits is ignored. Raises Invalid (H13)."""
+    if not text:
+        return -1
+    found = _STOL.match(text)
+    # Twenty digits are too many already; more would only be slow to read.
+    version = int(found[1] + (found[2][:20] or "0")) if found else INT64_MAX + 1
+    if not -INT64_MAX - 1 <= version <= INT64_MAX:
+        raise Invalid(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    if version < 0:
+        raise Invalid(f"invalid model version specified '{text}' , version should be an integral value > 0")
+    return version
+
+
+class _Head:
+    """What a message says that its client repeats: all but the id, the parameters and the raw contents.
+
+    `whole` is what protobuf read of it, where that is still needed; None for a head that is remembered, whose `inputs`
+    and `outputs` are then ready to be filled. Shared between requests, so not changed once it is remembered.
+
+    `inputs` say at which raw contents each is; where they lie in shared memory, at -1, and then `references` has the
+    whole tensor.
+    """
+
+    __slots__ = (
+        "classes",
+        "destinations",
+        "in_regions",
+        "inputs",
+        "model_name",
+        "model_version",
+        "outputs",
+        "plain",
+        "references",
+        "text",
+        "version",
+        "whole",
+    )
+
+    def __init__(self, whole: Any, text: bytes = b"") -> None:
+        self.text = text
+        self.model_name: str = whole.model_name
+        self.model_version: str = whole.model_version
+        self.whole = whole
+        self.version: int | None = None
+        self.inputs: tuple[tuple[int, str, DataType, Shape], ...] = ()
+        self.outputs: tuple[str, ...] = ()
+        self.plain = True
+        self.in_regions = False
+        self.references: dict[str, Tensor] = {}
+        self.destinations: dict[str, RegionReference] | None = None
+        self.classes: dict[str, int] | None = None
+
+
+class InferMessage:
+    """A ModelInferRequest whose top level has been read. `parameters` are protobuf's, and their `text`, or the
+    `settings` that they are known to mean. `empty_final` (G31) is known once the decoder has made the request of it."""
+
+    __slots__ = ("empty_final", "head", "id", "parameters", "raws", "settings", "text")
+
+    def __init__(
+        self,
+        id: str,
+        head: _Head,
+        raws: Sequence[Buffer],
+        settings: Settings | None = None,
+        parameters: Any = None,
+        text: bytes = b"",
+    ) -> None:
+        self.id = id
+        self.head = head
+        self.raws = raws
+        self.settings = settings
+        self.parameters = parameters
+        self.text = text
+        self.empty_final = False
+
+    @property
+    def model_name(self) -> str:
+        return self.head.model_name
+
+    @property
+    def model_version(self) -> str:
+        """The client's text."""
+        return self.head.model_version
+
+    @property
+    def version(self) -> int:
+        """What `version_of` makes of that text. Raises Invalid."""
+        known = self.head.version
+        return version_of(self.head.model_version) if known is None else known
+
+
+class InferDecoder:
+    """ModelInferRequest to InferRequest, in two steps because the real server looks at the model between them."""
+
+    HEAD_LIMIT: ClassVar[int] = 1024
+    HEADS_LIMIT: ClassVar[int] = 256
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, Layout[tuple[_Head, Settings | None]]] = {}
+        self._heads: dict[bytes, _Head] = {}
+        self._settings: dict[bytes, Settings] = {}
+        self._remembered = 0
+
+    def parse(self, message: Buffer) -> InferMessage:
+        """Reads the top level. The result holds views of `message`. Raises Internal when it is no such message."""
+        layout = self._layouts.get(len(message))
+        if layout is None or (known := layout.known.get(layout.key(message))) is None:
+            return self._read(message)
+        view = memoryview(message)
+        raws = [view[raw] for raw in layout.raws]
+        return InferMessage(_text(view[layout.id]) if layout.id else "", known[0], raws, known[1])
+
+    def _read(self, message: Buffer) -> InferMessage:
+        view = memoryview(message)
+        try:
+            scan = scan_message(view)
+        except IndexError:
+            _unreadable()
+        if scan is None:
+            whole = parse(pb.ModelInferRequest, message)
+            return InferMessage(whole.id, _Head(whole), whole.raw_input_contents, None, whole.parameters)
+        text = scan.parameters
+        settings = self._settings.get(text) if text else None
+        values = parse(pb.ModelInferRequest, text).parameters if text and settings is None else None
+        request_id = _text(view[scan.id]) if scan.id else ""
+        raws = [view[raw] for raw in scan.raws]
+        head = self._heads.get(scan.head) if len(scan.head) <= self.HEAD_LIMIT else None
+        if head is None:
+            head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
+        elif values is None:
+            self._lay_out(message, scan, (head, settings))
+        return InferMessage(request_id, head, raws, settings, values, text)
+
+    def request(self, incoming: InferMessage, version: int) -> InferRequest:
+        """The request for `version`, its tensors views of the message. Raises what is wrong with it (G16 to G23)."""
+        head = incoming.head
+        request = InferRequest(head.model_name, version)
+        request.id = incoming.id
+        if incoming.settings is not None:
+            incoming.empty_final = incoming.settings.apply(request)
+        elif incoming.parameters:
+            incoming.empty_final = read_parameters(request, incoming.parameters)
+            self._remember_settings(incoming, request)
+        if head.whole is None:
+            _fill(request, head, incoming.raws)
+        else:
+            _read_tensors(request, head.whole, incoming.raws)
+            self._remember(head, request)
+        return request
+
+    def _remember(self, head: _Head, request: InferRequest) -> None:
+        """Keeps what was read of a head without typed contents and other parameters of tensors than shared memory."""
+        inputs, outputs = head.whole.inputs, head.whole.outputs
+        if not 0 < len(head.text) <= self.HEAD_LIMIT or any(t.HasField("contents") for t in inputs):
+            return
+        known = (*SHARED_MEMORY, CLASSIFICATION)
+        if any(key not in known for t in (*inputs, *outputs) for key in t.parameters):
+            return
+        if len(self._heads) >= self.HEADS_LIMIT:
+            self._heads.clear()
+        head.version = request.version
+        head.references = {t.name: t for t in request.inputs.values() if isinstance(t.memory, RegionReference)}
+        places = count()
+        head.inputs = tuple(
+            (-1 if t.name in head.references else next(places), t.name, t.datatype, t.shape)
+            for t in request.inputs.values()
+        )
+        head.outputs = request.outputs
+        head.destinations, head.in_regions = request.destinations, request.in_regions
+        head.classes = request.classes
+        head.plain = not request.in_regions and request.classes is None
+        head.whole = None
+        self._heads[head.text] = head
+
+    def _remember_settings(self, incoming: InferMessage, request: InferRequest) -> None:
+        if 0 < len(incoming.text) <= self.HEAD_LIMIT:
+            if len(self._settings) >= self.HEADS_LIMIT:
+                self._settings.clear()
+            self._settings[incoming.text] = Settings(request, incoming.empty_final)
+
+    def _lay_out(self, message: Buffer, scan: Scan, known: tuple[_Head, Settings | None]) -> None:
+        """Remembers a whole message but its id and its raw contents. At the second message with this head and these
+        parameters, since what never comes again would only push others out."""
+        if self._remembered >= self.HEADS_LIMIT:
+            self._layouts.clear()
+            self._remembered = 0
+        layout = self._layouts.get(len(message))
+        if layout is None or layout.id != scan.id or layout.raws != scan.raws:
+            layout = self._layouts[len(message)] = Layout(len(message), scan.id, scan.raws)
+        layout.known[layout.key(message)] = known
+        self._remembered += 1
+
+
+def _text(view: memoryview) -> str:
+    try:
+        return str(view, "utf-8")
+    except UnicodeDecodeError:
+        _unreadable()
+
+
+def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> None:
+    refuse_duplicates(request, whole.inputs)
+    rest = iter(raws)
+    for item in whole.inputs:
+        memory = input_memory(item, request.model_name, bool(raws), rest)
+        datatype = datatype_named(item.datatype)
+        request.inputs[item.name] = Tensor(item.name, datatype, tuple(item.shape), memory)
+        if isinstance(memory, RegionReference):
+            request.in_regions = True
+    read_outputs(request, whole.outputs)
+
+
+def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
+    request.outputs = head.outputs
+    request.form = head.text
+    if not head.plain:
+        _fill_otherwise(request, head, raws)
+        return
+    if len(raws) < len(head.inputs):
+        no_data(head.inputs[len(raws)][1], head.model_name)
+    inputs = request.inputs
+    # Raw contents beyond the inputs are ignored (G20). The place of each is at hand: `zip` would cost like a tensor.
+    for at, name, datatype, shape in head.inputs:
+        inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
+
+
+def _fill_otherwise(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
+    """With shared memory or classes. What lies in shared memory takes no raw contents (G20)."""
+    for at, name, datatype, shape in head.inputs:
+        if at < 0:
+            request.inputs[name] = head.references[name]
+        elif at < len(raws):
+            request.inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
+        else:
+            no_data(name, head.model_name)
+    request.destinations = head.destinations
+    request.in_regions = head.in_regions
+    request.classes = head.classes
+
+
+_ID_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x32
+
+
+class InferEncoder:
+    """InferResponse to ModelInferResponse, alone or inside a ModelStreamInferResponse."""
+
+    PIECES_LIMIT: ClassVar[int] = 1024
+    JOIN_LIMIT: ClassVar[int] = 4096
+    """Up to this size one copied buffer is cheaper than a list of them."""
+
+    def __init__(self) -> None:
+        self._heads: dict[tuple[str, int], bytes] = {}
+        self._outputs: dict[tuple[str, DataType, Shape, int], tuple[bytes, bytes, int]] = {}
+
+    def response(self, response: InferResponse) -> Message:
+        """A ModelInferResponse. Raises Invalid over the size limit (G15), Error where the host cannot read a tensor."""
+        head, contents, size = self._pieces(response, b"")
+        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
+
+    def stream_response(self, response: InferResponse, final: bool) -> Message:
+        """The same in a ModelStreamInferResponse that says whether it is the last of its request (G30)."""
+        head, contents, size = self._pieces(response, _FINAL_RESPONSE[final])
+        head.insert(0, prefix(_INFER_RESPONSE_TAG, size))
+        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
+
+    def _pieces(self, response: InferResponse, flags: bytes) -> tuple[list[Buffer], list[Buffer], int]:
+        """The message in buffers: what to join, what may be large, and the size of both. Fields stand in the order of
+        their numbers, as protobuf writes them."""
+        named = response.model_name, response.model_version
+        head: list[Buffer] = [self._heads.get(named) or self._head(named)]
+        if response.id:
+            text = response.id.encode()
+            head += (prefix(_ID_TAG, len(text)), text)
+        if response.parameters:
+            known = response.parameters is NO_SEQUENCE
+            head.append(_NO_SEQUENCE if known else _parameters(response.parameters))
+        if flags:
+            head.append(flags)
+        contents: list[Buffer] = []
+        size = sum(map(len, head))
+        for tensor in response.outputs:
+            memory = tensor.memory
+            key = tensor.name, tensor.datatype, tensor.shape, memory.byte_size
+            output, start, bytes_of_all = self._outputs.get(key) or self._output(key)
+            head.append(output)
+            contents += (start, memory.host())
+            size += bytes_of_all
+        if size > INT32_MAX:
+            raise Invalid(f"Response has byte size {size} which exceeds gRPC's byte size limit {INT32_MAX}.")
+        return head, contents, size
+
+    def _head(self, named: tuple[str, int]) -> bytes:
+        model, version = named
+        message = pb.ModelInferResponse(model_name=model, model_version=str(version))
+        return _keep(self._heads, named, bytes(message.SerializeToString()), self.PIECES_LIMIT)
+
+    def _output(self, key: tuple[str, DataType, Shape, int]) -> tuple[bytes, bytes, int]:
+        """An output's entry, what stands before its contents, and the bytes of these three."""
+        name, datatype, shape, size = key
+        entry = pb.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype.name, shape=shape)
+        output = bytes(pb.ModelInferResponse(outputs=[entry]).SerializeToString())
+        start = prefix(_RAW_OUTPUT_TAG, size)
+        return _keep(self._outputs, key, (output, start, len(output) + len(start) + size), self.PIECES_LIMIT)
+
+
+def _keep(memory: dict[K, V], key: K, piece: V, limit: int) -> V:
+    if len(memory) >= limit:
+        memory.clear()
+    memory[key] = piece
+    return piece
+
+
+def prefix(tag: int, size: int) -> bytes:
+    """Tag and length before the bytes of a field."""
+    if size < 0x80:
+        return bytes((tag, size))
+    out = [tag]
+    while size >= 0x80:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    out.append(size)
+    return bytes(out)
+
+
+_INFER_RESPONSE_TAG = 0x12
+
+
+def _parameters(parameters: Parameters) -> bytes:
+    message = pb.ModelInferResponse()
+    for key, value in parameters.items():
+        setattr(message.parameters[key], _parameter_kind(value), value)
+    return bytes(message.SerializeToString())
+
+
+def _parameter_kind(value: Parameter) -> str:
+    if isinstance(value, bool):
+        return "bool_param"
+    if isinstance(value, int):
+        return "int64_param"
+    return "string_param" if isinstance(value, str) else "double_param"
+
+
+_NO_SEQUENCE = _parameters(NO_SEQUENCE)
+_FINAL_RESPONSE = {final: _parameters({"triton_final_response": final}) for final in (False, True)}
+
+
+def stream_refusal(incoming: InferMessage, text: str) -> Message:
+    """What a stream says of a request that never began (G28)."""
+    response = pb.ModelInferResponse(id=incoming.id)
+    return [pb.ModelStreamInferResponse(error_message=text, infer_response=response).SerializeToString()]
+
+
+def stream_failure(incoming: InferMessage, text: str, final: bool) -> Message:
+    """What a stream says of a request that failed on its way (G28)."""
+    response = _flag_only(incoming, final)
+    return [pb.ModelStreamInferResponse(error_message=text, infer_response=response).SerializeToString()]
+
+
+def stream_empty_final(incoming: InferMessage) -> Message:
+    """The empty response that only says that no more come (G31)."""
+    response = _flag_only(incoming, final=True)
+    return [pb.ModelStreamInferResponse(infer_response=response).SerializeToString()]
+
+
+def _flag_only(incoming: InferMessage, final: bool) -> Any:
+    response = pb.ModelInferResponse(
+        id=incoming.id, model_name=incoming.model_name, model_version=incoming.model_version
+    )
+    response.parameters["triton_final_response"].bool_param = final
+    return response

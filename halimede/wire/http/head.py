@@ -1,0 +1,302 @@
+"""The JSON head of an HTTP inference request: what it says, checked in the protocol's order (contract H32-H49).
+
+Knows nothing of the bytes that follow the head but how many there are. Pure; any thread.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from halimede.errors import Internal, Invalid
+from halimede.requests import Parameters, check_correlation_id
+from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_named
+from halimede.wire.http import json
+from halimede.wire.http.json_data import INT64_MAX, UINT64_MAX, pack_data
+
+Input = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
+"""Name, datatype, shape, and either the bytes that follow the head, or the data that stood in it, or where it is."""
+
+
+class ResponseForm:
+    """How the client wants its outputs (contract H42): `listed` says of each output that the request names whether it
+    goes binary, or with None that it is in shared memory and does not go; `binary` says it of all others. Not changed
+    once made. `only_binary`: of what is asked for, nothing is written as JSON, or left out."""
+
+    __slots__ = ("binary", "listed", "only_binary")
+
+    def __init__(self, binary: bool, listed: dict[str, bool | None]) -> None:
+        self.binary = binary
+        self.listed = listed
+        self.only_binary = all(listed.values()) if listed else binary
+
+
+class Head:
+    """What a head says. `fields` are attributes of the request other than its defaults, `binary_size` the sum of the
+    inputs that follow. `tensors` is equal for heads that name the same outputs and the same inputs, with the same
+    datatypes and shapes. Shared between requests that begin alike: not changed once made."""
+
+    __slots__ = (
+        "binary_size",
+        "destinations",
+        "fields",
+        "form",
+        "id",
+        "in_regions",
+        "inputs",
+        "outputs",
+        "parameters",
+        "tensors",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        fields: dict[str, Any],
+        parameters: Parameters,
+        inputs: list[Input],
+        binary_size: int,
+        form: ResponseForm,
+        destinations: dict[str, RegionReference],
+    ) -> None:
+        self.id = request_id
+        self.fields = fields
+        self.parameters = parameters
+        self.inputs = inputs
+        self.binary_size = binary_size
+        self.form = form
+        self.outputs = tuple(form.listed)
+        in_regions = bool(destinations)
+        tensors: list[Hashable] = [self.outputs]
+        for name, datatype, shape, _, data in inputs:
+            tensors.append((name, datatype, shape))
+            if isinstance(data, RegionReference):
+                in_regions = True
+        self.tensors: Hashable = tuple(tensors)
+        self.destinations = destinations or None
+        self.in_regions = in_regions
+
+
+_ABSENT: Final = object()
+_UINT32_MASK: Final = 2**32 - 1
+_NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
+
+
+def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> Head:
+    """Reads the JSON that is followed by `room` bytes, or by None: as many as it says. Raises Error, also where one
+    input that stands in it takes more than `limit` bytes (H17)."""
+    document = _object(json.read(text))
+    request_id = _string(document, "id") if "id" in document else ""
+    binary, fields, parameters = _NO_PARAMETERS
+    if "parameters" in document:
+        binary, fields, parameters = _read_parameters(document["parameters"])
+    inputs, binary_size = _read_inputs(document, request_id, model, room, limit)
+    listed: dict[str, bool | None] = {}
+    destinations: dict[str, RegionReference] = {}
+    classes: dict[str, int] = {}
+    if "outputs" in document:
+        for item in _array(document, "outputs"):
+            name, wanted, reference, count = _read_output(_object(item))
+            # Of two equal names the first counts; the protocol's server does not mind (observed, unlike H48).
+            if name not in listed:
+                listed[name] = wanted
+                if reference is not None:
+                    destinations[name] = reference
+                if count:
+                    classes[name] = count
+    if classes:
+        fields = {**fields, "classes": classes}
+    return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
+
+
+# Inputs.
+
+
+def _read_inputs(
+    document: dict[str, Any], request_id: str, model: str, room: int | None, limit: int
+) -> tuple[list[Input], int]:
+    inputs: list[Input] = []
+    names: set[str] = set()
+    at = 0
+    for item in _array(document, "inputs"):
+        read = _read_input(_object(item), names, request_id, limit)
+        inputs.append(read)
+        name, _, _, size, _ = read
+        names.add(name)
+        at += size
+        if room is not None and at > room:
+            raise Invalid(
+                f"unexpected size for input '{name}', expecting {at - room} additional bytes for model '{model}'"
+            )
+    if room is not None and at < room:
+        raise Invalid(f"unexpected additional input data for model '{model}'")
+    return inputs, at
+
+
+def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> Input:
+    if "parameters" not in item and (listed := _read_listed(item, names, limit)) is not None:
+        return listed
+    settings = _object(item.get("parameters"))
+    source = _source(item, settings)
+    name = _string(item, "name")
+    datatype = datatype_named(_string(item, "datatype"))
+    shape = _shape(item)
+    if name in names:
+        raise Invalid(f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request")
+    if source == "binary_data_size":
+        return name, datatype, shape, _unsigned(settings, source), None
+    if source == "data":
+        return name, datatype, shape, 0, pack_data(name, datatype, shape, item[source], limit)
+    return name, datatype, shape, 0, _reference(settings)
+
+
+def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> Input | None:
+    """An input whose data stands in it, and nothing else is wrong with than its data: this way costs half of the
+    other, which has the words for the rest. None for all others."""
+    name, dims, datatype = item.get("name"), item.get("shape"), item.get("datatype")
+    if type(name) is not str or type(dims) is not list or type(datatype) is not str or "data" not in item:
+        return None
+    for dim in dims:
+        if type(dim) is not int or not 0 <= dim <= INT64_MAX:
+            return None
+    if name in names:
+        return None
+    shape, known = tuple(dims), datatype_named(datatype)
+    return name, known, shape, 0, pack_data(name, known, shape, item["data"], limit)
+
+
+def _source(item: dict[str, Any], settings: dict[str, Any]) -> str:
+    """Where the input says its data is. Raises Invalid unless it says it once (contract H35)."""
+    data, binary, shared = "data" in item, "binary_data_size" in settings, "shared_memory_region" in settings
+    if data + binary + shared == 1:
+        return "data" if data else "binary_data_size" if binary else "shared_memory_region"
+    found = zip((data, binary, shared), ("data", "binary_data_size", "shared_memory_region"), strict=True)
+    names = [f"'{name}'" for present, name in found if present]
+    raise Invalid(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But {' '.join(['set', *names]) if names else 'no field is set'}"
+    )
+
+
+def _shape(item: dict[str, Any]) -> Shape:
+    dims = _array(item, "shape")
+    for dim in dims:
+        if type(dim) is not int or dim < 0:
+            raise _not_a("shape", "unsigned-integer")
+    # A dimension is a signed number of 64 bits from here on.
+    return tuple([dim if dim <= INT64_MAX else dim - 2**64 for dim in dims])
+
+
+# Outputs and parameters.
+
+
+def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None, int]:
+    """The name of an output, and whether it is wanted binary (contract H42), or where it shall be written, and of how
+    many classes, 0 for the tensor itself (H80). The real server counts them in 32 bits."""
+    name = _string(item, "name")
+    settings = _object(item.get("parameters"))
+    if len(settings) == 1 and settings.get("binary_data") is False:
+        return name, False, None, 0
+    if "shared_memory_region" in settings:
+        _check_in_region(settings)
+        return name, None, _reference(settings), 0
+    classes = _unsigned(settings, "classification", "set") & _UINT32_MASK if "classification" in settings else 0
+    return name, "binary_data" in settings and _boolean(settings, "binary_data"), None, classes
+
+
+def _check_in_region(settings: dict[str, Any]) -> None:
+    """What an output in shared memory must not be besides. Raises Invalid (contract H84, H99)."""
+    if "classification" in settings:
+        raise Invalid("Output can't set both 'shared_memory_region' and 'classification'")
+    if "binary_data" in settings and _boolean(settings, "binary_data", "set"):
+        raise Invalid("Output can't set both 'shared_memory_region' and 'binary_data'")
+
+
+def _reference(settings: dict[str, Any]) -> RegionReference:
+    """Where in shared memory a tensor lies (contract H97)."""
+    region = _string(settings, "shared_memory_region")
+    offset = _unsigned(settings, "shared_memory_offset") if "shared_memory_offset" in settings else 0
+    byte_size = _unsigned(settings, "shared_memory_byte_size") if "shared_memory_byte_size" in settings else 0
+    return RegionReference(region, offset, byte_size)
+
+
+def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]:
+    """`binary_data_output`, the fields of the request that are set, and the client's own parameters (contract H46)."""
+    if type(parameters) is not dict:
+        raise Internal("failed to get request params.: attempt to get members for non-object")
+    binary = False
+    fields: dict[str, Any] = {}
+    custom: Parameters = {}
+    for key, value in parameters.items():
+        if key in _FIELDS:
+            field, read = _FIELDS[key]
+            fields[field] = read(parameters, key)
+        elif key == "binary_data_output":
+            binary = _boolean(parameters, key)
+        elif key.startswith("triton_"):
+            raise Invalid(
+                "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+            )
+        elif type(value) in (str, bool, int, float):
+            # An integer beyond 64 signed bits is read as a double.
+            custom[key] = float(value) if type(value) is int and value > INT64_MAX else value
+        else:
+            raise Invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    return binary, fields, custom
+
+
+# Members and their types. What is wrong with them is Internal, in the words of the protocol's JSON library (H19).
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Where an object should stand, anything else counts as an empty one."""
+    return value if type(value) is dict else {}
+
+
+def _array(members: dict[str, Any], key: str) -> list[Any]:
+    value = members.get(key, _ABSENT)
+    if type(value) is list:
+        return value
+    raise _missing(key) if value is _ABSENT else _not_a(key, "array")
+
+
+def _string(members: dict[str, Any], key: str) -> str:
+    value = members.get(key, _ABSENT)
+    if type(value) is str:
+        return value
+    raise _missing(key) if value is _ABSENT else _not_a(key, "string")
+
+
+def _boolean(members: dict[str, Any], key: str, verb: str = "parse") -> bool:
+    value = members[key]
+    if type(value) is bool:
+        return value
+    raise _not_a(key, "boolean", verb)
+
+
+def _unsigned(members: dict[str, Any], key: str, verb: str = "parse") -> int:
+    value = members[key]
+    if type(value) is int and 0 <= value <= UINT64_MAX:
+        return value
+    raise _not_a(key, "unsigned-integer", verb)
+
+
+def _correlation_id(members: dict[str, Any], key: str) -> int | str:
+    value = members[key]
+    return value if type(value) is int and value >= 0 else check_correlation_id(_string(members, key))
+
+
+_Reader = Callable[[dict[str, Any], str], Any]
+_FIELDS: dict[str, tuple[str, _Reader]] = {
+    "sequence_id": ("correlation_id", _correlation_id),
+    "sequence_start": ("sequence_start", _boolean),
+    "sequence_end": ("sequence_end", _boolean),
+    "priority": ("priority", _unsigned),
+    "timeout": ("timeout_us", _unsigned),
+}
+
+
+def _missing(key: str) -> Internal:
+    return Internal(f"Unable to parse '{key}': attempt to access non-existing object member '{key}'")
+
+
+def _not_a(key: str, kind: str, verb: str = "parse") -> Internal:
+    return Internal(f"Unable to {verb} '{key}': attempt to access JSON non-{kind} as {kind}")

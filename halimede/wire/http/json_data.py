@@ -1,0 +1,267 @@
+"""Tensors as JSON: the `data` of an input to its bytes and the bytes of an output to its `data` (contract H37-H40).
+
+The quick way converts a whole list at once and only where every element has the right type; everything else walks the
+list in order and raises what the protocol says of the first wrong element. Pure; any thread.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from math import prod
+from struct import Struct, pack
+from struct import error as struct_error
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from halimede.errors import Error, Internal, Invalid
+from halimede.tensors import BF16, BYTES, DATATYPES, FP16, DataType, Shape, Tensor, join_bytes, shape_text, split_bytes
+from halimede.wire.http import json
+
+INT64_MAX: Final = 2**63 - 1
+UINT64_MAX: Final = 2**64 - 1
+
+_FEW: Final = 256
+"""Elements that are quicker taken one by one than as an array."""
+_KEPT_FORMS: Final = 256
+_MOST_DIMS: Final = 32
+"""Of a shape that is remembered: a client may send any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How elements of one datatype look in JSON: `types` they may have, `accepts` the rest of the rule, `words` for one
+    that is refused, and the code of `struct` for the bytes."""
+
+    code: str
+    types: frozenset[type]
+    accepts: Callable[[Any], bool]
+    words: str
+
+
+def _is_signed(value: Any) -> bool:
+    return type(value) is int and value <= INT64_MAX
+
+
+def _is_unsigned(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _kinds() -> dict[str, _Kind]:
+    integer, number = frozenset({int}), frozenset({int, float})
+    kinds = {"BOOL": _Kind("?", frozenset({bool}), lambda v: type(v) is bool, "non-boolean as boolean")}
+    for code in "BHIQ":
+        name = f"UINT{np.dtype(code).itemsize * 8}"
+        kinds[name] = _Kind(code, integer, _is_unsigned, "non-unsigned-integer as unsigned-integer")
+        kinds[name[1:]] = _Kind(code.lower(), integer, _is_signed, "non-signed-integer as signed-integer")
+    for name, code in (("FP32", "f"), ("FP64", "d")):
+        kinds[name] = _Kind(code, number, lambda v: type(v) in (int, float), "non-number as double")
+    return kinds
+
+
+_KINDS = {DATATYPES[name]: kind for name, kind in _kinds().items()}
+
+
+class _Form:
+    """What is known of tensors of one datatype and shape: how many elements and bytes they have, which types these may
+    have in JSON, and how they become bytes."""
+
+    __slots__ = ("count", "floats", "pack", "size", "types", "unpack")
+
+    def __init__(self, kind: _Kind, count: int) -> None:
+        layout = Struct(f"<{count}{kind.code}")
+        self.count = count
+        self.floats = kind.code in "fd"
+        self.size = layout.size
+        self.types = kind.types
+        self.pack = layout.pack
+        self.unpack = layout.unpack
+
+
+@lru_cache(maxsize=_KEPT_FORMS)
+def _form(datatype: DataType, shape: Shape) -> _Form | None:
+    """Of numbers in a shape that is usual: with elements, and not many. None for all others."""
+    kind = _KINDS.get(datatype)
+    if kind is None or min(shape, default=0) < 1:
+        return None
+    count = prod(shape)
+    return _Form(kind, count) if count <= _FEW else None
+
+
+# From JSON.
+
+
+def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int = INT64_MAX) -> bytes:
+    """The bytes of the input `name` whose JSON member is `data`: nested or flat, only the count of elements matters.
+
+    Raises Internal or Invalid in the protocol's words; Invalid too where it takes more than `limit` bytes (H17).
+    Strings are not counted: the core does that (H70).
+    """
+    form = _form(datatype, shape) if len(shape) <= _MOST_DIMS else None
+    if form is not None and type(data) is list and form.size <= limit:
+        values = _flat(data) if data and type(data[0]) is list else data
+        if len(values) == form.count and form.types.issuperset(map(type, values)):
+            try:
+                return form.pack(*values)
+            except (struct_error, OverflowError):
+                pass  # as below, for numbers that the datatype cannot hold
+    count = _element_count(name, datatype, shape)
+    if count == 0:
+        return b""
+    if type(data) is not list:
+        raise Internal("Unable to parse 'data': attempt to access JSON non-array as array")
+    _check_size(name, count * datatype.size, limit)
+    kind = _KINDS.get(datatype)
+    if kind is not None:
+        return _pack_numbers(kind, datatype, count, data)
+    if datatype is BYTES:
+        packed = _pack_strings(data)
+        _check_size(name, len(packed), limit)
+        return packed
+    if datatype is FP16 or datatype is BF16:
+        raise Invalid(
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+        )
+    raise Invalid(f"invalid datatype for input {name}")
+
+
+def _check_size(name: str, size: int, limit: int) -> None:
+    if size > limit:
+        raise Invalid(
+            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of {limit} "
+            "bytes. Use --http-max-input-size to increase the limit."
+        )
+
+
+def _element_count(name: str, datatype: DataType, shape: Shape) -> int:
+    """Contract H40."""
+    if shape and min(shape) < 0:
+        raise Invalid(
+            f"invalid shape for input '{name}': shape {shape_text(shape)} contains one or more invalid dimensions"
+        )
+    count = prod(shape)
+    if count > INT64_MAX:
+        raise Invalid(
+            f"invalid shape for input '{name}': shape {shape_text(shape)} causes total element count to exceed "
+            f"maximum size of {INT64_MAX}"
+        )
+    if count * datatype.size > INT64_MAX:
+        raise Invalid(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size ({datatype.size}) "
+            f"exceeds maximum allowed size ({INT64_MAX})"
+        )
+    return count
+
+
+def _pack_numbers(kind: _Kind, datatype: DataType, count: int, data: list[Any]) -> bytes:
+    values = _flat(data)
+    if len(values) != count or not kind.types.issuperset(map(type, values)):
+        values = _walk(kind, count, data)
+    try:
+        return pack(f"<{count}{kind.code}", *values)
+    except (struct_error, OverflowError):
+        return _pack_wide(kind, datatype, values, count, data)
+
+
+def _pack_wide(kind: _Kind, datatype: DataType, values: list[Any], count: int, data: list[Any]) -> bytes:
+    """Numbers that the datatype cannot hold: integers lose their high bits, floats become infinite (contract H38)."""
+    if kind.code in "fd":
+        with np.errstate(over="ignore"):
+            return np.array(values, np.float64).astype(datatype.numpy).tobytes()
+    if not all(map(kind.accepts, values)):
+        _walk(kind, count, data)
+    wide = np.int64 if kind.code.islower() else np.uint64
+    return np.array(values, wide).astype(datatype.numpy).tobytes()
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    """The elements of evenly nested lists; what is nested unevenly or too deep is left as it is found."""
+    for _ in range(json.NESTING_LIMIT - 2):
+        if not data or type(data[0]) is not list or set(map(type, data)) != {list}:
+            break
+        data = list(chain.from_iterable(data))
+    return data
+
+
+def _walk(kind: _Kind, count: int, data: list[Any]) -> list[Any]:
+    """The elements in order. Raises what the protocol says of the first wrong one, or of a wrong count (H18, H37)."""
+    found: list[Any] = []
+    for value in _elements(data, f"Unable to parse 'data': {json.NESTING_TEXT}"):
+        if len(found) == count:
+            raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
+        if not kind.accepts(value):
+            raise Internal(f"Unable to parse 'data': attempt to access JSON {kind.words}")
+        found.append(value)
+    if len(found) < count:
+        raise Internal("Failed to parse 'data' field: shape does not match true shape")
+    return found
+
+
+def _pack_strings(data: list[Any]) -> bytes:
+    elements = _flat(data)
+    if not set(map(type, elements)) <= {str}:
+        elements = list(_elements(data, json.NESTING_TEXT))
+        if not set(map(type, elements)) <= {str}:
+            raise Internal("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
+    return join_bytes([json.encode(element) for element in elements])
+
+
+def _elements(data: list[Any], too_deep: str) -> Iterator[Any]:
+    """What stands in lists nested in any way, in order; Invalid with the words `too_deep` past the limit (H18)."""
+    levels = [iter(data)]
+    while levels:
+        for value in levels[-1]:
+            if len(levels) >= json.NESTING_LIMIT:
+                raise Invalid(too_deep)
+            if type(value) is list:
+                levels.append(iter(value))
+                break
+            yield value
+        else:
+            levels.pop()
+
+
+# To JSON.
+
+
+def write_data(tensor: Tensor) -> bytes:
+    """The `data` array of an output, always flat. Raises Invalid for FP16 and BF16 (contract H39), Internal where the
+    bytes do not fill the shape."""
+    datatype = tensor.datatype
+    view: memoryview
+    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MOST_DIMS else None
+    if form is not None:
+        view = tensor.memory.host()
+        if view.nbytes == form.size:
+            values = form.unpack(view)
+            return json.write_doubles(values) if form.floats else orjson.dumps(values)
+    kind = _KINDS.get(datatype)
+    if kind is None:
+        return _write_strings(tensor)
+    view = tensor.memory.host()
+    if view.nbytes != prod(tensor.shape) * datatype.size:
+        raise _unfilled(tensor)
+    if not view.nbytes:
+        return b"[]"
+    if kind.code not in "fd":
+        return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        wide = np.frombuffer(view, datatype.numpy).astype(np.float64)
+    return json.write_doubles(wide)
+
+
+def _write_strings(tensor: Tensor) -> bytes:
+    if tensor.datatype is not BYTES:
+        raise Invalid(
+            f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format for output"
+        )
+    try:
+        return json.write_strings(split_bytes(tensor.memory.host(), prod(tensor.shape)))
+    except Invalid:
+        raise _unfilled(tensor) from None
+
+
+def _unfilled(tensor: Tensor) -> Error:
+    return Internal(f"output tensor shape does not match size of output for '{tensor.name}'")

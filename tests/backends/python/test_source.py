@@ -1,0 +1,68 @@
+"""What the file of a Python model says without being run."""
+
+from pathlib import Path
+
+import pytest
+
+from halimede.backends.api import Fault
+from halimede.backends.python.source import PythonSource, look_at
+
+_EXECUTE = "    def execute(self, requests):\n        return []\n"
+
+
+def looked_at(folder: Path, text: str | bytes) -> PythonSource | Fault:
+    file = folder / "model.py"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return look_at(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "completes"),
+    [
+        (f"class TritonPythonModel:\n{_EXECUTE}", False),
+        (f"class TritonPythonModel:\n{_EXECUTE}    def auto_complete_config(config): ...\n", True),
+        ("class TritonPythonModel:\n    execute = run\n", False),
+        ("class TritonPythonModel(Base):\n    pass\n", True),
+        ("from base import TritonPythonModel\n", True),
+        ("from base import *\n", True),
+        ("TritonPythonModel = make()\n", True),
+        ("try:\n    import a\nexcept ImportError:\n    class TritonPythonModel: ...\n", True),
+        ("class TritonPythonModel:\n    if x:\n        async def execute(self, requests): ...\n", False),
+    ],
+)
+def test_class_is_found(text: str, completes: bool, tmp_path: Path) -> None:
+    source = looked_at(tmp_path, text)
+    assert isinstance(source, PythonSource)
+    assert source.completes is completes
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("x = 1\ndef (:\n", 2, "invalid syntax"),
+        ("import os\n\nclass Model:\n    pass\n", 3, "no class 'TritonPythonModel'"),
+        ("\nclass TritonPythonModel:\n    def exec(self): ...\n", 2, "no method 'execute'"),
+        (b"\0", 0, "null bytes"),
+        (b"x = '\xff'\n", 1, "utf-8"),
+        ("", 0, "no class"),
+    ],
+)
+def test_what_is_no_model(text: str | bytes, line: int, told: str, tmp_path: Path) -> None:
+    fault = looked_at(tmp_path, text)
+    assert isinstance(fault, Fault)
+    assert fault.line in (line, 0 if b"\xff" in (text if isinstance(text, bytes) else b"") else line)
+    assert told in fault.text
+
+
+def test_names_of_tensors_with_their_lines(tmp_path: Path) -> None:
+    text = f"""class TritonPythonModel:
+{_EXECUTE}
+    def answer(self, request):
+        a = pb_utils.get_input_tensor_by_name(request, "A")
+        b = pb_utils.get_input_tensor_by_name(name="B", inference_request=request)
+        c = pb_utils.get_input_tensor_by_name(request, self.name)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", a), pb_utils.Tensor("SUM", b)])
+"""
+    source = looked_at(tmp_path, text)
+    assert isinstance(source, PythonSource)
+    assert (source.reads, source.writes) == ({"A": 6, "B": 7}, {"SUM": 9})

@@ -1,0 +1,288 @@
+"""Configurations to steps and tensors, and what the drawing says of them."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from halimede.devtools.graph_drawing import drawing_of, duration, title_of
+from halimede.devtools.graph_pipeline import LATEST, Pipeline, Times, kind_of, pipeline_of
+from halimede.devtools.graph_sources import Folders, times_in
+from halimede.devtools.graph_svg import svg_of
+from halimede.devtools.graph_text import text_of
+from halimede.errors import Invalid, NotFound
+
+EXAMPLES = str(Path(__file__).parents[2] / "examples" / "models")
+
+TEXT_EMBEDDING = """\
+text_embedding (ensemble, batch 32)
+
+          TEXT BYTES[-1,1]
+                  │
+                  ▼
+        ╭───────────────────╮
+        │     tokenizer     │
+        │ python · batch 32 │
+        ╰─┬───────────────┬─╯
+          │ word_pieces   │ mask
+          │ INT64[-1,-1]  │ INT64[-1,-1]
+          │            ┌──┴─────┐
+          ▼            ▼        │
+╭────────────────────────╮      │
+│         minilm         │      │
+│ onnxruntime · batch 32 │      │
+╰───────────┬────────────╯      │
+            │ vectors           │
+            │ FP32[-1,-1,384]   │
+            ▼                   ▼
+          ╭────────────────────────╮
+          │        pooling         │
+          │ onnxruntime · batch 32 │
+          ╰───────────┬────────────╯
+                      │
+                      ▼
+          embedding FP32[-1,384]"""
+
+
+def tensor(name: str, dims: list[int] | None = None, data_type: str = "TYPE_FP32") -> dict[str, Any]:
+    return {"name": name, "data_type": data_type, "dims": dims or [4]}
+
+
+def model(**fields: Any) -> dict[str, Any]:
+    return {"backend": "python", "input": [tensor("IN")], "output": [tensor("OUT")], **fields}
+
+
+def step(name: str, reads: dict[str, str], writes: dict[str, str], version: Any = -1) -> dict[str, Any]:
+    return {"model_name": name, "model_version": version, "input_map": reads, "output_map": writes}
+
+
+def ensemble(*steps: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return model(backend="", platform="ensemble", ensemble_scheduling={"step": list(steps)}, **fields)
+
+
+def drawn(configs: Mapping[str, Any], name: str = "outer", times: Mapping[str, Times] | None = None) -> Pipeline:
+    return pipeline_of(name, lambda model, _: configs[model], lambda model, _: (times or {}).get(model))
+
+
+NESTED = {
+    "outer": ensemble(step("inner", {"X": "IN"}, {"Y": "a"}), step("last", {"IN": "a"}, {"OUT": "OUT"}, "3")),
+    "inner": ensemble(
+        step("first", {"IN": "X"}, {"OUT": "a"}),
+        step("second", {"IN": "a"}, {"OUT": "Y"}),
+        input=[tensor("X")],
+        output=[tensor("Y")],
+    ),
+    "first": model(max_batch_size=4),
+    "second": model(model_transaction_policy={"decoupled": True}),
+    "last": model(),
+}
+
+
+def test_example_of_text_is_drawn() -> None:
+    source = Folders([EXAMPLES])
+    pipeline = pipeline_of("text_embedding", source.config_of)
+    assert f"{title_of(pipeline)}\n\n{text_of(drawing_of(pipeline))}" == TEXT_EMBEDDING
+
+
+def test_example_of_text_is_drawn_in_ascii() -> None:
+    text = text_of(drawing_of(pipeline_of("text_embedding", Folders([EXAMPLES]).config_of)), ascii_only=True)
+    assert text.isascii()
+    assert text.split("\n")[3:9] == [
+        "        +-------------------+",
+        "        |     tokenizer     |",
+        "        | python / batch 32 |",
+        "        +-+---------------+-+",
+        "          | word_pieces   | mask",
+        "          | INT64[-1,-1]  | INT64[-1,-1]",
+    ]
+
+
+def test_ensemble_in_an_ensemble_is_taken_apart() -> None:
+    pipeline = drawn(NESTED)
+    names = [tensor.name for tensor in pipeline.tensors]
+    steps = [
+        (
+            each.path,
+            each.model,
+            each.version,
+            *({own: names[n] for own, n in side} for side in (each.reads, each.writes)),
+        )
+        for each in pipeline.steps
+    ]
+    assert steps == [
+        (("inner",), "first", LATEST, {"IN": "IN"}, {"OUT": "a"}),
+        (("inner",), "second", LATEST, {"IN": "a"}, {"OUT": "a"}),
+        ((), "last", 3, {"IN": "a"}, {"OUT": "OUT"}),
+    ]
+    assert names.count("a") == 2  # the inner one's own, and the outer one's
+    lines = [box.node.lines for box in drawing_of(pipeline).boxes if box.node.boxed]
+    assert lines == [
+        ("inner/first", "python · batch 4"),
+        ("inner/second", "python · decoupled"),
+        ("last version 3", "python"),
+    ]
+
+
+def test_ensemble_that_is_part_of_itself_is_refused() -> None:
+    circle = {**NESTED, "first": ensemble(step("inner", {"X": "IN"}, {"Y": "OUT"}))}
+    with pytest.raises(Invalid, match=r"^circular dependency between ensembles: outer -> inner -> first -> inner$"):
+        drawn(circle)
+
+
+def test_model_that_is_no_ensemble_is_one_box() -> None:
+    pipeline = drawn({"m": model(input=[tensor("A"), tensor("B")])}, "m")
+    assert [(each.model, len(each.reads), len(each.writes)) for each in pipeline.steps] == [("m", 2, 1)]
+
+
+def test_kinds_are_told_by_those_who_know_them() -> None:
+    """A member that says nothing of its tensors leaves them to who reads or writes them as well."""
+    configs = {
+        "outer": ensemble(step("mute", {"X": "IN"}, {"Y": "a"}), step("last", {"IN": "a"}, {"OUT": "OUT"})),
+        "mute": {"backend": "onnxruntime"},
+        "last": model(),
+    }
+    kinds = {each.name: each.kind for each in drawn(configs).tensors}
+    assert kinds == {"IN": "FP32[4]", "OUT": "FP32[4]", "a": "FP32[4]"}
+    del configs["last"]["input"]
+    assert {each.name: each.kind for each in drawn(configs).tensors}["a"] == ""
+    assert "│ a\n" in text_of(drawing_of(drawn(configs)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "batch", "kind"),
+    [
+        (tensor("X", [3, -1]), 0, "FP32[3,-1]"),
+        (tensor("X", [1], "TYPE_STRING"), 8, "BYTES[-1,1]"),
+        ({"name": "X", "data_type": "TYPE_BF16", "dims": ["2"]}, 0, "BF16[2]"),
+        ({"name": "X", "data_type": "TYPE_BOOL"}, 0, "BOOL[]"),
+    ],
+)
+def test_kind_is_datatype_and_shape(spec: dict[str, Any], batch: int, kind: str) -> None:
+    assert kind_of(spec, {"max_batch_size": batch}) == kind
+
+
+def test_time_in_each_step_is_shown_and_weighed() -> None:
+    times = {
+        "outer": Times(12, 0, 0, 4.21e6),
+        "first": Times(12, 1e5, 9e5, 1e6),
+        "second": Times(12, 0, 3e6, 3e6),
+        "last": Times(0, 0, 0, 0),
+    }
+    pipeline = drawn(NESTED, times=times)
+    assert title_of(pipeline) == "outer (ensemble): 12 requests, 4.21 ms each"
+    boxes = {box.node.lines[0]: box.node for box in drawing_of(pipeline).boxes}
+    assert boxes["inner/first"].lines[-1] == "queue 100 us · compute 900 us"
+    assert boxes["last version 3"].lines[-1] == "no requests yet"
+    assert [boxes[name].weight for name in ("inner/first", "inner/second", "last version 3")] == [0.25, 0.75, 0]
+    svg = svg_of(drawing_of(pipeline), title_of(pipeline))
+    assert re.findall(r"<title>(\d+%) of the time", svg) == ["25%", "75%"]
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1500, "1.50 us"), (57_210, "57.2 us"), (3.67e6, "3.67 ms"), (1.2e9, "1.20 s")],
+)
+def test_durations_have_three_digits(nanoseconds: float, text: str) -> None:
+    assert duration(nanoseconds) == text
+
+
+def entry(version: str, **stats: tuple[int, int]) -> dict[str, Any]:
+    told = {name: {"count": count, "ns": ns} for name, (count, ns) in stats.items()}
+    return {"name": "m", "version": version, "inference_stats": told}
+
+
+def test_times_are_means_of_the_newest_version() -> None:
+    old = entry("9", success=(1, 1))
+    new = entry(
+        "10",
+        success=(4, 4000),
+        queue=(4, 400),
+        compute_input=(4, 40),
+        compute_infer=(4, 800),
+        compute_output=(4, 80),
+    )
+    assert times_in([new, old]) == Times(4, 100, 230, 1000)
+    assert times_in([entry("1")]) == Times(0, 0, 0, 0)
+    assert times_in([]) is None
+
+
+def test_model_that_is_not_there_is_named_with_the_nearest() -> None:
+    with pytest.raises(NotFound, match=r"^no model 'text_embeding' in .*\nDid you mean 'text_embedding'\?$"):
+        Folders([EXAMPLES]).config_of("text_embeding", LATEST)
+
+
+def test_member_that_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    (folder / "config.pbtxt").write_text(
+        'platform: "ensemble" ensemble_scheduling { step [ { model_name: "gone" model_version: -1 '
+        'input_map { key: "X" value: "IN" } output_map { key: "Y" value: "OUT" } } ] }\n'
+        'input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        'output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+    )
+    source = Folders([str(tmp_path)])
+    with pytest.raises(NotFound, match=r"^no model 'gone' in "):
+        pipeline_of("alone", source.config_of)
+
+
+def test_tensors_that_only_the_model_file_names_are_drawn(tmp_path: Path) -> None:
+    write_add(tmp_path / "add" / "1")
+    text = text_of(drawing_of(pipeline_of("add", Folders([str(tmp_path)]).config_of)))
+    assert text.startswith("a FP32[-1,4]    b FP32[-1,4]\n")
+    assert text.endswith("sum FP32[-1,4]")
+    assert "onnxruntime · batch 4" in text
+
+
+def test_tensors_that_only_code_names_are_not_drawn(tmp_path: Path) -> None:
+    version = tmp_path / "secret" / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("raise RuntimeError('it was run')")
+    text = text_of(drawing_of(pipeline_of("secret", Folders([str(tmp_path)]).config_of)))
+    assert text == "╭────────╮\n│ secret │\n│ python │\n╰────────╯"
+
+
+def write_add(version: Path) -> None:
+    version.mkdir(parents=True)
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("a", "b", "sum")]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["sum"])], "add", tensors[:2], tensors[2:])
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), version / "model.onnx")
+
+
+def texts_of(svg: str) -> list[str]:
+    root = ET.fromstring(svg)
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    return [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_svg_is_xml_and_says_what_the_terminal_says() -> None:
+    pipeline = pipeline_of("text_embedding", Folders([EXAMPLES]).config_of)
+    drawing = drawing_of(pipeline)
+    texts = texts_of(svg_of(drawing, title_of(pipeline)))
+    assert texts[0] == "text_embedding (ensemble, batch 32)"
+    said = {line for box in drawing.boxes for line in box.node.lines} | {t for w in drawing.wires for t in w.label}
+    assert set(texts[1:]) == said
+
+
+def test_svg_of_odd_names_is_xml() -> None:
+    odd = "a<b>&\"c'\x01\ud800é"
+    configs = {"m": model(input=[tensor(odd)], backend="<!--")}
+    pipeline = drawn(configs, "m")
+    svg = svg_of(drawing_of(pipeline), odd)
+    assert "a<b>&\"c'??é FP32[4]" in texts_of(svg.encode().decode())
+
+
+def test_svg_holds_all_that_is_drawn() -> None:
+    pipeline = drawn(NESTED)
+    svg = svg_of(drawing_of(pipeline), title_of(pipeline))
+    root = ET.fromstring(svg)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for path in root.iter("{http://www.w3.org/2000/svg}path"):
+        numbers = [tuple(map(float, pair)) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.attrib["d"])]
+        assert numbers
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in numbers)

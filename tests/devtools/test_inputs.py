@@ -1,0 +1,170 @@
+"""Inputs as they are typed, and what is said of those that do not fit."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from halimede.config import ModelConfig, TensorSpec
+from halimede.devtools.inputs import fit, request_of
+from halimede.errors import Invalid
+from halimede.tensors import BF16, BYTES, DATATYPES, FP16, FP32, INT32, DataType, array_of
+from tests.models.configs import config_of
+
+
+def config(*specs: TensorSpec, batch: int = 0) -> ModelConfig:
+    return config_of(*specs, max_batch_size=batch)
+
+
+def one(datatype: DataType, *dims: int) -> TensorSpec:
+    return TensorSpec("A", datatype, dims)
+
+
+def array(word: str, spec: TensorSpec, batch: int = 0) -> Any:
+    return array_of(request_of([word], config(spec, batch=batch), -1).inputs["A"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "batch", "expected"),
+    [
+        ((3,), (-1,), 0, (3,)),
+        ((), (1,), 0, (1,)),
+        ((), (-1,), 0, (1,)),
+        ((), (-1, 1), 4, (1, 1, 1)),
+        ((4,), (4,), 8, (1, 4)),
+        ((2, 4), (4,), 8, (2, 4)),
+        ((3,), (-1,), 8, (1, 3)),
+        ((4,), (2, 2), 0, (2, 2)),
+        ((4,), (2, 2), 8, (1, 2, 2)),
+        ((6,), (-1, 3), 0, (2, 3)),
+        ((0,), (-1,), 0, (0,)),
+        ((1, 1), (1,), 8, (1, 1)),
+    ],
+)
+def test_shape_that_fits(shape: Any, dims: Any, batch: int, expected: Any) -> None:
+    assert fit(shape, one(FP32, *dims), config(one(FP32, *dims), batch=batch)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "batch"),
+    [((3,), (4,), 0), ((2, 4), (4,), 0), ((5,), (2, 2), 0), ((2, 2), (4,), 0), ((6,), (-1, -1), 0), ((), (2,), 8)],
+)
+def test_shape_that_does_not_fit_is_told_with_the_one_that_would(shape: Any, dims: Any, batch: int) -> None:
+    wanted = ", ".join((["batch"] if batch else []) + ["?" if d < 0 else str(d) for d in dims])
+    with pytest.raises(Invalid, match=re.escape(f"but A: FP32 [{wanted}] is wanted")):
+        fit(shape, one(FP32, *dims), config(one(FP32, *dims), batch=batch))
+
+
+@pytest.mark.parametrize(
+    ("word", "spec", "expected"),
+    [
+        ("A=[1, 2.5]", one(FP32, -1), [1.0, 2.5]),
+        ("A=[[1],[2]]", one(INT32, -1, 1), [[1], [2]]),
+        ("A=true", one(DATATYPES["BOOL"], 1), [True]),
+        ("A=[1, 2.5]", one(FP16, -1), [1.0, 2.5]),
+        ("A=hello, = world", one(BYTES, 1), [b"hello, = world"]),
+        ("A=5", one(BYTES, 1), [b"5"]),
+        ('A=["a", "é"]', one(BYTES, -1), [b"a", "é".encode()]),
+        ('A="quoted"', one(BYTES, 1), [b"quoted"]),
+        ("A=[no JSON", one(BYTES, 1), [b"[no JSON"]),
+        ("A=[]", one(FP32, -1), []),
+    ],
+)
+def test_typed_values(word: str, spec: TensorSpec, expected: Any) -> None:
+    assert array(word, spec).tolist() == expected
+
+
+def test_bf16_is_rounded_to_the_nearest() -> None:
+    assert array("A=[1.0, -2.5, 1.00390625, 1.01171875, 3.4e38]", one(BF16, -1)).tolist() == [
+        *(0x3F80, 0xC020, 0x3F80, 0x3F82, 0x7F80)
+    ]
+    assert array("A=[NaN]", one(BF16, -1)).tolist() == [0x7FC0]
+
+
+@pytest.mark.parametrize(
+    ("saved", "spec", "expected"),
+    [
+        (np.array([1, 2], np.int64), one(INT32, -1), [1, 2]),
+        (np.array([1.5], np.float64), one(FP32, 1), [1.5]),
+        (np.array([1, 2], np.int32), one(FP32, -1), [1.0, 2.0]),
+        (np.array(["a", "é"]), one(BYTES, -1), [b"a", "é".encode()]),
+        (np.array([b"x"]), one(BYTES, 1), [b"x"]),
+        (np.array([1.0], np.float32), one(BF16, 1), [0x3F80]),
+    ],
+)
+def test_array_of_a_file(tmp_path: Path, saved: Any, spec: TensorSpec, expected: Any) -> None:
+    np.save(tmp_path / "a.npy", saved)
+    assert array(f"A=@{tmp_path}/a.npy", spec).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("saved", "spec", "text"),
+    [
+        (np.array([1.5]), one(INT32, 1), "input 'A' takes INT32, the file has float64"),
+        (np.array([2**40]), one(INT32, 1), "which cannot hold all numbers"),
+        (np.array([1]), one(BYTES, 1), "input 'A' takes BYTES, the file has int64"),
+        (np.array([object()], dtype=object), one(BYTES, 1), "is no array"),
+    ],
+)
+def test_array_of_another_datatype_is_refused(tmp_path: Path, saved: Any, spec: TensorSpec, text: str) -> None:
+    np.save(tmp_path / "a.npy", saved, allow_pickle=True)
+    with pytest.raises(Invalid, match=text):
+        array(f"A=@{tmp_path}/a.npy", spec)
+
+
+def test_any_file_is_one_element_of_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"\xff\xd8")
+    assert array(f"A=@{tmp_path}/a.jpg", one(BYTES, 1), batch=4).tolist() == [[b"\xff\xd8"]]
+
+
+def test_json_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("[[1, 2], [3, 4]]")
+    assert array(f"A=@{tmp_path}/a.json", one(INT32, 2), batch=4).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "input 'A' is missing; model 'm' takes A: INT32 [batch, 2], B: BYTES [batch, ?] (optional)"),
+        (["C=1", "A=[1,2]"], "the model has no input 'C'; model 'm' takes A: INT32"),
+        (["A=[1,2]", "A=[1,2]"], "input 'A' is given twice"),
+        (["A=[1,x]"], "input 'A': '[1,x]' is no INT32; write A=[1,2,3], or A=@FILE.npy"),
+        (["A=[1.5,2]"], "input 'A' takes INT32: "),
+        (["A=[[1,2],[3]]"], "input 'A': its rows are not all of the same length"),
+        (["A=[1,2,3]"], "input 'A' has the shape [3], but A: INT32 [batch, 2] is wanted (the batch dimension may"),
+        (["A=@none.npy"], "failed to read 'none.npy': No such file or directory"),
+        (["A=@tests/__init__.py"], "must be a .npy or .json file"),
+        (["whole"], "'whole' is neither NAME=VALUE nor a file"),
+        (["whole.json"], "failed to read 'whole.json'"),
+        (["A=[1,2]", "whole.json"], "'whole.json' is a whole request: it stands alone"),
+    ],
+)
+def test_wrong_inputs(words: list[str], text: str) -> None:
+    model = config(TensorSpec("A", INT32, (2,)), TensorSpec("B", BYTES, (-1,), optional=True), batch=4)
+    with pytest.raises(Invalid) as caught:
+        request_of(words, model, -1)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("datatype", [FP16, FP32], ids=str)
+def test_number_without_end_is_refused(datatype: DataType) -> None:
+    with pytest.raises(Invalid, match=f"input 'A' takes {datatype}: "):
+        array(f"A=1{'0' * 400}", one(datatype, 1))
+
+
+def test_whole_request_of_a_file(tmp_path: Path) -> None:
+    body = {
+        "id": "q",
+        "parameters": {"k": 1},
+        "inputs": [{"name": "A", "shape": [1, 2], "datatype": "INT32", "data": [1, 2]}],
+    }
+    (tmp_path / "q.json").write_text(json.dumps(body))
+    request = request_of([str(tmp_path / "q.json")], config(one(INT32, 2), batch=4), 7)
+    assert (request.model_name, request.version, request.id, request.parameters) == ("m", 7, "q", {"k": 1})
+    assert array_of(request.inputs["A"]).tolist() == [[1, 2]]
+    (tmp_path / "q.json").write_text("{")
+    with pytest.raises(Invalid, match=r"q\.json' is no inference request"):
+        request_of([str(tmp_path / "q.json")], config(one(INT32, 2), batch=4), 7)

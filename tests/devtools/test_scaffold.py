@@ -1,0 +1,145 @@
+"""A model made of a file passes the check, and says what to do next; what cannot become one leaves nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from halimede.config import read
+from halimede.devtools.checking import check
+from halimede.devtools.scaffold import begin
+from halimede.errors import Error
+from halimede.options import Init, ServerOptions
+from tests.backends.onnx_models import add_and_subtract, identity
+
+_COMPLETES = """class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(8)
+        config.add_input({"name": "TEXT", "data_type": "TYPE_STRING", "dims": [1]})
+        config.add_output({"name": "LENGTH", "data_type": "TYPE_INT32", "dims": [1]})
+        config.set_dynamic_batching()
+        return config
+
+    def execute(self, requests):
+        return []
+"""
+_NAMES = """import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            a = pb_utils.get_input_tensor_by_name(request, "A")
+            yield pb_utils.InferenceResponse([pb_utils.Tensor("B", a.as_numpy())])
+"""
+_SILENT = "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
+
+
+def order(source: Path, repository: Path, name: str = "") -> Init:
+    return Init(str(source), str(repository), name, ServerOptions())
+
+
+def write(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "batch", "tensors"),
+    [
+        ("flat.onnx", identity("INT64", [3]), 0, [("x", "INT64", (3,)), ("y", "INT64", (3,))]),
+        ("rows.onnx", identity("FP32", [None, 4]), 4, [("x", "FP32", (4,)), ("y", "FP32", (4,))]),
+        ("scalars.onnx", identity("FP16", [None]), 4, [("x", "FP16", (1,)), ("y", "FP16", (1,))]),
+        ("texts.onnx", identity("BYTES", ["n", 2]), 4, [("x", "BYTES", (2,)), ("y", "BYTES", (2,))]),
+        ("completes.py", _COMPLETES, 8, [("TEXT", "BYTES", (1,)), ("LENGTH", "INT32", (1,))]),
+        ("names.py", _NAMES, 0, [("A", "FP32", (-1,)), ("B", "FP32", (-1,))]),
+    ],
+)
+def test_configuration_is_what_the_model_declares(
+    name: str, content: bytes | str, batch: int, tensors: list[tuple[str, str, tuple[int, ...]]], tmp_path: Path
+) -> None:
+    repository = tmp_path / "models"
+    begun = begin(order(write(tmp_path, name, content), repository))
+    assert begun.folder == repository / Path(name).stem
+    assert begun.notes == ()
+    config = read(begun.folder, strict=True).finish()
+    assert config.max_batch_size == batch
+    assert [(s.name, s.datatype.name, s.dims) for s in (*config.inputs, *config.outputs)] == tensors
+    assert check([str(repository)], ServerOptions()).all_problems == []
+    assert [entry.name for entry in repository.iterdir()] == [begun.folder.name]
+
+
+def test_files_and_commands(tmp_path: Path) -> None:
+    source = write(tmp_path, "net/model.onnx", add_and_subtract([2]))
+    begun = begin(order(source, tmp_path / "my models"))
+    assert [str(file.relative_to(tmp_path / "my models")) for file in begun.files] == [
+        "net/1/model.onnx",
+        "net/config.pbtxt",
+    ]
+    assert begun.next == f"halimede serve --model-repository '{tmp_path}/my models'"
+    assert begun.run.endswith("net' --input 'a=[1,1]' --input 'b=[1,1]'")
+
+
+def test_directory_with_data_is_copied_whole(tmp_path: Path) -> None:
+    write(tmp_path, "big/model.onnx", identity("FP32", [3]))
+    write(tmp_path, "big/weights.bin", b"w")
+    begun = begin(order(tmp_path / "big", tmp_path / "models", "other"))
+    assert (begun.folder / "1" / "model.onnx" / "weights.bin").read_bytes() == b"w"
+    assert check([str(tmp_path / "models")], ServerOptions()).all_problems == []
+
+
+def test_code_that_says_nothing_gets_a_skeleton(tmp_path: Path) -> None:
+    begun = begin(order(write(tmp_path, "m.py", _SILENT), tmp_path / "models"))
+    assert len(begun.notes) == 1
+    assert "# input [ { name:" in (begun.folder / "config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("m.onnx", b"<html>", "onnx runtime error"),
+        ("m.py", "class TritonPythonModel:\n  def", "1/model.py:2: "),
+        ("m.py", _COMPLETES.replace("return config", "raise OSError('no net')"), "no net"),
+        ("m.txt", b"", "is no model that is known here"),
+    ],
+)
+def test_what_is_no_model_leaves_nothing(name: str, content: bytes | str, text: str, tmp_path: Path) -> None:
+    source = write(tmp_path, name, content)
+    with pytest.raises(Error, match=text) as caught:
+        begin(order(source, tmp_path / "models"))
+    assert ".halimede-init" not in str(caught.value)
+    assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    source = write(tmp_path, "m.onnx", identity("FP32", [3]))
+    write(tmp_path, "models/m/config.pbtxt", "mine")
+    with pytest.raises(Error, match="exists already; --name gives the model another name"):
+        begin(order(source, tmp_path / "models"))
+    assert (tmp_path / "models" / "m" / "config.pbtxt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("source", ["net/1/model.onnx", "net/1", "net/model.onnx", "1/net.onnx", "net/1/model.onnx/"])
+def test_name_comes_from_the_model_and_not_from_its_version(source: str, tmp_path: Path) -> None:
+    write(tmp_path, source if source.endswith(".onnx") else f"{source}/model.onnx", identity("FP32", [3]))
+    assert begin(order(tmp_path / source, tmp_path / "models")).folder == tmp_path / "models" / "net"
+
+
+def test_name_of_digits_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="'12' would be taken for a version: write --name"):
+        begin(order(write(tmp_path, "12.onnx", identity("FP32", [3])), tmp_path / "models"))
+
+
+@pytest.mark.parametrize("name", ["../up", ".hidden", "a/b", ".."])
+def test_name_stays_in_the_repository(name: str, tmp_path: Path) -> None:
+    with pytest.raises(Error, match="cannot be the name of a model"):
+        begin(order(write(tmp_path, "m.onnx", identity("FP32", [3])), tmp_path / "models", name))
+
+
+def test_missing_file_and_a_file_for_a_repository(tmp_path: Path) -> None:
+    source = write(tmp_path, "m.onnx", identity("FP32", [3]))
+    with pytest.raises(Error, match="does not exist"):
+        begin(order(tmp_path / "gone.onnx", tmp_path))
+    with pytest.raises(Error, match="is no directory"):
+        begin(order(source, source))

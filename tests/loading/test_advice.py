@@ -1,0 +1,56 @@
+"""What the log adds to the reason of a failed load, where somebody knows what may help."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from halimede.engine.engine import Engine
+from halimede.engine_port import RepositoryIndex
+from halimede.errors import Error
+from tests.engine.engines import ask, options_for, run
+
+
+def test_backend_that_is_not_here_is_advised_of_in_the_log_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        engine = Engine(options_for(tmp_path, {"m": 'platform: "tensorrt_plan"'}), asyncio.get_running_loop())
+        assert await engine.start() is False
+        reason = (
+            "Invalid argument: unable to find backend library for backend 'tensorrt', try specifying runtime on the "
+            "model configuration."
+        )
+        entries = await ask(engine, RepositoryIndex())
+        assert not isinstance(entries, Error)
+        assert [(entry.name, entry.version, entry.reason) for entry in entries] == [("m", 1, reason)]
+        assert await engine.stop(1)
+
+    run(scenario)
+    assert [record.message[:43] for record in caplog.records if record.levelname == "WARNING"] == [
+        "model 'm': 'tensorrt' is not served here: e"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("below", "advice"),
+    [
+        ("", "model 'm': its configuration names no backend, and there is neither a 1/model.onnx nor a 1/model.py"),
+        ("m", "model '1': '{}' looks like a model, and a repository is the directory around its models"),
+    ],
+)
+def test_folder_that_says_nothing_of_a_backend_is_advised_of(
+    tmp_path: Path, below: str, advice: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        options = replace(
+            options_for(tmp_path, {"m": "max_batch_size: 1"}), model_repositories=(str(tmp_path / below),)
+        )
+        engine = Engine(options, asyncio.get_running_loop())
+        assert await engine.start() is False
+        assert await engine.stop(1)
+
+    run(scenario)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warnings == [advice.format(tmp_path / "m")]
