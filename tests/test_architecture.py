@@ -24,6 +24,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
         for room, may in {
             "errors": "",
             "tensors": "errors",
+            "devices": "tensors errors",
             "requests": "tensors errors",
             "traces": "requests tensors errors",
             "tracing": "traces requests tensors errors platform",
@@ -36,12 +37,12 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "backends.elsewhere": "backends.traits",
             "backends.registry": "backends.traits backends.elsewhere",
             "config": "backends.traits backends.registry protocol tensors errors",
-            "scheduling": "requests tensors errors",
+            "scheduling": "devices requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "backends.traits backends.registry config workers workers.child requests tensors errors "
-            "platform",
-            "hosted": "backends config models scheduling workers workers.child requests tensors errors",
+            "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
+            "errors platform",
+            "hosted": "backends config devices models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
@@ -86,7 +87,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire protocol",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools hosted",
+            "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
+            "devtools hosted",
         }.items()
     }
 )

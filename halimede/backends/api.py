@@ -19,11 +19,12 @@ import numpy.typing as npt
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
+from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
 from halimede.errors import Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
-from halimede.tensors import Tensor
+from halimede.tensors import Shape, Tensor
 from halimede.workers.calls import CallPort
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,21 @@ class Batch(Protocol):
         Error."""
         ...
 
+    def parts(self, name: str) -> Sequence[Tensor]:
+        """An input of each request as it came, never copied: its memory says where it is. Raises KeyError if the
+        requests do not have it."""
+        ...
+
+    def shape(self, name: str) -> Shape:
+        """The shape of an input gathered along the batch dimension. Raises KeyError."""
+        ...
+
+    def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        """Writes an input of all requests into an array of the backend's, of that shape and the input's datatype: the
+        runtime's own input tensor, pinned memory, or memory on `device`. Parts that are on this device are copied
+        there. Not for ragged inputs. Marks the end of the input phase. Raises Error."""
+        ...
+
     def arrays_of(self, i: int) -> Arrays:
         """The inputs of this request alone, as `arrays` would have them for a batch of one. May raise Error."""
         ...
@@ -95,8 +111,12 @@ class Responses(Protocol):
         """The scheduler shall run this request once more (contract S72)."""
         ...
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
+
+        Without `device` these are arrays of numpy's. With it they may be arrays on the device, which need not be
+        computed yet: the answers go out when the device is there. What a request needs on the host is copied once, as a
+        whole, in the meantime; the instance can take the next batch.
 
         Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
         a batch output, which has the elements of all requests one behind the other (contract S39)."""
@@ -117,8 +137,9 @@ class Responses(Protocol):
         ...
 
     def finished(self, later: Collection[int] = ()) -> None:
-        """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
-        where the model's placement is LOOP, then by the backend, on the loop.
+        """The instance can take another batch. Called once per batch: by the server when `execute` returns, except if
+        the model's placement is LOOP or ASYNC, then by the backend: on the loop for LOOP, on any thread for ASYNC. Also
+        if `execute` raises, by the server.
 
         `later` are the requests of a model that is not decoupled which get their one answer after this: a final `send`
         or `fail`, on the loop too."""
@@ -130,12 +151,16 @@ class Placement(Enum):
 
     THREAD = "thread"
     """A thread of the instance; the call may block. With `inline_safe` also the loop, while it stays quick."""
+    ASYNC = "async"
+    """A thread of the instance. The call begins the batch and may return before it is over: the backend calls
+    `Responses.finished`, on any thread, and may end batches in any order. Up to `BackendModel.in_flight` batches are
+    under way in an instance."""
     LOOP = "loop"
     """The event loop; the call only passes the batch on (to a worker process) and returns at once."""
 
 
 class Instance(Protocol):
-    """One copy of a model that can run one batch at a time."""
+    """One copy of a model."""
 
     @property
     def healthy(self) -> bool:
@@ -203,6 +228,20 @@ class SelfAssessing(Protocol):
         ...
 
 
+class OnDevice(Protocol):
+    """A model whose instances run on a device and take tensors there."""
+
+    @property
+    def copies(self) -> CopyCounter:
+        """That of the devices of all its instances."""
+        ...
+
+
+def is_on_device(model: object) -> TypeGuard[OnDevice]:
+    """Whether a model runs on a device. Quicker than `isinstance`, which looks up all members."""
+    return hasattr(model, "copies")
+
+
 def is_supervised(instance: object) -> TypeGuard[Supervised]:
     """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
     return hasattr(instance, "watch")
@@ -240,6 +279,12 @@ class BackendModel(Protocol):
     def inline_safe(self) -> bool:
         """No user code, no waiting: may run on the event loop while it is measured to be quick. Such a model answers
         from within `execute` only."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """How many batches an instance can have at a time; more than 1 only if `execute` returns before they are over.
+        It gets one at a time if its requests are sequences, or if the server has a rate limiter."""
         ...
 
     @property

@@ -47,7 +47,7 @@ class BackendOfTwoHomes:
                 self._in_children = ChildBackend(self.traits, self._context)
             return self._in_children
 
-    def _of(self, parameters: Mapping[str, str], model: str) -> "Backend | ChildBackend":
+    def _of(self, parameters: Mapping[str, str], model: str) -> Backend:
         home = chosen_home(self.traits, self._setting, parameters, model)
         return self._children() if home is Home.CHILD else self._server()
 

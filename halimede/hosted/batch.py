@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from halimede.backends.api import Arrays, Batch, BatchedRequest, Responses
 from halimede.config.model_config import ModelConfig
+from halimede.devices import Device, DeviceArray, HostArray
 from halimede.errors import Error
 from halimede.models.ragged import ragged_of
 from halimede.requests import NOBODY, InferRequest, Parameters
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
-from halimede.tensors import BY_NUMBER, Buffer, DataType, HostMemory, Tensor
+from halimede.tensors import BY_NUMBER, Buffer, DataType, HostMemory, Shape, Tensor
 from halimede.workers.child import frames
 from halimede.workers.child.batch import (
     AGAIN,
@@ -126,6 +127,15 @@ class HostedBatch:
     def arrays(self) -> Arrays:
         return self._execution.arrays()
 
+    def parts(self, name: str) -> Sequence[Tensor]:
+        return self._execution.parts(name)
+
+    def shape(self, name: str) -> Shape:
+        return self._execution.shape(name)
+
+    def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        self._execution.gather(name, into, device)
+
     def arrays_of(self, i: int) -> Arrays:
         return self._execution.arrays_of(i)
 
@@ -146,8 +156,8 @@ class HostedBatch:
     def again(self, i: int) -> None:
         self._execution.again(i)
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        self._execution.scatter(outputs)
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
+        self._execution.scatter(outputs, device)
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         self._execution.scatter_to(i, outputs)

@@ -6,8 +6,8 @@
 | `serve` | the model is opened and one instance created | READY; then batches |
 | either, with an Error | the backend refused | REFUSED with the text and kind; exit |
 
-Batches arrive on the main thread. A model that is placed on the event loop gets them on the loop's thread, which this
-module starts; any other one runs them on the main thread.
+Batches arrive on the main thread, which runs them, or begins them if their model is placed as ASYNC. A model that is
+placed on the event loop gets them on the loop's thread, which this module starts.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int
     config, folder, place = order.arguments
     model = backend.open(config, folder)
     instance = model.create_instance(place)
-    channel.send(frames.frame(frames.READY, [b"null"]))
+    channel.send(frames.frame(frames.READY, [written(model.in_flight)]))
     return serve(channel, loop, HostedModel.of(config), backend, model, instance)
 
 
@@ -94,7 +94,7 @@ def serve(
         if on_loop:
             loop.call_soon_threadsafe(batch.run, instance.execute, False)
         else:
-            batch.run(instance.execute, True)
+            batch.run(instance.execute, model.placement is Placement.THREAD)
         del batch
 
 

@@ -100,6 +100,7 @@ class NoModel:
     placement = Placement.LOOP
     inline_safe = False
     gathers = False
+    in_flight = 1
 
     def create_instance(self, place: InstancePlace) -> Instance:
         raise Internal("an ensemble has no instances")

@@ -41,6 +41,7 @@ class FakeModel:
     placement = Placement.THREAD
     inline_safe = False
     gathers = False
+    in_flight = 1
 
     def __init__(self, log: list[str], breaks_at: int = -1, error: Exception | None = None) -> None:
         self._log = log

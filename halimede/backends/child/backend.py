@@ -45,6 +45,8 @@ class ChildModel:
     placement = Placement.LOOP
     inline_safe = False
     gathers = False
+    in_flight = 1
+    """As the model in the child says, which is known once its first instance has loaded."""
 
     def __init__(self, backend: "ChildBackend", config: ModelConfig, folder: ModelFolder, limit: float) -> None:
         self._backend = backend
@@ -54,7 +56,7 @@ class ChildModel:
 
     def create_instance(self, place: InstancePlace) -> HostedInstance:
         """Starts the process, which opens the model. Raises what the backend raises there, Internal if it dies."""
-        return self._backend.start_instance(self._config, self._folder, place, self._limit)
+        return self._backend.start_instance(self, self._config, self._folder, place, self._limit)
 
     def close(self) -> None:
         """The processes are the instances'."""
@@ -100,7 +102,7 @@ class ChildBackend:
         return ChildModel(self, config, folder, execution_limit(config, self._settings.execution_limit))
 
     def start_instance(
-        self, config: ModelConfig, folder: ModelFolder, place: InstancePlace, limit: float
+        self, model: ChildModel, config: ModelConfig, folder: ModelFolder, place: InstancePlace, limit: float
     ) -> HostedInstance:
         """A process that serves this instance, which the loop listens to. Raises Error."""
         interpreter = self._placed(self._interpreter(config.parameters, folder), config, place)
@@ -109,7 +111,7 @@ class ChildBackend:
         order = self._order((config, _plain(folder), place))
         about = {"model": config.name, "version": folder.number}
         supervisor = Supervisor(
-            *(place.name, self._loop, self._pool, partial(self._load_model_in, order, about, place.name)),
+            *(place.name, self._loop, self._pool, partial(self._load_model_in, model, order, about, place.name)),
             *(self._settings.patience, interpreter),
         )
         worker = supervisor.start()
@@ -147,9 +149,11 @@ class ChildBackend:
     def _order(self, arguments: tuple[Any, ...], method: str = "") -> bytes:
         return written(Order(self.traits, self._settings.of_backend, arguments, method))
 
-    def _load_model_in(self, order: bytes, about: Mapping[str, object], name: str, worker: Worker) -> None:
+    def _load_model_in(
+        self, model: ChildModel, order: bytes, about: Mapping[str, object], name: str, worker: Worker
+    ) -> None:
         worker.about = about
-        self._ask(worker, order, f"instance '{name}'", None)
+        model.in_flight = read(self._ask(worker, order, f"instance '{name}'", None))
 
     def _call(self, method: str, arguments: tuple[Any, ...], interpreter: Interpreter | None = None) -> Any:
         """The result of a method of the backend, called in a process of its own. Raises Error."""

@@ -186,14 +186,16 @@ class ChildInstance(Generic[InFlight]):
             if not answer.final:
                 self._give_credit(in_flight, answer.i, message)
         if message.flags & frames.FINISHED:
-            if self._limit is not None:
-                self._limit.end()
             # Only a batch of a client proves that the process works: one that dies in each warm-up must not be
             # restarted without a pause.
             if not self._proven and not self._warming:
                 self._proven = True
                 self._supervisor.served()
             in_flight.finish()
+            if self._limit is not None:
+                self._limit.end()
+                if any(other.running for other in self._in_flight.values()):
+                    self._limit.begin()  # of several batches in flight, each may take the time
         if not in_flight.running and not in_flight.missing:
             self._in_flight.pop(message.batch, None)
 

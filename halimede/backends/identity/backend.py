@@ -48,6 +48,7 @@ class IdentityModel:
     placement = Placement.THREAD
     inline_safe = True
     gathers = False
+    in_flight = 1
 
     def __init__(self, config: ModelConfig) -> None:
         declared = {spec.name for spec in config.outputs}

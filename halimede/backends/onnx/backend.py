@@ -123,6 +123,7 @@ class OnnxModel:
     placement = Placement.THREAD
     inline_safe = True
     gathers = False
+    in_flight = 1
 
     def __init__(self, config: ModelConfig, open_on: Callable[[int | None, str], tuple[Any, SessionPlan]]) -> None:
         self._config = config

@@ -126,6 +126,7 @@ class PythonModel:
     placement = Placement.LOOP
     inline_safe = False
     gathers = False
+    in_flight = 1
 
     def __init__(
         self,

@@ -92,6 +92,7 @@ class OddModel:
     placement = Placement.THREAD
     inline_safe = False
     gathers = False
+    in_flight = 1
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -112,6 +113,34 @@ class OddLoopModel(OddModel):
 
     def create_instance(self, place: InstancePlace) -> Any:
         return OddLoopInstance()
+
+
+class OddAsyncModel(OddModel):
+    placement = Placement.ASYNC
+    in_flight = 2
+
+    def create_instance(self, place: InstancePlace) -> Any:
+        return OddAsyncInstance()
+
+
+class OddAsyncInstance:
+    """Answers two batches when it has both, the second one first."""
+
+    healthy = True
+
+    def __init__(self) -> None:
+        self._first: Responses | None = None
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        if self._first is None:
+            self._first = responses
+            return
+        for each, words in ((responses, "second"), (self._first, "first")):
+            each.send(0, [text(words)])
+            each.finished()
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 class OddLoopInstance:
@@ -144,7 +173,8 @@ class OddBackend:
         return Description((), (), warnings=(f"{asked.name} {filename} {sorted(self._settings)}",))
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OddModel:
-        return OddLoopModel(config) if "ON_LOOP" in config.parameters else OddModel(config)
+        kinds = {"loop": OddLoopModel, "async": OddAsyncModel}
+        return kinds.get(config.parameters.get("PLACEMENT", ""), OddModel)(config)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -251,9 +251,20 @@ def test_backend_learns_that_the_client_has_gone(rig: ChildRig, odd: Any, word: 
 
 
 def test_backend_on_the_event_loop(rig: ChildRig, tmp_path: Path) -> None:
-    instance = rig.start(replace(ORDERED, parameters={"ON_LOOP": "1"}), tmp_path)
+    instance = rig.start(replace(ORDERED, parameters={"PLACEMENT": "loop"}), tmp_path)
     responses = rig.run(instance, order("any"), order("any"))
     assert "Thread" in said(responses, 1)
+    instance.close()
+
+
+def test_several_batches_are_in_flight_in_an_instance(rig: ChildRig, tmp_path: Path) -> None:
+    model = rig.backend.open(replace(ORDERED, parameters={"PLACEMENT": "async"}), folder(tmp_path))
+    instance: Any = model.create_instance(place())
+    assert model.in_flight == 2
+    first = rig.begin(instance, FakeResponses(), order("any"))
+    assert not first.over
+    second = rig.run(instance, order("any"))
+    assert (said(first.wait()), said(second)) == ("first", "second")
     instance.close()
 
 
