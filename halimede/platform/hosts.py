@@ -1,4 +1,4 @@
-"""On which cores, and with the memory of which NUMA node, a thread runs: the host policies of instances (contract C57).
+"""On which cores, and with the memory of which NUMA node, a thread runs: the host policies of instances (C57).
 
 What is set for a thread holds for the threads and processes that it starts, too. Any thread.
 """
@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"\s*[+-]?\d+")
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """`cores` and `node` are None where the policy does not say."""
+    """`cores` and `node` are None if the policy does not say."""
 
     cores: frozenset[int] | None = None
     node: int | None = None

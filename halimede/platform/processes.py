@@ -21,7 +21,7 @@ def ends_within(pid: int, seconds: float | None) -> bool:
 
 
 def _descriptor_of(pid: int) -> int | None:
-    """None where the system has no such thing, or none left."""
+    """None if the system has no such thing, or none left."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

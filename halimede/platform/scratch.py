@@ -61,7 +61,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """The descriptor that holds the lock, None where the folder is not ours, is in use, or is gone."""
+    """The descriptor that holds the lock, None if the folder is not ours, is in use, or is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -36,7 +36,7 @@ class Segment:
     __slots__ = ("byte_size", "fd")
 
     def __init__(self, key: str, folder: Path = FOLDER) -> None:
-        """Raises OSError where there is no such segment, this process may not write to it, or it is none."""
+        """Raises OSError if there is no such segment, this process may not write to it, or it is none."""
         name = segment_name(key)
         if name is None:
             raise _invalid()
@@ -64,7 +64,7 @@ class Mapping:
     __slots__ = ("_fd", "_offset", "_readable", "_writable", "byte_size")
 
     def __init__(self, segment: Segment, offset: int, byte_size: int) -> None:
-        """Takes the segment over, also when it fails. Raises OSError where the system refuses: an offset within a page,
+        """Takes the segment over, also when it fails. Raises OSError if the system refuses: an offset within a page,
         no bytes at all, no address space."""
         self._fd = segment.fd
         self._offset = offset
@@ -83,7 +83,7 @@ class Mapping:
     def read(self, start: int, stop: int) -> memoryview:
         """Those bytes, read-only: a view of the mapping, or a copy where some of them were never written.
 
-        Raises OSError where the segment has become too short."""
+        Raises OSError if the segment has become too short."""
         at, end = self._offset + start, self._offset + stop
         status = os.fstat(self._fd)
         if status.st_size < end:
@@ -108,7 +108,7 @@ class Mapping:
         return copied.toreadonly()
 
     def write(self, start: int, source: memoryview) -> None:
-        """Copies `source` there. Raises OSError where the segment has become too short, or has no memory left."""
+        """Copies `source` there. Raises OSError if the segment has become too short, or has no memory left."""
         stop = start + source.nbytes
         status = os.fstat(self._fd)
         if status.st_size < self._offset + stop:

@@ -38,7 +38,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class DescriptorAlarm:
-    """A Linux timer descriptor, exact to some microseconds. Raises OSError where the system has none."""
+    """A Linux timer descriptor, exact to some microseconds. Raises OSError if the system has none."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         try:

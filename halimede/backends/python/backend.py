@@ -208,7 +208,7 @@ class PythonBackend:
         return PythonModel(self, config, folder, limit, interpreter)
 
     def _interpreter(self, setting: str, folder: ModelFolder) -> Interpreter:
-        """Raises Internal (contract P71)."""
+        """Raises Internal (P71)."""
         return self._environments.interpreter(setting, folder.model) if setting else OWN
 
     def start_instance(

@@ -63,7 +63,7 @@ class PrivateModel(UserModel):
         self._package = ModelPackage(self._own_folders(), self.interface.modules)
 
     def _own_folders(self) -> list[Path]:
-        """Where its modules lie (contract P13); those of a Python-based backend are the backend's."""
+        """Where its modules lie (P13); those of a Python-based backend are the backend's."""
         return [Path(self.path).parent] if self._code else [Path(self.folder), Path(self._directory)]
 
     def _import_of_version(self, name: str) -> Any:
@@ -112,7 +112,7 @@ class InProcessInstance:
         router: CallRouter,
         limit: float,
     ) -> None:
-        """`limit` is how many seconds the model may take to finalize. Raises Internal where there are no threads."""
+        """`limit` is how many seconds the model may take to finalize. Raises Internal if there are no threads."""
         args = order["args"]
         self._name = args["model_instance_name"]
         self._decoupled: bool = order["decoupled"]
@@ -169,7 +169,7 @@ class InProcessInstance:
         return self._readiness is not None
 
     def ask_ready(self, done: Callable[[bool], None]) -> None:
-        """Asks the model (contract P9), beside what it executes."""
+        """Asks the model (P9), beside what it executes."""
         if self._readiness is None:
             done(True)
         else:
@@ -214,7 +214,7 @@ class InProcessInstance:
             log.exception("a message of '%s' makes no sense", self._name)
 
     def close(self) -> None:
-        """Has the model finalized (contract P8), and forgotten. One that does not come to an end is left behind."""
+        """Has the model finalized (P8), and forgotten. One that does not come to an end is left behind."""
         if self._closed:
             return
         self._closed = True

@@ -110,7 +110,7 @@ class InProcessBatch:
             self._settle()
 
     def run_again(self, index: int, wanted: bool) -> None:
-        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
+        """Whether the model wants to see the request once more (P49): told when `execute` returned, or at once
         where it has."""
         self._again = self._again | {index} if wanted else self._again - {index}
         if wanted and self.decoupled and not self.running:
@@ -219,7 +219,7 @@ def _input(tensor: Tensor) -> ModelTensor:
 
 
 def _written(request: BatchedRequest, response: InferenceResponse | None) -> list[Tensor] | None:
-    """The outputs that were asked for (contract P75). They belong to the server now."""
+    """The outputs that were asked for (P75). They belong to the server now."""
     if response is None or response._error is not None:
         return None
     wanted = request.outputs

@@ -1,4 +1,4 @@
-"""What a Python model is told of where it lies and what it is to be (contract P2): the order that it starts with."""
+"""What a Python model is told of where it lies and what it is to be (P2): the order that it starts with."""
 
 from collections.abc import Mapping
 from typing import Any

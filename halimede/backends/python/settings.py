@@ -1,4 +1,4 @@
-"""The settings of the backend `python`, and those that a model has of its own (contract P70).
+"""The settings of the backend `python`, and those that a model has of its own (P70).
 
 Called on load threads.
 """
@@ -17,7 +17,7 @@ from halimede.workers.host.restarts import PATIENCE
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "EXECUTION_ENV_PATH"
-"""The parameter that names a model's own environment (contract P71)."""
+"""The parameter that names a model's own environment (P71)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class PythonSettings:
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
-    """Checks `--backend-config=python,...` (contract P70). Raises Invalid.
+    """Checks `--backend-config=python,...` (P70). Raises Invalid.
 
     The settings of shared memory are checked and change nothing: there is no fixed region.
     """
@@ -73,7 +73,7 @@ def _number(name: str, text: str) -> int:
 
 
 def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
-    """How many threads libraries for numbers may use in each worker, 0 where that is theirs to decide (contract D11).
+    """How many threads libraries for numbers may use in each worker, 0 if that is theirs to decide (D11).
 
     The model's own word, or, where instances share `cores`, what is each one's part of them: a library takes them all,
     and several that do wait for each other most of the time. Raises Invalid."""
