@@ -8,9 +8,9 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _IDLE = (3, 4)
-"""Of the times in /proc/stat those without work: idle, and idle while waiting for a disk."""
+"""Indices of the idle times in /proc/stat: idle, and idle while waiting for a disk."""
 _WITHIN_OTHERS = 8
-"""The times of guests, which come after the first eight, are also in those of users."""
+"""Times of /proc/stat that are counted. Those of guests, which follow, are contained in those of users."""
 
 
 @dataclass(frozen=True, slots=True)
