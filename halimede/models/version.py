@@ -21,7 +21,7 @@ from halimede.models.checks import OutputShapes, RequestCheck
 from halimede.models.loader import LoadedVersion
 from halimede.models.ragged import ragged_of
 from halimede.models.readiness import ask_all
-from halimede.models.resizing import Resized, Vacant, signatures
+from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
 from halimede.models.sequences import sequence_policy
 from halimede.platform.cores import use_all_cores
 from halimede.requests import InferRequest, InferResponse, Moment, Reply
@@ -64,6 +64,13 @@ class ModelVersion:
         self.number = loaded.number
         self.config: ModelConfig = config
         self.loaded = loaded
+        """What was opened. It does not change; the instances of the version may (R13)."""
+        self.instances: list[Instance] = list(loaded.instances)
+        """In the order of their indices; `Vacant` at those of removed instances."""
+        self.places: list[InstancePlace] = list(loaded.places)
+        """Of the instances that were not removed."""
+        self._signatures: dict[int, Signature] | None = None
+        """Of the instances that were not removed, by index; None while they are those that were opened."""
         self.held = self._lent = 0
         self.decoupled = config.decoupled
         self._check = RequestCheck(config)
@@ -74,7 +81,7 @@ class ModelVersion:
         passive = self._passive = {place.index for place in loaded.places if place.passive}
         instances = self._instances = Instances(
             f"{config.name}:{loaded.number}",
-            loaded.instances,
+            self.instances,
             passive,
             {place.index: partial(_prepare, place) for place in loaded.places},
         )
@@ -83,7 +90,7 @@ class ModelVersion:
         over = self._over if self._ordering is None else self._ordering.over
         policy = _policy(loaded, start_at, start_backlog)
         instances.pinned = is_stateful_policy(policy)
-        turns = loaded.turns
+        turns = loaded.limiter_slots
         self._runner: Runner | EnsembleRunner
         if loaded.ensemble is not None:
             self._runner = EnsembleRunner(_ensemble_facts(loaded, facts), observer, over)
@@ -94,33 +101,40 @@ class ModelVersion:
         self._supervised: list[Supervised] = []
         self._self_assessing: list[SelfAssessing] = []
         self._restarts_of_others = 0
-        for index in range(len(loaded.instances)):
+        for index in range(len(self.instances)):
             self._watch(index)
 
     def _watch(self, index: int) -> None:
-        instance = self.loaded.instances[index]
+        instance = self.instances[index]
         if is_self_assessing(instance) and index not in self._passive:
             self._self_assessing.append(instance)
         if is_supervised(instance):
             self._supervised.append(instance)
             instance.watch(partial(self._runner.mark, index))
 
+    def instances_now(self) -> InstancesNow:
+        """What a load needs to know to change the instances."""
+        vacant = [index for index, instance in enumerate(self.instances) if isinstance(instance, Vacant)]
+        return InstancesNow(self.loaded, self.config, self._signatures_now(), len(self.instances), vacant)
+
+    def _signatures_now(self) -> dict[int, Signature]:
+        return dict(signatures_of(self.config) if self._signatures is None else self._signatures)
+
     def resize(self, change: Resized, left: Callable[[Instance], None]) -> None:
-        """Serves with other instances from now on (contract R13). `left` is given each of those that go, to be closed,
-        once it has ended its batch."""
-        loaded = self.loaded
-        places = {place.index: place for place in loaded.places}
-        kinds = signatures(loaded)
+        """Serves with other instances from now on (R13). `left` is called with each removed instance once its batch has
+        ended, to close it."""
+        places = {place.index: place for place in self.places}
+        signatures = self._signatures_now()
         for index, (place, instance, signature) in change.added.items():
-            loaded.instances[index : index + 1] = [instance]
-            places[index], kinds[index] = place, signature
+            self.instances[index : index + 1] = [instance]
+            places[index], signatures[index] = place, signature
         for index in change.removed:
-            self._forget(loaded.instances[index])
+            self._forget(self.instances[index])
             places.pop(index, None)
-            del kinds[index]
-        loaded.places, loaded.signatures = list(places.values()), kinds
-        loaded.config = self.config = change.config
-        self._passive = {place.index for place in loaded.places if place.passive}
+            del signatures[index]
+        self.places, self._signatures = list(places.values()), signatures
+        self.config = change.config
+        self._passive = {place.index for place in self.places if place.passive}
         added = {index: (place.passive, partial(_prepare, place)) for index, (place, _, _) in change.added.items()}
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
@@ -133,8 +147,7 @@ class ModelVersion:
             self._restarts_of_others += instance.restarts
 
     def _left(self, left: Callable[[Instance], None], index: int) -> None:
-        instances = self.loaded.instances
-        instance, instances[index] = instances[index], Vacant()
+        instance, self.instances[index] = self.instances[index], Vacant()
         if is_supervised(instance):
             instance.watch(lambda healthy, expected: None)
         left(instance)
@@ -159,7 +172,7 @@ class ModelVersion:
         """The instances that are given batches."""
         return [
             instance
-            for index, instance in enumerate(self.loaded.instances)
+            for index, instance in enumerate(self.instances)
             if index not in self._passive and not isinstance(instance, Vacant)
         ]
 
@@ -199,7 +212,7 @@ class ModelVersion:
 
     def blockers(self) -> Sequence[object]:
         """The instances, of whatever model, of which one must end its batch before a waiting request can run."""
-        others = self.loaded.turns.blockers() if self.loaded.turns is not None else ()
+        others = self.loaded.limiter_slots.blockers() if self.loaded.limiter_slots is not None else ()
         return others or self.serving
 
     def blockers_of(self, inference: Inference) -> Sequence[object]:
@@ -216,7 +229,7 @@ class ModelVersion:
 
     def preempt_turn(self) -> bool:
         """Lets an instance that only waits for its turn run before those whose turn is sooner; whether there is one."""
-        return self.loaded.turns is not None and self.loaded.turns.preempt_turn()
+        return self.loaded.limiter_slots is not None and self.loaded.limiter_slots.preempt_turn()
 
     def hold(self) -> None:
         """An ensemble is about to hand it inferences: until `let_go` it is not closed, and takes them."""
@@ -271,8 +284,12 @@ class ModelVersion:
         self._tell_idle()
 
     def close(self) -> None:
-        """Ends what the version runs on. The instances themselves are closed on a load thread, by `loaded.close`."""
+        """Ends the runner and its threads. `close_model` closes the instances."""
         self._runner.close()
+
+    def close_model(self) -> None:
+        """Closes the instances and the model. Called on a closing thread; may block, does not raise."""
+        self.loaded.close(self.instances)
 
     def _over(self, inference: Inference) -> None:
         self.held -= 1

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from halimede.models.repository import Fingerprint, Look
-from halimede.models.resizing import THE_FOLDER
+from halimede.models.resizing import MODEL_FOLDER
 
 LONGEST_WAIT = 16
 """After how many polls at most a model is tried again that could not be loaded and has not changed."""
@@ -97,7 +97,7 @@ class Watch:
         if watched is None:
             return False
         others = frozenset(names) - watched.own
-        if others and (others <= watched.suspects and THE_FOLDER not in others):
+        if others and (others <= watched.suspects and MODEL_FOLDER not in others):
             watched.own |= others
             watched.tried = None if watched.tried is None else _without(watched.tried, watched.own)
             watched.seen = watched.tried

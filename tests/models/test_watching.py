@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from halimede.models.repository import Fingerprint, Look
-from halimede.models.resizing import THE_FOLDER
+from halimede.models.resizing import MODEL_FOLDER
 from halimede.models.watching import LONGEST_WAIT, Todo, Watch
 
 SETTLE, INTERVAL = 20, 100
@@ -129,5 +129,5 @@ def test_folder_that_vanishes_during_every_load_is_never_accepted() -> None:
     watched = Watched()
     for _ in range(4):
         watched.look(files("a"), INTERVAL, OLD)
-        assert not watched.watch.changed("m", {THE_FOLDER}, watched.now)
+        assert not watched.watch.changed("m", {MODEL_FOLDER}, watched.now)
         watched.watch.failed("m", watched.now)
