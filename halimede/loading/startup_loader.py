@@ -79,7 +79,7 @@ class StartupLoader:
 
     def _tick(self) -> None:
         self._deliver()
-        if self._queue and not self._joining and self._all_held(except_for=None):
+        if self._queue and not self._joining and self._all_held():
             self._joining = True
             task = self._loop.create_task(self._join())
             self._tasks.add(task)
@@ -87,10 +87,19 @@ class StartupLoader:
         busy = self._queue or self._workers or self._finished
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick) if busy else None
 
-    def _all_held(self, except_for: _Worker | None) -> bool:
-        """Also called on the threads."""
+    def _all_held(self) -> bool:
         now = self._clock()
-        return all(worker.is_held(now) for worker in tuple(self._workers) if worker is not except_for)
+        return all(worker.is_held(now) for worker in self._workers)
+
+    def _is_redundant(self, worker: _Worker) -> bool:
+        """Whether an older worker is not held any more. Called on the threads."""
+        now = self._clock()
+        for other in tuple(self._workers):
+            if other is worker:
+                return False
+            if not other.is_held(now):
+                return True
+        return False
 
     async def _join(self) -> None:
         """Waits for a slot, and adds a worker."""
@@ -127,8 +136,7 @@ class StartupLoader:
             except BaseException as error:
                 job.error = error
             self._finished.append(job)
-            # Others joined during a long job: one that is not held is enough.
-            if worker.is_held(self._clock()) and not self._all_held(except_for=worker):
+            if self._is_redundant(worker):
                 return
 
     def _deliver(self) -> None:

@@ -166,17 +166,20 @@ def test_one_thread_does_all_jobs_that_are_quick() -> None:
     with_rig(20, test)
 
 
-def test_thread_leaves_after_a_long_job_if_another_one_is_at_work() -> None:
+def test_thread_that_joined_leaves_once_the_first_one_is_not_held() -> None:
     async def test(rig: Rig) -> None:
         [first] = await rig.begin_one_after_the_other("first")
-        second, third = rig.load("second"), rig.load("third")
+        second, third, fourth = rig.load("second"), rig.load("third"), rig.load("fourth")
         await rig.until(lambda: rig.begun == ["first", "second"])
         rig.end("first")
         assert await first == "FIRST"
+        await rig.until(lambda: rig.begun == ["first", "second", "third"])
+        rig.end("second")
+        assert await second == "SECOND"
         await rig.turns()
-        assert rig.begun == ["first", "second"], "the second worker is not held, so it does the third job"
-        rig.end("second", "third")
-        assert (await second, await third) == ("SECOND", "THIRD")
+        assert rig.begun == ["first", "second", "third"], "the first thread, which is not held, does the fourth job"
+        rig.end("third", "fourth")
+        assert (await third, await fourth) == ("THIRD", "FOURTH")
         assert rig.workers == 2
 
     with_rig(3, test)
