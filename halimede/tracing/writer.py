@@ -44,11 +44,13 @@ class Writer:
         waiting = self._put_bytes - self._done_bytes
         if waiting > MAX_WAITING or self._closed:
             if not self._lost:
-                log.warning("Traces are lost: they cannot be written as quickly as they come")
+                log.warning(
+                    "traces are dropped: they arrive faster than the disk or collector takes them; lower the trace rate"
+                )
             self._lost += traces
             return False
         if self._lost and waiting * 2 < MAX_WAITING:
-            log.warning("%d traces were lost", self._lost)
+            log.warning("%d traces were dropped", self._lost)
             self._lost = 0
         self._put_bytes += cost
         self._jobs.append((work, cost))
@@ -68,7 +70,7 @@ class Writer:
         """Whether all was written. Waits so many seconds at most."""
         self._closed = True
         if self._lost:
-            log.warning("%d traces were lost", self._lost)
+            log.warning("%d traces were dropped", self._lost)
         if self._thread is None:
             return True
         self._wake.set()
@@ -92,7 +94,7 @@ class Writer:
             try:
                 work()
             except Exception:
-                log.exception("writing a trace broke")
+                log.exception("failed to write a trace")
             self._done_bytes += cost
             count += 1
             if count % _YIELD_EVERY == 0 and not self._closed:

@@ -97,7 +97,7 @@ class _Arrivals:
         self._opening.discard(opening)
         error = None if opening.cancelled() else opening.exception()
         if error is not None and not isinstance(error, OSError):
-            log.error("a connection could not be opened", exc_info=error)
+            log.error("failed to accept a connection", exc_info=error)
 
 
 def place(address: str, port: int) -> str:

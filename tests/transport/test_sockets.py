@@ -258,6 +258,6 @@ def test_connection_that_breaks_at_its_opening_is_told(caplog: pytest.LogCapture
 
     run(test)
     assert [(record.message, record.levelname) for record in caplog.records] == [
-        ("a connection could not be opened", "ERROR")
+        ("failed to accept a connection", "ERROR")
     ]
     assert "no protocol" in caplog.text

@@ -125,7 +125,7 @@ class HttpAdmin:
             try:
                 written = write(answer)
             except Exception:  # an answer may come when no guard of the connection is around it any more
-                log.exception("writing an answer to %s broke", exchange.target)
+                log.exception("failed to encode the answer to %s", exchange.target)
                 refuse(exchange, Internal("the server failed to write the answer"), fields)
             else:
                 _respond(exchange, written)

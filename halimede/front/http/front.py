@@ -267,7 +267,7 @@ class InferReply:
             except Error as error:
                 self._encoded(error)
             except Exception:  # whatever a model has answered, its client gets an answer
-                log.exception("writing a response of model '%s' broke", answer.model_name, extra=about(answer))
+                log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
                 self._encoded(Internal("the server failed to write the response"))
             else:
                 self._respond(body, head_length)

@@ -125,7 +125,7 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
         except Error as error:
             answer = error
         except Exception:
-            log.exception("writing a response of model '%s' broke", answer.model_name, extra=about(answer))
+            log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
             answer = Internal("the server failed to write the response")
     return status_of(answer), encode_error(answer)
 

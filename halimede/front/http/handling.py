@@ -169,7 +169,7 @@ def elsewhere(
         try:
             done(result)
         except Exception:
-            log.exception("going on with what another thread did broke")
+            log.exception("offload callback failed")
             exchange.fail()
 
     offload(unless_gone, told)

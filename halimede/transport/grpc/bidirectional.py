@@ -85,7 +85,7 @@ class StreamCall(Call):
         try:
             self._receiver = rpc.open(self)
         except Exception:
-            log.exception("opening a gRPC stream broke")
+            log.exception("failed to open a gRPC stream")
             self.finish(UNKNOWN, "internal error")
 
     # From the connection.
@@ -239,7 +239,7 @@ class StreamCall(Call):
             self._break()
 
     def _break(self) -> None:
-        log.exception("a gRPC stream broke")
+        log.exception("gRPC stream failed")
         self.fail(UNKNOWN, "internal error")
 
     def canceller(self) -> Cancel | None:

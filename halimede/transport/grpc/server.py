@@ -99,7 +99,7 @@ class GrpcServer:
             except MessageFault as fault:
                 return fault
             except Exception:
-                log.exception("work beside the event loop broke")
+                log.exception("failed to decompress a gRPC message")
                 return MessageFault(INTERNAL, "internal error")
 
         future = asyncio.get_running_loop().run_in_executor(None, run)

@@ -120,7 +120,7 @@ class Call(Stream):
             try:
                 cancel()
             except Exception:
-                log.exception("cancelling a call broke")
+                log.exception("failed to cancel a gRPC call")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -241,7 +241,7 @@ class UnaryCall(Call):
         try:
             cancel = rpc.handler(message, self)
         except Exception:
-            log.exception("a gRPC handler broke")
+            log.exception("gRPC handler failed")
             self.finish(UNKNOWN, "internal error")
             return
         if not self._finished:

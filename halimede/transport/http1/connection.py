@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
             if start < nbytes:
                 self._feed(self._listener.scratch[start:nbytes])
         except Exception:
-            log.exception("a connection broke")
+            log.exception("HTTP connection closed after an internal error")
             self.abort()
 
     def eof_received(self) -> bool:
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._listener.handler(exchange)
         except Exception:
-            log.exception("handling %s broke", exchange.target)
+            log.exception("failed to handle %s", exchange.target)
             exchange.fail()
 
     def _next(self) -> None:

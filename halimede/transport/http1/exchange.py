@@ -87,7 +87,7 @@ class Exchange:
         try:
             self.on_gone()
         except Exception:
-            log.exception("telling that the client of %s has gone broke", self.target)
+            log.exception("failed to cancel %s after its client disconnected", self.target)
 
 
 class Answering(Protocol):

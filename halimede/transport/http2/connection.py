@@ -105,7 +105,7 @@ class Connection(FrameReader, Generic[H]):
         except ConnectionFault as fault:
             self._fail(fault)
         except Exception:
-            log.exception("an HTTP/2 connection broke")
+            log.exception("HTTP/2 connection closed after an internal error")
             self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
         self._flush()
         if out.backlog > BACKLOG and self._reading and not self._closing:
@@ -124,7 +124,7 @@ class Connection(FrameReader, Generic[H]):
         try:
             step()
         except Exception:
-            log.exception("an HTTP/2 connection broke while it wrote")
+            log.exception("HTTP/2 connection closed after an internal error while writing")
             self._transport.abort()
 
     def eof_received(self) -> bool:
@@ -429,7 +429,7 @@ class Connection(FrameReader, Generic[H]):
         try:
             stream.gone()
         except Exception:
-            log.exception("cancelling a call broke")
+            log.exception("failed to cancel a gRPC call")
 
     # Ending.
 
