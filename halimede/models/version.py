@@ -265,7 +265,7 @@ class ModelVersion:
         self._interceptor = interceptor
 
     def enter(self, inference: Inference) -> None:
-        """Gives an inference its place if responses keep the order of requests. Its reply slot must not change later."""
+        """Gives an inference its place if responses keep the order of requests. Its reply slot must not change then."""
         if self._ordering is not None:
             self._ordering.enter(inference)
 
