@@ -1,11 +1,11 @@
-"""What of a configuration makes its batches ragged, for the scheduler (contract S36, S37, S39). Pure, any thread."""
+"""Translates the ragged inputs and batch tensors of a configuration for the scheduler (S36, S37, S39). Pure."""
 
 from halimede.config import ModelConfig
 from halimede.scheduling.ragged import BatchInput, Ragged
 
 
 def ragged_of(config: ModelConfig) -> Ragged | None:
-    """None where the inputs and outputs of every request are rows of the batch's."""
+    """None if each request is simply some rows of its batch."""
     flat = [spec.name for spec in config.inputs if spec.allow_ragged_batch]
     lead = (-1,) if config.max_batch_size else ()
     shapes = {spec.name: lead + spec.model_dims for spec in config.outputs}

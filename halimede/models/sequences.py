@@ -1,4 +1,4 @@
-"""The sequence batcher that a configuration asks for (contract S54, S61 to S64). Pure."""
+"""Makes the sequence policy that a configuration asks for (S54, S61 to S64). Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,8 +17,10 @@ def sequence_policy(
     start_at: int = 0,
     start_backlog: int = 0,
 ) -> Policy:
-    """`indices` are the instances that are given batches, `begin` makes the states of a sequence. `start_at` and
-    `start_backlog` as of the policies."""
+    """`indices` are the instances that run batches. `begin` makes the states of a new sequence.
+
+    `start_at` and `start_backlog` hold back the first batches until so many requests have come (C60).
+    """
     strategy, rows = batching.strategy, max(1, config.max_batch_size)
     rules = Rules(
         model=config.name,
@@ -36,7 +38,7 @@ def sequence_policy(
 
 
 def controls_of(batching: SequenceBatching, batches: bool) -> Controls:
-    """What the model is told of its sequences (contract S58)."""
+    """The control inputs that tell the model where a sequence starts and ends (S58)."""
     return Controls(
         batches,
         start=batching.control(ControlKind.START),

@@ -18,11 +18,10 @@ from halimede.backends.api import ModelFolder
 from halimede.config import ModelConfig
 from halimede.engine_port import LoadModel, UnloadModel
 from halimede.errors import Error, Invalid, NotFound, Unavailable
+from halimede.loading.concurrency import LoadThreads, ModelLocks
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
 from halimede.loading.repository_poll import NS, RepositoryPoll
-from halimede.loading.threads import LoadThreads
-from halimede.loading.turns import LoadTurns
 from halimede.measurement.statistics import Statistics
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, State
@@ -45,7 +44,7 @@ class HandThreads(LoadThreads):
         self._the_loop = loop
         self.waiting: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
 
-    async def look(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
     async def inspect_model(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -294,12 +293,12 @@ async def play_poll(random: Random, root: Path, loop: asyncio.AbstractEventLoop)
         model_repositories=(str(root),), model_control_mode="poll", repository_poll_secs=1, settle_secs=SETTLE
     )
     loads, now = control.loads(options), 0
-    turns = LoadTurns(loads.slots)
+    locks = ModelLocks(loads.slots)
 
     async def look() -> Any:
         return scan([str(root)])
 
-    poll = RepositoryPoll(options, loop, control.models, loads, turns, look, clock=lambda: now, wall=lambda: 0)
+    poll = RepositoryPoll(options, loop, control.models, loads, locks, look, clock=lambda: now, wall=lambda: 0)
     was: dict[str, list[list[tuple[int, int]]]] = {name: [[]] for name in MODELS}
 
     def check() -> None:

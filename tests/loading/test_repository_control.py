@@ -28,9 +28,9 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.loading.concurrency import CLOSING_THREADS
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
-from halimede.loading.threads import CLOSING_THREADS
 from halimede.measurement.statistics import Statistics
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable
@@ -247,7 +247,7 @@ def test_load_of_an_unchanged_model_that_is_not_healthy_loads_it_again(tmp_path:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             before = engine.models.find("m", -1)
-            before.loaded.instances[:] = [Dead()]
+            before.instances[:] = [Dead()]
             assert await control(engine, LoadModel("m")) is None
             after = engine.models.find("m", -1)
             assert after is not before

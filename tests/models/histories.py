@@ -131,8 +131,7 @@ class History:
         self.settled: list[Asked] = []
         self._ordered = self.batching is not None and self.batching.preserve_ordering
         self.observer = RecordingObserver()
-        opened = loaded(config)
-        opened.instances[:] = self.instances  # type: ignore[assignment] # it is given executions
+        opened = replace(loaded(config), instances=self.instances)  # type: ignore[arg-type] # it is given executions
         opened.model.placement = Placement.LOOP  # type: ignore[misc] # a fake's
         self.version = ModelVersion(opened, self.loop, self.observer, self._settled)
 

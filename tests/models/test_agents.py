@@ -10,7 +10,8 @@ import pytest
 
 from halimede.errors import Error, Internal, NotFound, Unsupported
 from halimede.models.agents import PREFIX, Agents, AgentsWanted
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, inspect_model, load
+from halimede.models.inspection import inspect_model
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load
 from halimede.models.repository import FoundModel
 from tests.models.fakes import FakeBackend, OneBackend, repository
 
@@ -164,7 +165,7 @@ def test_agent_that_exits_stops_only_the_load(bench: Callable[..., Bench]) -> No
 def test_agent_that_exits_later_changes_nothing(bench: Callable[..., Bench], when: str) -> None:
     one = bench({"word": "a"}, {"word": "b", "exits": when})
     result = one.load()
-    assert not result.failed
+    assert not result.failures
     close(result)
     assert one.told[2:] == [
         *("b load_complete", "a load_complete"),
@@ -178,7 +179,7 @@ def test_load_that_fails_is_told(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a"}, {"word": "b"}, versions=("1", "2"), own=text)
     one.backend = FakeBackend([Internal("no room")])
     result = one.load()
-    assert result.failed
+    assert result.failures
     assert one.told == ["a load", "b load", "b load_fail", "a load_fail"]
     version = result.versions[2]
     assert isinstance(version, LoadedVersion)
@@ -189,7 +190,7 @@ def test_load_that_fails_is_told(bench: Callable[..., Bench]) -> None:
 def test_what_an_agent_raises_later_changes_nothing(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a", "fails": "unload"}, {"word": "b", "fails": "load_complete"})
     result = one.load()
-    assert not result.failed
+    assert not result.failures
     close(result)
     assert one.told[2:] == [
         *("b load_complete", "a load_complete"),
@@ -303,7 +304,7 @@ def test_reload_that_fails_leaves_the_agents_to_what_serves(bench: Callable[...,
     one = bench({"word": "a", "moves": "m", "config": config})
     first = one.load()
     one.backend = FakeBackend([Internal("no room")])
-    assert one.load().failed
+    assert one.load().failures
     assert one.told == ["a load", "a load_complete"]
     close(first)
     assert one.told[2:] == ["a unload", "a unload_complete"]

@@ -11,18 +11,16 @@ from halimede.backends.api import InstancePlace, ModelFolder, Placement
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.contents import digest_of
+from halimede.models.inspection import inspect_model
 from halimede.models.loader import (
     Backends,
     LoadedVersion,
     LoadOptions,
     LoadResult,
-    inspect_model,
     load,
-    load_in_steps,
     places,
 )
 from halimede.models.repository import FoundModel, fingerprint
-from halimede.models.steps import all_of
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.tensors import FP32
 from tests.fakes import PATIENCE
@@ -62,7 +60,7 @@ def opened(result: LoadResult, number: int = 1) -> LoadedVersion:
 
 
 def failure(result: LoadResult, number: int = 1) -> Error:
-    assert result.failed
+    assert result.failures
     error = result.versions[number]
     assert isinstance(error, Error)
     return error
@@ -71,7 +69,7 @@ def failure(result: LoadResult, number: int = 1) -> Error:
 def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
     backend = FakeBackend()
     result = load_model(tmp_path, CONFIG, backend)
-    assert not result.failed
+    assert not result.failures
     version = opened(result)
     assert (result.name, version.number, version.config.name) == ("m", 1, "m")
     [(config, folder)] = backend.opened
@@ -128,7 +126,7 @@ def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) 
     """Contract C18."""
     backend = FakeBackend([Internal("once"), Internal("twice")])
     result = load_model(tmp_path, CONFIG, backend, LoadOptions(retries=retries))
-    assert result.failed is not loads
+    assert (result.failures == {}) is loads
     assert len(backend.opened) == 1 + retries
 
 
@@ -155,7 +153,7 @@ def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, ver
 def test_load_of_a_version_that_is_gone_is_an_error_of_the_version(tmp_path: Path) -> None:
     """Every version that was asked for has an outcome, whatever happened to its directory meanwhile."""
     result = load(FoundModel("m", tmp_path / "m"), (1, 2), OneBackend(FakeBackend()), LoadOptions())
-    assert (list(result.versions), result.failed) == ([1, 2], True)
+    assert (list(result.versions), list(result.failures)) == ([1, 2], [1, 2])
 
 
 DESCRIPTION = Description(
@@ -285,8 +283,7 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
         def close(self) -> None:
             raise RuntimeError("stuck")
 
-    version.instances.insert(0, Stuck())
-    version.close()
+    replace(version, instances=[Stuck(), *version.instances]).close()
     assert "close model" in backend.log
 
 
@@ -427,7 +424,7 @@ def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
     tensors = (DescribedTensor("x", FP32, (-1, 4)),)
     opened = object()
     backend = FakeBackend(description=Description(tensors, tensors, opened))
-    assert not load_model(tmp_path, 'backend: "fake"', backend).failed
+    assert not load_model(tmp_path, 'backend: "fake"', backend).failures
     assert [folder.opened for _, folder in backend.opened] == [opened]
 
 
@@ -453,9 +450,9 @@ def test_load_that_fails_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> 
         gc.enable()
 
 
-def test_load_seconds_are_those_of_its_own_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_seconds_are_those_of_the_attempt_that_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("halimede.models.steps.monotonic", lambda: now)
+    monkeypatch.setattr("halimede.models.loader.monotonic", lambda: now)
 
     class Slow(FakeBackend):
         def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
@@ -464,18 +461,23 @@ def test_load_seconds_are_those_of_its_own_steps(tmp_path: Path, monkeypatch: py
             return super().open(config, folder)
 
     found = FoundModel("m", repository(tmp_path, {"m": CONFIG}) / "m")
-    steps = load_in_steps(found, (1,), OneBackend(Slow()), LoadOptions())
-    next(steps)
-    now += 100  # other models are loaded meanwhile
-    assert opened(all_of(steps)).load_seconds == 2
+    result = load(found, (1,), OneBackend(Slow([Invalid("not yet")])), LoadOptions(retries=1))
+    assert opened(result).load_seconds == 2
+    assert now == 4
 
 
-def test_a_load_whose_server_ends_between_its_steps_opens_nothing(tmp_path: Path) -> None:
-    backend, ending = FakeBackend(), False
-    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2")) / "m")
-    steps = load_in_steps(found, (1, 2), OneBackend(backend), LoadOptions(ending=lambda: ending))
-    next(steps)
-    ending = True
-    result = all_of(steps)
-    assert [type(version) for version in result.versions.values()] == [Unavailable] * 2
-    assert not backend.opened
+def test_load_opens_no_further_version_once_the_server_ends(tmp_path: Path) -> None:
+    ending = False
+
+    class Ending(FakeBackend):
+        def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+            nonlocal ending
+            ending = True
+            return super().open(config, folder)
+
+    backend = Ending()
+    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2", "3")) / "m")
+    result = load(found, (1, 2, 3), OneBackend(backend), LoadOptions(ending=lambda: ending))
+    assert list(result.failures) == [2, 3]
+    assert {str(error) for error in result.failures.values()} == {"Server exiting"}
+    assert len(backend.opened) == 1

@@ -1,6 +1,7 @@
 """Models of one name in several namespaces (contract R20): what a name stands for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,7 @@ from tests.models.fakes import loaded
 
 def version(key: str, name: str = "m", number: int = 1) -> ModelVersion:
     tensor = spec("x", "INT32", [-1])
-    opened = loaded(config_of(tensor, outputs=[tensor], name=name), number)
-    opened.key = key
+    opened = replace(loaded(config_of(tensor, outputs=[tensor], name=name), number), key=key)
 
     def settled(inference: Inference) -> None:
         """Nobody asks."""

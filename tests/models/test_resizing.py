@@ -44,14 +44,14 @@ class Rig:
 
     def reload(self, groups: str) -> Reloaded:
         (self.folder / "config.pbtxt").write_text(CONFIG + groups)
-        kept = {1: self.version.loaded}
+        kept = {1: self.version.instances_now()}
         return reload(self.found, (1,), kept, OneBackend(self.backend), LoadOptions())
 
     def resize(self, groups: str) -> list[str]:
         """What the backend was told."""
         self.backend.log.clear()
         reloaded = self.reload(groups)
-        assert reloaded.opened.versions == {}
+        assert reloaded.result.versions == {}
         self.version.resize(reloaded.resized[1], lambda instance: self.gone.append(instance.place.name))  # type: ignore[attr-defined]  # a fake's
         return list(self.backend.log)
 
@@ -98,16 +98,16 @@ def test_instances_that_are_too_many_are_let_go_of(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(3))
     assert rig.resize(group(1)) == []
     assert (rig.names, rig.gone) == (["m_0_0"], ["m_0_1", "m_0_2"])
-    assert [isinstance(each, Vacant) for each in rig.version.loaded.instances] == [False, True, True]
+    assert [isinstance(each, Vacant) for each in rig.version.instances] == [False, True, True]
     assert rig.resize(group(2, "g")) == ["create g_1"]
-    assert (rig.names, len(rig.version.loaded.instances)) == (["m_0_0", "g_1"], 3)
+    assert (rig.names, len(rig.version.instances)) == (["m_0_0", "g_1"], 3)
     assert rig.infer().response.model_version == 1
 
 
 def test_instance_that_runs_a_batch_ends_it_first(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(2))
     batches: list[Execution] = []
-    for instance in rig.version.loaded.instances:
+    for instance in rig.version.instances:
         instance.execute = lambda batch, responses: batches.append(responses)  # type: ignore[arg-type, method-assign]  # held
     replies = [rig.infer(held=True) for _ in range(3)]
     rig.resize(group(1))
@@ -165,14 +165,14 @@ def test_passive_instances_come_and_take_nothing(tmp_path: Path) -> None:
 def test_version_whose_policy_would_be_another_is_opened_again(tmp_path: Path, before: str, after: str) -> None:
     reloaded = Rig(tmp_path, before).reload(after)
     assert reloaded.resized == {}
-    assert isinstance(reloaded.opened.versions[1], LoadedVersion)
+    assert isinstance(reloaded.result.versions[1], LoadedVersion)
 
 
 def test_instance_that_cannot_be_created_leaves_the_others(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(1))
     rig.version.loaded.model._breaks_at, rig.version.loaded.model._error = 2, Internal("no room")  # type: ignore[attr-defined]  # a fake's
     reloaded = rig.reload(group(4))
-    assert str(reloaded.opened.versions[1]) == "no room"
+    assert str(reloaded.result.versions[1]) == "no room"
     assert reloaded.resized == {}
     assert [line for line in rig.backend.log if "close" in line], "what was created is closed"
     assert rig.names == ["m_0_0"]

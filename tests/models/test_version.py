@@ -72,10 +72,9 @@ class Placed(FakeInstance):
 def test_thread_of_an_instance_may_use_all_cores_whoever_starts_it() -> None:
     """The event loop starts it, perhaps while it keeps to one core itself (docs/decisions/packing.md)."""
     config = config_of(spec("x", "INT32", [-1]), outputs=[spec("x", "INT32", [-1])])
-    opened = loaded(config)
-    opened.places = [InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)]
-    placed = Placed(opened.places[0], [])
-    opened.instances[0] = placed
+    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
+    placed = Placed(place, [])
+    opened = replace(loaded(config), places=[place], instances=[placed])
 
     def run_on_one_core() -> None:
         os.sched_setaffinity(0, {min(ALL)})  # of this thread
@@ -105,9 +104,7 @@ def test_version_is_healthy_while_one_of_its_instances_is() -> None:
 def with_a_passive_one() -> LoadedVersion:
     groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU)]
     config = config_of(spec("x", "INT32", [-1]), groups=groups)
-    opened = loaded(config, instances=2)
-    opened.places = places(config)
-    return opened
+    return replace(loaded(config, instances=2), places=places(config))
 
 
 def test_passive_instance_neither_makes_a_version_healthy_nor_lets_a_request_run() -> None:
@@ -147,11 +144,10 @@ def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
     ready: tuple[bool, ...], healthy: tuple[bool, ...], answer: bool
 ) -> None:
     """Contract P9."""
-    opened = loaded(config_of(spec("x", "INT32", [-1])))
     saying = [Saying(InstancePlace(f"m_0_{i}", InstanceKind.CPU, 0, i, 2), []) for i in range(2)]
     for instance, says, works in zip(saying, ready, healthy, strict=True):
         instance.ready, instance.healthy = says, works
-    opened.instances[:] = saying
+    opened = replace(loaded(config_of(spec("x", "INT32", [-1]))), instances=saying)
     version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
     answers: list[bool] = []
     version.ask_ready(answers.append)
@@ -165,9 +161,8 @@ def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
 def test_passive_instance_is_not_asked_whether_it_is_ready() -> None:
     opened = with_a_passive_one()
     passive, active = saying = [Saying(place, []) for place in opened.places]
-    opened.instances[:] = saying
     passive.ready = False
-    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    version = ModelVersion(replace(opened, instances=saying), ManualLoop(), RecordingObserver(), lambda one: None)
     answers: list[bool] = []
     version.ask_ready(answers.append)
     assert answers == [True]
@@ -184,10 +179,8 @@ def test_version_of_instances_without_a_say_has_none() -> None:
 
 def test_version_has_requests_wait_for_an_instance_that_is_expected_back() -> None:
     made = Made()
-    opened = loaded(made.version.config)
-    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
-    instance = Returning(place, [])
-    opened.instances[:] = [instance]
+    instance = Returning(InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1), [])
+    opened = replace(loaded(made.version.config), instances=[instance])
     made.version = ModelVersion(opened, made.loop, made.observer, made.settled.append)
     instance.changed(False, True)
     reply = made.infer(1, 1)
@@ -260,8 +253,7 @@ def test_version_whose_instances_are_all_passive_refuses_requests() -> None:
 def test_passive_instances_get_no_batch() -> None:
     groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU, 2)]
     config = config_of(spec("x", "INT32", [1]), outputs=[spec("x", "INT32", [1])], groups=groups)
-    opened = loaded(config, instances=3)
-    opened.places = places(config)
+    opened = replace(loaded(config, instances=3), places=places(config))
     version = ModelVersion(opened, loop := ManualLoop(), RecordingObserver(), lambda one: None)
     replies = [RecordingReply() for _ in range(4)]
     for key, reply in enumerate(replies):

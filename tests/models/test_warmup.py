@@ -12,7 +12,7 @@ import pytest
 from halimede.backends.api import Batch, Instance, InstancePlace, Placement, Responses
 from halimede.config import InstanceKind, WarmupData, WarmupInput, WarmupSample
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.models.warmup import MOST_TOLD, Warming, warm_up
+from halimede.models.warmup import MAX_REPEATED_ERRORS, Warming, warm_up
 from halimede.tensors import BYTES, INT32, UNKNOWN_DATATYPE, DataType, Shape, split_bytes
 from tests.models.configs import config_of, spec
 
@@ -290,7 +290,7 @@ def test_batch_larger_than_the_model_takes(max_batch_size: int, batch_size: int)
 def test_batch_beyond_reason_is_not_told_once_for_each_request() -> None:
     with pytest.raises(Invalid) as caught:
         warm([a_sample(batch_size=2**32 - 1)], [Recording()])
-    assert str(caught.value).count("max allowed is") == MOST_TOLD
+    assert str(caught.value).count("max allowed is") == MAX_REPEATED_ERRORS
 
 
 ID = "[request id: <id_unknown>] "
@@ -388,7 +388,9 @@ def test_instance_that_came_back_and_fails_its_sample_is_let_serve(caplog: pytes
     instance.again(lambda: over.append(1))
     assert over == [1]
     assert len(instance.batches) == 3
-    assert "model 'm' instance m_0_0 failed to run warmup sample 's': no more" in caplog.text
+    assert (
+        "model 'm' instance m_0_0: warmup sample 's' failed after a restart: no more; it serves anyway" in caplog.text
+    )
 
 
 def test_instance_of_a_model_without_samples_has_nothing_to_repeat() -> None:

@@ -154,7 +154,7 @@ def test_storage_whose_etags_are_no_digests(
     storage.etags = {key: f'"{number:032x}"' for number, key in enumerate(storage.content)}
     mirror.fetch("m")
     assert files(tmp_path / "m") == MODEL
-    assert "only the sizes of its files are checked" in caplog.text
+    assert "only the sizes of downloaded files are checked" in caplog.text
 
 
 def test_storage_that_fails_leaves_the_copy(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_model_that_is_not_there(mirror: Mirror) -> None:
 @pytest.mark.parametrize("path", ["../../out", "1/../../../out", "1//x", "1/./x", "1/a\0b"])
 def test_object_that_leads_out_is_refused(mirror: Mirror, storage: FakeStorage, tmp_path: Path, path: str) -> None:
     storage.content[f"models/m/{path}"] = b"x"
-    with pytest.raises(Invalid, match="is no place within a model"):
+    with pytest.raises(Invalid, match="cannot be the path of a file within a model"):
         mirror.fetch("m")
     assert not (tmp_path / "m").exists()
 
@@ -236,7 +236,7 @@ def test_long_fetch_says_how_far_it_is(
     read = storage.read
 
     def slowly(wanted: Object, start: int, end: int) -> bytes:
-        clock.now += mirrors.TELL_SECONDS
+        clock.now += mirrors.PROGRESS_SECONDS
         return read(wanted, start, end)
 
     storage.read = slowly  # type: ignore[method-assign]
