@@ -25,8 +25,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import JSON, Exchange
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.exchange import JSON, Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.http2.headers import HeaderDecoder
 from halimede.wire.grpc.infer import InferDecoder, InferEncoder
 from halimede.wire.http.infer import decode_infer, encode_infer
@@ -177,10 +178,10 @@ class Nobody(asyncio.Transport):
 def http_head(rounds: int, changing: bool) -> float:
     """Microseconds for the head of a request without a body, and for that of its answer."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         exchange.respond(200, JSON, (b"{}",))
 
-    connection = Listener(handle).connect()
+    connection = Http1Connection(Http1Listener(handle))
     connection.connection_made(Nobody())
     draw = random.Random(1)
     lines = b"GET /v2/models/floor/ready HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: x\r\nAccept: */*\r\n"
@@ -280,7 +281,7 @@ def header_row(name: str, blocks: Sequence[bytes], rounds: int) -> str:
     """A line of the table. The decoders of each round are new, and have seen the first calls."""
     indexed = 100 * sum(map(is_indexed, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
     size = sum(map(len, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
-    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head).decode)
+    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head, lambda head: True).decode)
     library = decoding(blocks, rounds, lambda: partial(hpack.Decoder().decode, raw=True))
     return f"| {name} | {size:.0f} | {indexed:.0f} % | {ours:.2f} | {library:.2f} |"
 
