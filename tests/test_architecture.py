@@ -77,7 +77,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
-            "hpack": "transport.http2.headers",
+            "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
