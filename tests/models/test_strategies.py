@@ -1,4 +1,4 @@
-"""Where the batch strategy of a model is found, and what is no strategy."""
+"""Where the batch strategy of a model is found, and which files are refused."""
 
 import sys
 from collections.abc import Mapping
