@@ -24,6 +24,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
         for room, may in {
             "errors": "",
             "tensors": "errors",
+            "devices": "tensors errors",
             "requests": "tensors errors",
             "traces": "requests tensors errors",
             "tracing": "traces requests tensors errors platform",
@@ -32,14 +33,19 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "protocol": "",
             "options": "errors",
             "platform": "errors",
-            "config": "protocol tensors errors",
-            "scheduling": "requests tensors errors",
+            "backends.traits": "",
+            "backends.elsewhere": "backends.traits",
+            "backends.registry": "backends.traits backends.elsewhere",
+            "config": "backends.traits backends.registry protocol tensors errors",
+            "scheduling": "devices requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "config workers workers.child requests tensors errors platform",
+            "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
+            "errors platform",
             "agents": "errors",
             "storage": "errors platform",
-            "models": "agents scheduling backends config requests tensors errors platform",
+            "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
+            "platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
             "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
@@ -47,12 +53,13 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
             "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
-            "custom_metrics requests tensors errors platform version",
+            "backends.registry custom_metrics requests tensors errors platform version",
             "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "http_client engine engine_port wire models config options requests tensors errors",
-            "cli": "traces devtools top front engine engine_port transport models config options "
+            "devtools": "backends.traits backends.registry http_client engine engine_port wire models config options "
+            "requests tensors errors",
+            "cli": "backends.registry traces devtools top front engine engine_port transport models config options "
             "requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
@@ -69,7 +76,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
-            "hpack": "transport.http2.headers",
+            "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
@@ -79,7 +86,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire protocol",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
+            "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
+            "devtools",
         }.items()
     }
 )

@@ -1,7 +1,7 @@
 """The built-in agent `checksum` (R23): a model is only loaded if its files have the expected digests.
 
     model_repository_agents { agents [ { name: "checksum"
-      parameters { key: "MD5:1/model.onnx" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
+      parameters { key: "MD5:1/model.plan" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
 
 A key names the digest and the file below the model's folder. Triton knows MD5 only. MD5 detects accidents and not
 attacks, so this agent also knows SHA256 and SHA512.

@@ -9,6 +9,8 @@ from halimede.config.compiling import with_decoupling
 from halimede.config.draft import Draft, read, read_override
 from halimede.config.labels import read_labels
 from halimede.config.model_config import (
+    BatchDimension,
+    CompletionRules,
     DescribedTensor,
     Description,
     DynamicBatching,
@@ -16,6 +18,7 @@ from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    Profile,
     QueuePolicy,
     TensorSpec,
     VersionChoice,
@@ -32,6 +35,8 @@ __all__ = [
     "LATENCY_TARGET",
     "AgentSpec",
     "AskedAgents",
+    "BatchDimension",
+    "CompletionRules",
     "DescribedTensor",
     "Description",
     "Draft",
@@ -41,6 +46,7 @@ __all__ = [
     "InstanceKind",
     "ModelConfig",
     "Problem",
+    "Profile",
     "QueuePolicy",
     "Severity",
     "TensorSpec",

@@ -37,7 +37,7 @@ class Access:
     forward: re.Pattern[str] | None = None
 
 
-LONGEST_NAME = 256
+MAX_FORWARDED_NAME = 256
 """Headers with longer names are not forwarded: the time that a pattern takes may grow fast with what it searches."""
 
 OPEN = Access()
@@ -65,7 +65,7 @@ _RESERVED = frozenset(
 def forward_headers(pattern: re.Pattern[str], headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
     """Makes parameters of the headers whose names match, of equal ones the last. Raises Invalid for a name that means
     something to the server itself (contract H25)."""
-    found = {name: value for name, value in headers if len(name) <= LONGEST_NAME and pattern.search(name)}
+    found = {name: value for name, value in headers if len(name) <= MAX_FORWARDED_NAME and pattern.search(name)}
     for name in found:
         if name in _RESERVED or name.startswith("triton_"):
             raise Invalid(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")

@@ -5,19 +5,14 @@ Event-loop thread only.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from halimede.engine_port import EnginePort, ModelTransaction, Query
 from halimede.errors import Error
 from halimede.requests import InferRequest, Reply
+from halimede.transport.event_loop import CallLater
 
 A = TypeVar("A")
-
-
-class CallLater(Protocol):
-    """Calls back after so many seconds."""
-
-    def __call__(self, seconds: float, callback: Callable[[], object], /) -> object: ...
 
 
 class DelayingPort:

@@ -6,13 +6,13 @@ import re
 from time import monotonic_ns
 from typing import Protocol
 
-from halimede.front.http.handling import Exchange
+from halimede.front.http.handling import HttpExchange
 from halimede.requests import InferRequest, Reply
 from halimede.traces import GRPC, HTTP, HTTP_EVENTS, Context, Sampler
-from halimede.transport.grpc.calls import Call
+from halimede.transport.grpc.calls import GrpcCall
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.ASCII)
-MAX_STATE = 512
+MAX_STATE_CHARACTERS = 512
 """Characters of `tracestate` that are passed on."""
 
 
@@ -31,10 +31,14 @@ def read_context(parent: str, state: str = "") -> Context | None:
     trace_id, span_id = int(found[2], 16), int(found[3], 16)
     if not trace_id or not span_id:
         return None
-    return Context(trace_id, span_id, state.strip() if len(state) <= MAX_STATE and state.isprintable() else "")
+    return Context(
+        trace_id, span_id, state.strip() if len(state) <= MAX_STATE_CHARACTERS and state.isprintable() else ""
+    )
 
 
-def traced(traces: Sampler, exchange: Exchange, request: InferRequest, reply: Reply, tells_end: bool = True) -> Reply:
+def traced(
+    traces: Sampler, exchange: HttpExchange, request: InferRequest, reply: Reply, tells_end: bool = True
+) -> Reply:
     """The slot to give to the engine with a request that came over HTTP. A stream of events has no `tells_end`: nothing
     is written for an end without a response."""
     now = monotonic_ns()
@@ -43,40 +47,40 @@ def traced(traces: Sampler, exchange: Exchange, request: InferRequest, reply: Re
     return traces.traced(request, reply, front, received, context, tells_end, lambda: exchange.gone)
 
 
-def undecoded(traces: Sampler, exchange: Exchange, model: str) -> None:
+def undecoded(traces: Sampler, exchange: HttpExchange, model: str) -> None:
     """A request over HTTP could not be read."""
     now = monotonic_ns()
     context = _of_headers(exchange) if traces.takes_context else None
     traces.undecoded(model, HTTP, (exchange.began or now, now), context)
 
 
-def _of_headers(exchange: Exchange) -> Context | None:
+def _of_headers(exchange: HttpExchange) -> Context | None:
     parent = exchange.headers.get(b"traceparent")
     if parent is None:
         return None
     return read_context(parent.decode("latin-1"), exchange.headers.get(b"tracestate", b"").decode("latin-1"))
 
 
-def traced_call(traces: Sampler, call: Call, request: InferRequest, reply: Reply, started: int) -> Reply:
+def traced_call(traces: Sampler, call: GrpcCall, request: InferRequest, reply: Reply, started: int) -> Reply:
     """The same for a call of gRPC, whose message was there at `started`."""
     context = _of_metadata(call) if traces.takes_context else None
     began = getattr(call, "began", started)  # only a message that came in parts has begun before
     return traces.traced(request, reply, GRPC, (began, started), context, True, lambda: _is_over(call))
 
 
-def traced_message(traces: Sampler, call: Call, request: InferRequest, reply: StreamedReply) -> Reply:
+def traced_message(traces: Sampler, call: GrpcCall, request: InferRequest, reply: StreamedReply) -> Reply:
     """The same for a message of a stream; the context is that of the stream."""
     now = monotonic_ns()
     context = _of_metadata(call) if traces.takes_context else None
     return traces.traced(request, reply, GRPC, (now, now), context, reply.tells_end, lambda: _is_over(call))
 
 
-def _is_over(call: Call) -> bool:
+def _is_over(call: GrpcCall) -> bool:
     """Whether nothing can be written any more: a call knows when its client has gone."""
     return bool(getattr(call, "over", False))
 
 
-def _of_metadata(call: Call) -> Context | None:
+def _of_metadata(call: GrpcCall) -> Context | None:
     parent = state = ""
     for key, value in call.metadata:
         if key == "traceparent" and isinstance(value, str):

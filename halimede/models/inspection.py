@@ -7,6 +7,7 @@ Opens no model. Runs on a thread and may block. Only the model's repository agen
 import logging
 from dataclasses import dataclass, field
 
+from halimede.backends.registry import traits_of
 from halimede.backends.runtimes import PYTHON_BASED
 from halimede.config import Draft, ModelConfig, versions_to_load
 from halimede.errors import Error, Internal, Invalid
@@ -14,9 +15,6 @@ from halimede.models.loader import LoadOptions, read_draft
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
 
 log = logging.getLogger(__name__)
-
-_BACKENDS_FOR_DATA = frozenset({"", "identity", "onnxruntime"})
-"""Backends for which the files of a model are data (an ensemble has none). Any other may be a Python-based one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +75,9 @@ def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool 
 
 
 def _code_of(draft: Draft) -> Code | None:
-    is_data = draft.backend in _BACKENDS_FOR_DATA and draft.runtime != PYTHON_BASED
-    return None if is_data else Code(draft.backend, draft.environment, draft.execution)
+    traits = traits_of(draft.backend)
+    # An unknown backend may be a Python-based one. An ensemble has no backend and no files.
+    is_data = not draft.backend or (traits is not None and not traits.runs_user_code)
+    if is_data and draft.runtime != PYTHON_BASED:
+        return None
+    return Code(draft.backend, draft.environment, draft.execution)

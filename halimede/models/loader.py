@@ -16,6 +16,7 @@ from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
+from halimede.backends.traits import Completes, Traits
 from halimede.config import (
     LATENCY_TARGET,
     Description,
@@ -103,6 +104,8 @@ class NoModel:
 
     placement = Placement.LOOP
     inline_safe = False
+    gathers = False
+    in_flight = 1
 
     def create_instance(self, place: InstancePlace) -> Instance:
         raise Internal("an ensemble has no instances")
@@ -248,7 +251,7 @@ def _open_version(
         if described is not None:
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
@@ -336,19 +339,30 @@ def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadO
 
 def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
     """Returns the description that was used, if there is one."""
-    if not (draft.needs_description or backend.describes_always):
+    if not _completes(backend.traits, draft):
         return None
     gpus = backend.usable_gpus(options.gpus)
-    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.default_instance_count)
+    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     _check_ending(options)
     described = backend.describe(asked, folder, draft.model_filename)
     if isinstance(described, Description):
-        for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):
-            log.warning(warning)
+        completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
+        for warning in completed.warnings:
+            log.warning("%s", warning)
+        if completed.fields:
+            fields = ", ".join(completed.fields)
+            log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
     if described is not None:
         draft.update(described)
     return None
+
+
+def _completes(traits: Traits, draft: Draft) -> bool:
+    """Whether the backend completes this configuration (R72, R77)."""
+    if traits.completes is Completes.MISSING:
+        return draft.needs_description
+    return traits.completes is Completes.ALWAYS
 
 
 def _default_max_batch_size(settings: Mapping[str, str]) -> int:

@@ -144,7 +144,7 @@ def _resize(
     # The model's files are the same, so its description is too: there is no need to ask the model for it again.
     draft.complete_as(now.config.message)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     left = list(now.signatures)
     missing: list[tuple[InstancePlace, Signature]] = []
     for place, signature in zip(places(config, options.host_policies), _signatures(config), strict=True):

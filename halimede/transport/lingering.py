@@ -7,29 +7,16 @@ throws away what it had received. So the server ends its own side, reads on for 
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+
+from halimede.transport.event_loop import CallLater
 
 QUIET_SECONDS = 2.0
 """A client that has sent nothing for so long is taken to know."""
-MOST_SECONDS = 30.0
-MOST_BYTES = 1 << 26
+MAX_LINGER_SECONDS = 30.0
+MAX_LINGER_BYTES = 1 << 26
 """Of what a client sends to nobody, for how long and how much is read."""
 STALLED_SECONDS = 60.0
 """A client that has read nothing of its last answer for so long is dropped."""
-
-
-class Handle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class CallLater(Protocol):
-    """Calls back after so many seconds, on the event loop."""
-
-    def __call__(self, delay: float, callback: Callable[[], object]) -> Handle: ...
-
-
-def on_running_loop(delay: float, callback: Callable[[], object]) -> Handle:
-    return asyncio.get_running_loop().call_later(delay, callback)
 
 
 def close_flushing(transport: asyncio.Transport, call_later: CallLater) -> None:
@@ -76,8 +63,8 @@ class _Lingering(asyncio.BufferedProtocol):
         self._call_later = call_later
         self._lost = lost
         self._heard = False
-        self._bytes_left = MOST_BYTES
-        self._seconds_left = MOST_SECONDS
+        self._bytes_left = MAX_LINGER_BYTES
+        self._seconds_left = MAX_LINGER_SECONDS
         self._unsent = transport.get_write_buffer_size()
         self._stalled_seconds = 0.0
         self._look = call_later(QUIET_SECONDS, self._looked)
@@ -104,7 +91,7 @@ class _Lingering(asyncio.BufferedProtocol):
         self._unsent = unsent
         self._stalled_seconds = 0.0 if unsent != before else self._stalled_seconds + QUIET_SECONDS
         if unsent and self._stalled_seconds < STALLED_SECONDS:
-            self._seconds_left = MOST_SECONDS
+            self._seconds_left = MAX_LINGER_SECONDS
         elif unsent or not self._heard or self._seconds_left <= 0:
             self._transport.abort()
             return

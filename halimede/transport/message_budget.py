@@ -6,14 +6,11 @@ Event-loop thread only.
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-MOST = 256
+from halimede.transport.event_loop import CallSoonLoop
+
+MAX_MESSAGES_PER_TURN = 256
 """Messages in a turn: some milliseconds of them. It may be as few as half, see `MessageBudget.spend`."""
-
-
-class Loop(Protocol):
-    def call_soon(self, callback: Callable[..., object]) -> object: ...
 
 
 class MessageBudget:
@@ -21,9 +18,9 @@ class MessageBudget:
 
     __slots__ = ("_due", "_left", "_line", "_loop")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: CallSoonLoop) -> None:
         self._loop = loop
-        self._left = MOST
+        self._left = MAX_MESSAGES_PER_TURN
         self._due = False
         self._line: deque[Callable[[], None]] = deque()
 
@@ -36,7 +33,7 @@ class MessageBudget:
         """Notes so many messages. The loop is asked to tell of its next turn only once half of them are spent, which a
         client that waits for its answers does not often do."""
         self._left -= count
-        if self._left <= MOST // 2 and not self._due:
+        if self._left <= MAX_MESSAGES_PER_TURN // 2 and not self._due:
             self._schedule()
 
     def wait(self, step: Callable[[], None]) -> None:
@@ -51,7 +48,7 @@ class MessageBudget:
 
     def _turn(self) -> None:
         self._due = False
-        self._left = MOST
+        self._left = MAX_MESSAGES_PER_TURN
         for _ in range(len(self._line)):
             if self._left <= 0:
                 break

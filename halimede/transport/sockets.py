@@ -16,10 +16,10 @@ from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-ACCEPTED_PER_TURN = 32
+LISTEN_BACKLOG = 1024
+MAX_ACCEPTED_PER_TURN = 32
 """New connections, besides the one that the loop accepts by itself."""
-UNIX = "unix:"
+UNIX_PREFIX = "unix:"
 """Before the path of a Unix socket that stands in place of an address."""
 
 
@@ -50,15 +50,15 @@ async def serve_at(
     loop = asyncio.get_running_loop()
     sock = listening_socket(address, port, reuse_port)
     if not isinstance(loop, asyncio.BaseEventLoop):  # the standard library's accepts until nobody is left
-        connect = _Arrivals(loop, sock, connect, tls).connect
-    if address.startswith(UNIX):
-        server = await loop.create_unix_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
+        connect = _BurstAcceptor(loop, sock, connect, tls).connect
+    if address.startswith(UNIX_PREFIX):
+        server = await loop.create_unix_server(connect, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls)
         return Listening(server, 0, unix_path(address))
-    server = await loop.create_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
+    server = await loop.create_server(connect, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls)
     return Listening(server, sock.getsockname()[1], None)
 
 
-class _Arrivals:
+class _BurstAcceptor:
     """Takes all who wait when one has come. uvloop accepts one connection in a turn, and a turn under load is several
     milliseconds: hundreds that come at once, and a health check behind them, would wait for as many turns."""
 
@@ -76,7 +76,7 @@ class _Arrivals:
 
     def connect(self) -> asyncio.BaseProtocol:
         """For the one that the loop has accepted."""
-        left = ACCEPTED_PER_TURN
+        left = MAX_ACCEPTED_PER_TURN
         while left and self._poll.poll(0):
             left -= 1
             try:
@@ -102,21 +102,21 @@ class _Arrivals:
 
 def place(address: str, port: int) -> str:
     """Where something listens, as clients write it."""
-    if address.startswith(UNIX):
+    if address.startswith(UNIX_PREFIX):
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def unix_path(address: str) -> Path:
     """The path in `unix:PATH` or `unix://PATH`, as gRPC's clients write them."""
-    return Path(address.removeprefix(UNIX).removeprefix("//"))
+    return Path(address.removeprefix(UNIX_PREFIX).removeprefix("//"))
 
 
 def listening_socket(address: str, port: int, reuse_port: bool = False) -> socket.socket:
     """A socket that listens at the address; port 0 lets the system choose.
 
     Raises Unavailable: with the contract's text for a taken port (H23, G39), else with the system's reason."""
-    unix = address.startswith(UNIX)
+    unix = address.startswith(UNIX_PREFIX)
     family = socket.AF_UNIX if unix else socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -127,7 +127,7 @@ def listening_socket(address: str, port: int, reuse_port: bool = False) -> socke
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind((address, port))
-        sock.listen(BACKLOG)
+        sock.listen(LISTEN_BACKLOG)
     except OSError as error:
         sock.close()
         place = address if unix else f"{address}:{port}"

@@ -12,8 +12,8 @@ import grpc.aio
 import uvloop
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Rpcs, Unary
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, Rpcs, Unary
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 
 WAIT = 30
 TIMES = (0.3, 3.0, WAIT)
@@ -64,7 +64,7 @@ class Echo:
 
     patient: bool = False
     compressed: bool = False
-    calls: list[Call] = field(default_factory=list)
+    calls: list[GrpcCall] = field(default_factory=list)
     streams: list["Chat"] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,20 +77,20 @@ class Echo:
             "/t/Chat": Bidirectional(self.chat, self.compressed),
         }
 
-    def echo(self, message: Buffer, call: Call) -> None:
+    def echo(self, message: Buffer, call: GrpcCall) -> None:
         self.calls.append(call)
         call.send([b"<", memoryview(message), b">"])
         call.finish()
 
-    def fail(self, message: Buffer, call: Call) -> None:
+    def fail(self, message: Buffer, call: GrpcCall) -> None:
         call.finish(5, str(message, "utf-8"))
 
-    def wait(self, message: Buffer, call: Call) -> Cancel:
+    def wait(self, message: Buffer, call: GrpcCall) -> Cancel:
         self.calls.append(call)
         self.arrived.set()
         return self.gone.set
 
-    def chat(self, call: Call) -> "Chat":
+    def chat(self, call: GrpcCall) -> "Chat":
         self.streams.append(Chat(call, self))
         return self.streams[-1]
 
@@ -102,7 +102,7 @@ class Echo:
 
 
 class Chat:
-    def __init__(self, call: Call, echo: Echo) -> None:
+    def __init__(self, call: GrpcCall, echo: Echo) -> None:
         self.call = call
         self.echo = echo
         self.messages: list[bytes] = []
@@ -125,7 +125,7 @@ class Chat:
 
 
 @asynccontextmanager
-async def running(rpcs: Rpcs, options: Options | None = None) -> AsyncIterator[tuple[GrpcServer, str]]:
+async def running(rpcs: Rpcs, options: GrpcServerOptions | None = None) -> AsyncIterator[tuple[GrpcServer, str]]:
     """A server on a free port, and its `host:port`."""
     server = GrpcServer(rpcs, options)
     try:
@@ -136,7 +136,7 @@ async def running(rpcs: Rpcs, options: Options | None = None) -> AsyncIterator[t
 
 @asynccontextmanager
 async def served(
-    echo: Echo, options: Options | None = None, settings: Settings = MappingProxyType({}), **how: Any
+    echo: Echo, options: GrpcServerOptions | None = None, settings: Settings = MappingProxyType({}), **how: Any
 ) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server for the service; `settings` are the channel's options."""
     async with (

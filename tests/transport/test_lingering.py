@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import uvloop
 
+from halimede.transport.event_loop import call_later_on_running_loop
 from halimede.transport.lingering import (
-    MOST_BYTES,
-    MOST_SECONDS,
+    MAX_LINGER_BYTES,
+    MAX_LINGER_SECONDS,
     QUIET_SECONDS,
     STALLED_SECONDS,
     close_flushing,
     close_lingering,
-    on_running_loop,
 )
 from tests.transport.http2_bench import Clock
 
@@ -107,13 +107,13 @@ def test_client_that_sends_is_heard_out_within_the_time() -> None:
         ending.sends(10)
         ending.clock.advance(1.0)
         passed += 1.0
-        assert passed < 2 * MOST_SECONDS
-    assert passed >= MOST_SECONDS
+        assert passed < 2 * MAX_LINGER_SECONDS
+    assert passed >= MAX_LINGER_SECONDS
 
 
 def test_client_that_sends_too_much_is_dropped() -> None:
     ending = Ending(Transport())
-    ending.sends(MOST_BYTES)
+    ending.sends(MAX_LINGER_BYTES)
     assert not ending.transport.is_closing()
     ending.sends(1)
     assert ending.transport.is_closing()
@@ -195,7 +195,7 @@ class Answering(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._transport.write(self._answer)
-        close_lingering(self._transport, self._scratch, on_running_loop, self._lost)
+        close_lingering(self._transport, self._scratch, call_later_on_running_loop, self._lost)
 
     def _lost(self, error: Exception | None) -> None:
         self.lost.set_result(None)

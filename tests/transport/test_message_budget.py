@@ -2,14 +2,14 @@
 
 from functools import partial
 
-from halimede.transport.message_budget import MOST, MessageBudget
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN, MessageBudget
 from tests.transport.http2_bench import Clock
 
 
 def test_turns_begin_with_all_that_a_turn_may_take() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
-    turns.spend(MOST - 1)
+    turns.spend(MAX_MESSAGES_PER_TURN - 1)
     assert turns.left
     turns.spend(1)
     assert not turns.left
@@ -20,7 +20,7 @@ def test_turns_begin_with_all_that_a_turn_may_take() -> None:
 def test_turns_that_take_little_ask_nothing_of_the_loop() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
-    for _ in range(MOST // 2 - 1):
+    for _ in range(MAX_MESSAGES_PER_TURN // 2 - 1):
         turns.spend(1)
     assert clock.idle
     turns.spend(1)
@@ -34,7 +34,7 @@ def test_turns_are_taken_in_the_order_of_the_line() -> None:
 
     def step(name: str, more: int) -> None:
         taken.append(name)
-        turns.spend(MOST)
+        turns.spend(MAX_MESSAGES_PER_TURN)
         if more:
             turns.wait(partial(step, name, more - 1))
 

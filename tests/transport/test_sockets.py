@@ -13,7 +13,7 @@ import uvloop
 
 from halimede.errors import Unavailable
 from halimede.transport.grpc.server import GrpcServer
-from halimede.transport.sockets import ACCEPTED_PER_TURN, Listening, listening_socket, place, serve_at, unix_path
+from halimede.transport.sockets import MAX_ACCEPTED_PER_TURN, Listening, listening_socket, place, serve_at, unix_path
 from tests.transport.grpc_fakes import Echo, run, unary
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -215,7 +215,7 @@ class _Counts(asyncio.Protocol):
 def test_connections_that_come_at_once_need_not_wait_for_a_turn_each(
     folder: Path, address: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    many = 4 * ACCEPTED_PER_TURN
+    many = 4 * MAX_ACCEPTED_PER_TURN
     path = folder / "s"
 
     async def test() -> None:

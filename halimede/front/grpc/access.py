@@ -13,8 +13,20 @@ from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 from halimede.front.grpc.status import finish_with
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, StreamedCall, Unary
+from halimede.transport.grpc.calls import (
+    Bidirectional,
+    Cancel,
+    GrpcCall,
+    GrpcStreamCall,
+    Metadata,
+    Rpcs,
+    StreamObserver,
+    Unary,
+)
 from halimede.wire.grpc.infer import InferDecoder, InferMessage
+
+_UnaryHandler = Callable[[Buffer, GrpcCall], Cancel | None]
+_StreamOpener = Callable[[GrpcStreamCall], StreamObserver]
 
 _PREFIX = "triton-grpc-protocol-"
 
@@ -31,11 +43,11 @@ def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]]) -> Rpcs:
     guarded: dict[str, Unary | Bidirectional] = {}
     for path, rpc in rpcs.items():
         key = keys.get(_CATEGORIES[path].value)
-        guarded[path] = rpc if key is None else _Gate(*key).around(rpc)
+        guarded[path] = rpc if key is None else _KeyCheck(*key).around(rpc)
     return guarded
 
 
-class _Gate:
+class _KeyCheck:
     def __init__(self, name: str, value: str) -> None:
         self._name = (_PREFIX + name).lower()
         self._value = value
@@ -45,13 +57,17 @@ class _Gate:
             return replace(rpc, handler=self._unary(rpc.handler))
         return replace(rpc, open=self._stream(rpc.open))
 
-    def _unary(self, handler: Callable[[Buffer, Call], Cancel | None]) -> Callable[[Buffer, Call], Cancel | None]:
+    def _unary(
+        self, handler: Callable[[Buffer, GrpcCall], Cancel | None]
+    ) -> Callable[[Buffer, GrpcCall], Cancel | None]:
         return lambda message, call: handler(message, call) if self._admits(call) else None
 
-    def _stream(self, open_stream: Callable[[StreamedCall], Stream]) -> Callable[[StreamedCall], Stream]:
-        return lambda call: open_stream(call) if self._admits(call) else _Refused()
+    def _stream(
+        self, open_stream: Callable[[GrpcStreamCall], StreamObserver]
+    ) -> Callable[[GrpcStreamCall], StreamObserver]:
+        return lambda call: open_stream(call) if self._admits(call) else _RefusedStream()
 
-    def _admits(self, call: Call) -> bool:
+    def _admits(self, call: GrpcCall) -> bool:
         """Whether the call has the key; one that has not is finished."""
         if any(key == self._name and value == self._value for key, value in call.metadata):
             return True
@@ -59,7 +75,7 @@ class _Gate:
         return False
 
 
-class _Refused:
+class _RefusedStream:
     """A stream that is over before it began."""
 
     def message(self, message: Buffer) -> None: ...

@@ -14,7 +14,7 @@ from halimede.errors import Error
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Unary
+from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.wire.grpc import admin as messages
 from halimede.wire.grpc import metadata
 from halimede.wire.grpc import shared_memory as regions
@@ -87,7 +87,7 @@ def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
     return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
 
 
-def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: Call) -> None:
+def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
     try:
         port.ask(rpc.read(message), partial(_answer, rpc, call))
     except Error as error:
@@ -96,7 +96,7 @@ def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: Call) -> Non
         finish_with(call, internal_error("a gRPC handler"))
 
 
-def _answer(rpc: AdminRpc, call: Call, answer: Any) -> None:
+def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
     if isinstance(answer, Error):
         finish_with(call, answer)
         return

@@ -13,7 +13,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.transport.grpc.calls import Call
+from halimede.transport.grpc.calls import GrpcCall
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ CODES: dict[type[BaseException], int] = {
 """The status of each kind of error (G3). A kind that derives from one of these has its status."""
 
 
-def finish_with(call: Call, error: Error) -> None:
+def finish_with(call: GrpcCall, error: Error) -> None:
     """Ends the call with the status of an error."""
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
     call.finish(code, error.message)

@@ -28,8 +28,8 @@ from halimede.front.http.handling import (
     JSON,
     PLAIN,
     POST,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
     ask,
@@ -47,7 +47,7 @@ A = TypeVar("A")
 MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 
-Read = Callable[[Exchange, str, str], Query[A]]
+Read = Callable[[HttpExchange, str, str], Query[A]]
 """The question that a request asks, given the two names in its path. Raises Error; any thread."""
 Written = tuple[int, bytes, bytes]
 """Status, header fields and body."""
@@ -56,7 +56,7 @@ Written = tuple[int, bytes, bytes]
 class HttpAdmin:
     """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size
@@ -99,12 +99,12 @@ class HttpAdmin:
         yield Route(r"/v2(?:/models/([^/]+))?()/trace/setting", GET | POST, Category.TRACE, traced)
         yield Route(r"/v2/logging()()", GET | POST, Category.LOGGING, logged)
 
-    def _trace_settings(self, exchange: Exchange, model: str, nothing: str) -> TraceSettings:
+    def _trace_settings(self, exchange: HttpExchange, model: str, nothing: str) -> TraceSettings:
         if exchange.method == b"GET":
             return TraceSettings(model)
         return bodies.read_trace_settings(model, exchange.body, self._limit)
 
-    def _log_settings(self, exchange: Exchange, *nothing: str) -> LogSettings:
+    def _log_settings(self, exchange: HttpExchange, *nothing: str) -> LogSettings:
         return LogSettings() if exchange.method == b"GET" else bodies.read_log_settings(exchange.body, self._limit)
 
     # How a row is answered.
@@ -115,13 +115,13 @@ class HttpAdmin:
         `fields` belong to an error.
         """
 
-        def asked(exchange: Exchange, query: Query[A] | Error) -> None:
+        def asked(exchange: HttpExchange, query: Query[A] | Error) -> None:
             if isinstance(query, Error):
                 refuse(exchange, query, fields)
             else:
                 ask(self._port, exchange, query, lambda answer: answered(exchange, answer), fields)
 
-        def answered(exchange: Exchange, answer: A) -> None:
+        def answered(exchange: HttpExchange, answer: A) -> None:
             try:
                 written = write(answer)
             except Exception:  # an answer may come when no guard of the connection is around it any more
@@ -130,7 +130,7 @@ class HttpAdmin:
             else:
                 _respond(exchange, written)
 
-        def handle(exchange: Exchange, first: str, second: str) -> None:
+        def handle(exchange: HttpExchange, first: str, second: str) -> None:
             with_body_read(self._offload, exchange, partial(read, exchange, first, second), partial(asked, exchange))
 
         return handle
@@ -158,6 +158,6 @@ def _model_ready(ready: bool) -> Written:
     return (200, PLAIN, b"") if ready else (400, PLAIN, b'{"error":"Model version not ready"}')
 
 
-def _respond(exchange: Exchange, written: Written) -> None:
+def _respond(exchange: HttpExchange, written: Written) -> None:
     status, fields, body = written
     exchange.respond(status, fields, (body,) if body else ())

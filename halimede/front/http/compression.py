@@ -1,12 +1,12 @@
 """Compressed bodies of inferences: small ones on the event loop, large ones on another thread (contract H140, H141).
 
-What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offload`.
+What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offloader`.
 """
 
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http.handling import JSON, Answerable, Around, Offload, elsewhere, status_of
+from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, Offloader, run_offloaded, status_of
 from halimede.tensors import Buffer
 from halimede.wire.http.compression import (
     IDENTITY,
@@ -19,11 +19,11 @@ from halimede.wire.http.compression import (
 )
 from halimede.wire.http.infer import encode_error
 
-INFLATED_BYTES = 1 << 16
+MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
 """More than comes out of a body in 0.2 ms is inflated on another thread."""
-INFLATING_BYTES = 1 << 14
+MAX_COMPRESSED_ON_LOOP_BYTES = 1 << 14
 """So is a larger body, whatever it becomes: one of empty blocks becomes nothing and takes long all the same."""
-DEFLATED_BYTES = 1 << 13
+MAX_DEFLATED_ON_LOOP_BYTES = 1 << 13
 """More than is deflated in 0.15 ms is deflated on another thread."""
 
 _ACCEPTS = f"Accept-Encoding: {SUPPORTED}\r\n".encode()
@@ -35,9 +35,9 @@ def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer
     check_coding(coding)
     if coding == IDENTITY:
         return body
-    if len(body) > INFLATING_BYTES:
+    if len(body) > MAX_COMPRESSED_ON_LOOP_BYTES:
         return None
-    return inflate(body, min(INFLATED_BYTES, max_input_size))
+    return inflate(body, min(MAX_INFLATED_ON_LOOP_BYTES, max_input_size))
 
 
 def error_fields(error: Error) -> bytes:
@@ -45,18 +45,18 @@ def error_fields(error: Error) -> bytes:
     return JSON + _ACCEPTS if isinstance(error, UnsupportedCoding) else JSON
 
 
-def answering(exchange: Answerable, accepts: bytes, offload: Offload) -> Answerable:
+def answering(exchange: Answerable, accepts: bytes, offload: Offloader) -> Answerable:
     """Where the response of an inference goes, by the value of Accept-Encoding."""
     coding = accepted_coding(accepts)
-    return exchange if coding is None else _Compressing(exchange, coding, offload)
+    return exchange if coding is None else _CompressingExchange(exchange, coding, offload)
 
 
-class _Compressing(Around[Answerable]):
+class _CompressingExchange(ExchangeWrapper[Answerable]):
     """Compresses the one answer of an exchange, unless it is an error."""
 
     __slots__ = ("_coding", "_offload")
 
-    def __init__(self, exchange: Answerable, coding: bytes, offload: Offload) -> None:
+    def __init__(self, exchange: Answerable, coding: bytes, offload: Offloader) -> None:
         super().__init__(exchange)
         self._coding = coding
         self._offload = offload
@@ -70,7 +70,7 @@ class _Compressing(Around[Answerable]):
             else:
                 self._exchange.respond(200, fields, (compressed,))
 
-        if sum(map(len, body)) <= DEFLATED_BYTES:
+        if sum(map(len, body)) <= MAX_DEFLATED_ON_LOOP_BYTES:
             done(compress(body, self._coding))
         else:
-            elsewhere(self._offload, self._exchange, lambda: compress(body, self._coding), done)
+            run_offloaded(self._offload, self._exchange, lambda: compress(body, self._coding), done)

@@ -19,17 +19,17 @@ from halimede.front.http.handling import (
     OFFLOAD_BYTES,
     POST,
     AnswerStream,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     Streamable,
-    about,
     ask,
-    elsewhere,
+    log_fields,
     refuse,
+    run_offloaded,
     status_of,
 )
-from halimede.front.http.load_report import LOAD_FORMAT, LoadTelling
+from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.traces import UNTRACED, Sampler
@@ -51,7 +51,7 @@ class HttpGenerate:
     def __init__(
         self,
         port: EnginePort,
-        offload: Offload,
+        offload: Offloader,
         max_input_size: int,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
@@ -69,7 +69,7 @@ class HttpGenerate:
             Route(MODEL + "/generate_stream", POST, Category.INFERENCE, many),
         )
 
-    def _generate(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, version: str) -> None:
+    def _generate(self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, version: str) -> None:
         """The version, whether the model is there, the encoding, the body: in this order (observed)."""
         try:
             number = parse_version(version)
@@ -78,7 +78,9 @@ class HttpGenerate:
             return
         ask(self._port, exchange, ModelMetadata(model, number), partial(self._read, kind, exchange, model, number))
 
-    def _read(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, number: int, info: ModelInfo) -> None:
+    def _read(
+        self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, number: int, info: ModelInfo
+    ) -> None:
         if exchange.gone:
             return
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
@@ -87,7 +89,7 @@ class HttpGenerate:
         body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
         decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
-            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
+            run_offloaded(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
             return
         request: InferRequest | Error
         try:
@@ -97,7 +99,7 @@ class HttpGenerate:
         self._start(kind, exchange, model, request)
 
     def _start(
-        self, kind: "type[GenerateReply]", exchange: Exchange, model: str, request: InferRequest | Error
+        self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, request: InferRequest | Error
     ) -> None:
         if exchange.gone:
             return
@@ -107,7 +109,7 @@ class HttpGenerate:
             refuse(exchange, request)
             return
         form = exchange.headers.get(LOAD_FORMAT) if self._tells_load else None
-        answered = exchange if form is None else LoadTelling(exchange, form, self._port, request.model_name)
+        answered = exchange if form is None else LoadReportingExchange(exchange, form, self._port, request.model_name)
         reply = kind(answered, self._offload)
         slot: Reply = reply
         if self._traces.on and not self._traces.passes(request):
@@ -125,7 +127,7 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
         except Error as error:
             answer = error
         except Exception:
-            log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
+            log.exception("model '%s': failed to encode a response", answer.model_name, extra=log_fields(answer))
             answer = Internal("the server failed to write the response")
     return status_of(answer), encode_error(answer)
 
@@ -142,7 +144,7 @@ class GenerateReply(ABC):
     tells_end = True
     """Whether an end without a response is written."""
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         self._exchange = exchange
         self._offload = offload
         self._encoding = False
@@ -174,7 +176,7 @@ class GenerateReply(ABC):
             answer, final = self._queue.popleft()
             if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
                 self._encoding = True
-                elsewhere(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
+                run_offloaded(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
             else:
                 writable = self._deliver(None if answer is None else _encode(answer), final)
         return writable and not self._encoding
@@ -215,7 +217,7 @@ class SingleReply(GenerateReply):
 
     __slots__ = ("_count", "_first")
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         super().__init__(exchange, offload)
         self._count = 0
         self._first: _Encoded = 200, NOT_ONE
@@ -245,7 +247,7 @@ class EventReply(GenerateReply):
 
     tells_end = False
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 

@@ -1,6 +1,6 @@
 """What every HTTP handler works with: an exchange, the rows of the route table, and how an error is answered.
 
-Knows the engine's port and no path. Event-loop thread only, but for the work that is given to `Offload`.
+Knows the engine's port and no path. Event-loop thread only, but for the work that is given to `Offloader`.
 """
 
 import logging
@@ -24,7 +24,7 @@ from halimede.errors import (
 from halimede.front.access import Category
 from halimede.requests import InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 from halimede.wire.http import infer as wire
 from halimede.wire.http.json import encode, quote
 
@@ -61,7 +61,7 @@ def status_of(error: Error) -> int:
     return 500
 
 
-def about(answer: InferResponse) -> dict[str, object]:
+def log_fields(answer: InferResponse) -> dict[str, object]:
     """What a line of the log about a response is about."""
     return {"model": answer.model_name, "version": answer.model_version, "request_id": answer.id}
 
@@ -102,7 +102,7 @@ class Streamable(Answerable, Protocol):
 Inner = TypeVar("Inner", bound=Answerable)
 
 
-class Around(ABC, Generic[Inner]):
+class ExchangeWrapper(ABC, Generic[Inner]):
     """An exchange around another one: an answer that is no error goes through `succeed`."""
 
     __slots__ = ("_exchange",)
@@ -128,7 +128,7 @@ class Around(ABC, Generic[Inner]):
         """Answers with status 200, at once or later."""
 
 
-class Exchange(Streamable, Protocol):
+class HttpExchange(Streamable, Protocol):
     """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
 
     method: bytes
@@ -139,14 +139,14 @@ class Exchange(Streamable, Protocol):
     on_gone: Callable[[], None]
 
 
-class Offload(Protocol):
+class Offloader(Protocol):
     """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
 
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
 
 
-def elsewhere(
-    offload: Offload,
+def run_offloaded(
+    offload: Offloader,
     exchange: Answerable,
     work: Callable[[], A],
     done: Callable[[A | Error], None],
@@ -176,12 +176,12 @@ def elsewhere(
 
 
 def with_body_read(
-    offload: Offload, exchange: Exchange, read: Callable[[], A], done: Callable[[A | Error], None]
+    offload: Offloader, exchange: HttpExchange, read: Callable[[], A], done: Callable[[A | Error], None]
 ) -> None:
     """Calls `done` with what `read` makes of the body, or with the Error that it raised: later where the body is large,
     also of a client that has gone meanwhile, which may have asked for something to be done."""
     if len(exchange.body) > OFFLOAD_BYTES:
-        elsewhere(offload, exchange, read, done, even_if_gone=True)
+        run_offloaded(offload, exchange, read, done, even_if_gone=True)
         return
     result: A | Error
     try:
@@ -191,7 +191,7 @@ def with_body_read(
     done(result)
 
 
-RouteHandler = Callable[[Exchange, str, str], None]
+RouteHandler = Callable[[HttpExchange, str, str], None]
 """Takes an exchange and the two names within its path, empty where the path has none."""
 
 
@@ -213,7 +213,7 @@ def refuse(exchange: Answerable, error: Error, fields: bytes = JSON) -> None:
 
 
 def ask(
-    port: EnginePort, exchange: Exchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
+    port: EnginePort, exchange: HttpExchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
 ) -> None:
     """Asks the engine; `answer` writes what comes back, an error is written here."""
 
@@ -226,7 +226,7 @@ def ask(
     port.ask(query, done)
 
 
-class Gate:
+class RestrictedHandler:
     """The handler of a restricted row: the key comes before everything else, also the method (contract H24)."""
 
     def __init__(self, route: Route, key: tuple[str, str]) -> None:
@@ -235,7 +235,7 @@ class Gate:
         self._name, self._value = name.lower().encode(), value.encode()
         self._refusal = b'{"error":%b}' % encode(quote(f"This API is restricted, expecting header '{name}'"))
 
-    def __call__(self, exchange: Exchange, first: str, second: str) -> None:
+    def __call__(self, exchange: HttpExchange, first: str, second: str) -> None:
         if self._given(exchange.headers) != self._value:
             exchange.respond(403, PLAIN, (self._refusal,))
         elif exchange.method not in self._route.methods:
@@ -248,18 +248,18 @@ class Gate:
         return next((value for name, value in headers.sent if name.lower() == self._name), None)
 
 
-class _Every(frozenset[bytes]):
+class _AllMethods(frozenset[bytes]):
     """Holds everything."""
 
     def __contains__(self, item: object) -> bool:
         return True
 
 
-def guarded(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
+def with_key_check(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
     """The row as it is, or behind a gate that takes every method where its category is restricted."""
     key = keys.get(route.category.value)
-    return route if key is None else replace(route, methods=_Every(), handle=Gate(route, key))
+    return route if key is None else replace(route, methods=_AllMethods(), handle=RestrictedHandler(route, key))
 
 
-def refuse_method(exchange: Exchange, fields: bytes) -> None:
+def refuse_method(exchange: HttpExchange, fields: bytes) -> None:
     exchange.respond(405, fields, (b'{"error":"Method Not Allowed"}',))

@@ -8,14 +8,14 @@ from typing import Final
 
 from halimede.engine_port import EnginePort, MetricFamily, Metrics
 from halimede.errors import Error
-from halimede.front.http.handling import AnswerStream, Around, Streamable
+from halimede.front.http.handling import AnswerStream, ExchangeWrapper, Streamable
 from halimede.tensors import Buffer
 from halimede.wire.http.load_report import FAMILY, load_report
 
 LOAD_FORMAT: Final = b"endpoint-load-metrics-format"
 
 
-class LoadTelling(Around[Streamable]):
+class LoadReportingExchange(ExchangeWrapper[Streamable]):
     """An exchange whose answer, unless it is an error, says so, in the form that the client asked for."""
 
     __slots__ = ("_form", "_model", "_port")

@@ -22,8 +22,8 @@ from halimede.front.http.handling import (
     GET,
     JSON,
     POST,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
     ask,
@@ -43,7 +43,7 @@ class HttpSharedMemory:
     """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17), `allowed` whether
     clients may register memory at all."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, allowed: bool) -> None:
+    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int, allowed: bool) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size
@@ -64,13 +64,13 @@ class HttpSharedMemory:
         """A handler that says what shall be done, read from the region's name (empty where the path has none) and the
         body, which is not looked at where nothing may be registered (contract H90)."""
 
-        def asked(exchange: Exchange, query: Query[None] | Error) -> None:
+        def asked(exchange: HttpExchange, query: Query[None] | Error) -> None:
             if isinstance(query, Error):
                 refuse(exchange, query)
             else:
                 ask(self._port, exchange, query, lambda done: exchange.respond(200, JSON, ()))
 
-        def handle(exchange: Exchange, region: str, _: str) -> None:
+        def handle(exchange: HttpExchange, region: str, _: str) -> None:
             work = partial(self._read, read, region, exchange.body)
             with_body_read(self._offload, exchange, work, partial(asked, exchange))
 
@@ -89,7 +89,7 @@ class HttpSharedMemory:
         return limited
 
     def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
-        def handle(exchange: Exchange, region: str, _: str) -> None:
+        def handle(exchange: HttpExchange, region: str, _: str) -> None:
             ask(self._port, exchange, query(region), lambda facts: exchange.respond(200, JSON, (encode(facts),)))
 
         return handle

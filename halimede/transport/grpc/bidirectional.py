@@ -10,30 +10,30 @@ from functools import partial
 
 from halimede.tensors import Buffer
 from halimede.transport.grpc.calls import OK, Bidirectional, Cancel, Message
-from halimede.transport.grpc.calls import Stream as Receiver
+from halimede.transport.grpc.calls import StreamObserver as Receiver
 from halimede.transport.grpc.heads import ANSWER_HEAD, ENCODED_HEADS, OK_STATUS, CallHead, status_field, text_fields
 from halimede.transport.grpc.messages import (
     IDENTITY,
     INTERNAL,
-    LARGE,
+    LARGE_MESSAGE_BYTES,
     PREFIX,
     UNKNOWN,
     MessageFault,
     deflate,
 )
-from halimede.transport.grpc.streams import UNREADABLE, Call, Server
-from halimede.transport.http2.outbox import Outbox
+from halimede.transport.grpc.streams import UNREADABLE, CallServer, CallStream
+from halimede.transport.http2.writer import FrameWriter
 
 log = logging.getLogger(__name__)
 
-PART = 1 << 16
+BACKLOG_BYTES_PER_TURN = 1 << 16
 """Bytes that are taken in one turn of the loop of what had to wait."""
-AT_ONCE = 32
+MAX_PARSED_MESSAGES = 32
 """Messages that are made of bytes before the first of them is handed on. So many may wait as objects, where the rest
 waits as bytes."""
 
 
-class StreamCall(Call):
+class BidirectionalCall(CallStream):
     """Any number of messages both ways.
 
     While the client does not take what it is sent, or the service holds back, messages are not delivered, and the
@@ -57,7 +57,7 @@ class StreamCall(Call):
         "_unread",
     )
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(server, out, stream_id, head)
         self._receiver: Receiver | None = None
         self._begun = False
@@ -115,7 +115,7 @@ class StreamCall(Call):
         at, end = 0, len(data)
         try:
             while at < end and turns.left and not self._inbox and not self.over:
-                at += reader.feed(data[at:] if at else data, AT_ONCE)
+                at += reader.feed(data[at:] if at else data, MAX_PARSED_MESSAGES)
                 self._hand_on_all()
         except MessageFault as fault:
             self.fail(fault.code, fault.text)
@@ -146,10 +146,10 @@ class StreamCall(Call):
         self._taken += before - self.queued
         return taken
 
-    def relieved(self) -> None:
+    def data_sent(self) -> None:
         while self._marks and self._marks[0][0] <= self._taken:
             self._guarded(self._marks.popleft()[1])
-        super().relieved()
+        super().data_sent()
 
     def drop(self) -> None:
         self._marks.clear()
@@ -213,7 +213,7 @@ class StreamCall(Call):
     def _read_on(self) -> None:
         self._due = False
         if self._backlog and not self._inbox and not self._held_back and not self.over:
-            read = self._read(memoryview(bytes(memoryview(self._backlog)[:PART])))
+            read = self._read(memoryview(bytes(memoryview(self._backlog)[:BACKLOG_BYTES_PER_TURN])))
             del self._backlog[:read]
             self._settle()
         else:
@@ -269,7 +269,7 @@ class StreamCall(Call):
         """Sends what waits to be compressed, in order; for a large message it leaves the loop, and goes on after it."""
         outbox, encoding = self._outbox, self._head.answers
         while outbox:
-            if sum(map(len, outbox[0])) >= LARGE:
+            if sum(map(len, outbox[0])) >= LARGE_MESSAGE_BYTES:
                 self._server.off_loop(partial(deflate, outbox[0], encoding), self._compressed)
                 return
             self._send(*deflate(outbox.popleft(), encoding))

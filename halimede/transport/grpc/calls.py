@@ -17,7 +17,7 @@ Metadata = Sequence[tuple[str, str | bytes]]
 OK = 0
 
 
-class Call(Protocol):
+class GrpcCall(Protocol):
     """One call, as the transport shows it. Nothing here raises, also after the client has gone."""
 
     @property
@@ -36,7 +36,7 @@ class Call(Protocol):
         ...
 
 
-class StreamedCall(Call, Protocol):
+class GrpcStreamCall(GrpcCall, Protocol):
     """A call with many messages."""
 
     def on_sent(self, done: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class StreamedCall(Call, Protocol):
         ...
 
 
-class Stream(Protocol):
+class StreamObserver(Protocol):
     """What the service makes of a call with many messages. Nothing more is called after `cancelled`."""
 
     def message(self, message: Buffer) -> None: ...
@@ -79,7 +79,7 @@ class Unary:
     message which of its bytes shall lie on a 64-byte boundary.
     """
 
-    handler: Callable[[Buffer, Call], Cancel | None]
+    handler: Callable[[Buffer, GrpcCall], Cancel | None]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
 
@@ -88,7 +88,7 @@ class Unary:
 class Bidirectional:
     """Any number of messages both ways. The other fields as for `Unary`."""
 
-    open: Callable[[StreamedCall], Stream]
+    open: Callable[[GrpcStreamCall], StreamObserver]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
 

@@ -20,7 +20,7 @@ from halimede.transport.grpc.messages import (
     timeout_seconds,
 )
 from halimede.transport.http2.headers import Fields, RequestHead, entry_size
-from halimede.transport.http2.listener import MAX_HEADER_LIST
+from halimede.transport.http2.listener import MAX_HEADER_LIST_BYTES
 
 OK_STATUS: Fields = ((b"grpc-status", b"0"),)
 _ACCEPTED = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
@@ -60,7 +60,7 @@ class CallHead:
     refusal: Refusal | None = None
 
     @property
-    def lasts(self) -> bool:
+    def is_cacheable(self) -> bool:
         """Whether it is remembered. One that begins no call need not be, and one with binary metadata is many times as
         large as what was sent, and rarely the same again."""
         if self.malformed or self.refusal is not None:
@@ -68,14 +68,14 @@ class CallHead:
         return not any(isinstance(value, bytes) for _, value in self.metadata)
 
 
-def _beginning_no_call(malformed: bool, refusal: Refusal | None) -> CallHead:
+def _refused_head(malformed: bool, refusal: Refusal | None) -> CallHead:
     return CallHead(None, (), None, IDENTITY, IDENTITY, None, malformed, refusal)
 
 
-_MALFORMED = _beginning_no_call(True, None)
-SHOWN = 64
+_MALFORMED = _refused_head(True, None)
+MAX_ECHOED_CHARACTERS = 64
 """Characters of what a client has sent that are repeated to it."""
-TOO_MUCH = "received metadata size exceeds limit"
+METADATA_TOO_LARGE = "received metadata size exceeds limit"
 
 
 class HeadCompiler:
@@ -92,11 +92,11 @@ class HeadCompiler:
         fields = dict(head.fields)
         try:
             refusal = self._refusal(head, fields)
-            metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST - head.byte_size)
+            metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST_BYTES - head.byte_size)
         except MessageFault as fault:
             refusal = Refusal(200, fault.code, fault.text)
         if refusal is not None:
-            return _beginning_no_call(False, refusal)
+            return _refused_head(False, refusal)
         rpc = self._rpcs[head.path]
         timeout = fields.get(b"grpc-timeout")
         return CallHead(
@@ -122,15 +122,17 @@ class HeadCompiler:
         kind = fields.get(b"content-type", b"")
         if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b"-", b";"):
             return Refusal(415)
-        if head.byte_size > MAX_HEADER_LIST:
-            raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
+        if head.byte_size > MAX_HEADER_LIST_BYTES:
+            raise MessageFault(RESOURCE_EXHAUSTED, METADATA_TOO_LARGE)
         if head.path not in self._rpcs:
             raise MessageFault(UNIMPLEMENTED, "")
         timeout = fields.get(b"grpc-timeout")
         if timeout is not None and timeout_seconds(timeout) is None:
             raise MessageFault(INTERNAL, "invalid value of 'grpc-timeout'")
         if _encoding(fields) not in ENCODINGS:
-            raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)[:SHOWN]}' is not supported")
+            raise MessageFault(
+                UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)[:MAX_ECHOED_CHARACTERS]}' is not supported"
+            )
         return None
 
 
@@ -152,7 +154,7 @@ def _metadata(fields: Fields, room: int) -> Metadata:
         if key.endswith("-bin"):
             room -= value.count(b",") * entry_size((name, b""))
             if room < 0:
-                raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
+                raise MessageFault(RESOURCE_EXHAUSTED, METADATA_TOO_LARGE)
             found += [(key, _binary(key, part)) for part in value.split(b",")]
         else:
             found.append((key, value.decode("utf-8", "replace")))
@@ -163,4 +165,6 @@ def _binary(key: str, value: bytes) -> bytes:
     try:
         return b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise MessageFault(INTERNAL, f"Error parsing '{key[:SHOWN]}' metadata: illegal base64 encoding") from None
+        raise MessageFault(
+            INTERNAL, f"Error parsing '{key[:MAX_ECHOED_CHARACTERS]}' metadata: illegal base64 encoding"
+        ) from None

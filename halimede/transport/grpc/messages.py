@@ -18,7 +18,7 @@ PREFIX = Struct(">BL")
 UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 2, 3, 4, 8, 12, 13
 """The codes of status that the transport gives by itself."""
 
-LARGE = 1 << 16
+LARGE_MESSAGE_BYTES = 1 << 16
 """Messages from this size on get a buffer with their tensors aligned; (de)compressing them leaves the event loop."""
 
 
@@ -105,7 +105,7 @@ class MessageReader:
             raise MessageFault(INTERNAL, "Invalid gRPC message flags")
         if size > self._limit:
             raise MessageFault(RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})")
-        if size <= len(data) - at and size < LARGE:
+        if size <= len(data) - at and size < LARGE_MESSAGE_BYTES:
             self.messages.append((flag, bytes(data[at : at + size])))
             return int(at + size)
         self._flag, self._filled = flag, 0
@@ -114,7 +114,7 @@ class MessageReader:
 
     def _new_buffer(self, size: int, start: memoryview) -> memoryview:
         """Only touched as data arrive: a client that announces much and sends little costs little."""
-        offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE else 0
+        offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE_MESSAGE_BYTES else 0
         try:
             return self._allocate(size, offset)
         except MemoryError:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from halimede.tensors import Buffer
 from halimede.transport.buffers import Buffers
+from halimede.transport.event_loop import EventLoop, TimerHandle
 from halimede.transport.grpc.calls import OK, Cancel, Message, Metadata, Unary
 from halimede.transport.grpc.heads import (
     ANSWER_HEAD,
@@ -26,7 +27,7 @@ from halimede.transport.grpc.messages import (
     DEADLINE_EXCEEDED,
     IDENTITY,
     INTERNAL,
-    LARGE,
+    LARGE_MESSAGE_BYTES,
     PREFIX,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
@@ -37,24 +38,23 @@ from halimede.transport.grpc.messages import (
     inflate,
 )
 from halimede.transport.http2.frames import Code
-from halimede.transport.http2.keeper import Handle, Loop
-from halimede.transport.http2.outbox import Outbox
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.stream import Http2Stream
+from halimede.transport.http2.writer import FrameWriter
 from halimede.transport.message_budget import MessageBudget
 
 log = logging.getLogger(__name__)
 
-INFLATED_ON_LOOP = 1 << 18
+MAX_INFLATED_ON_LOOP_BYTES = 1 << 18
 """What a small message may become on the loop: 64 kB can be 64 MB, and 200 ms, which is for another thread."""
 UNREADABLE = "Unable to parse request"
 """What the original says of a call whose message is missing, incomplete or not to be inflated."""
 
 
-class Server(Protocol):
+class CallServer(Protocol):
     """What a call needs of its server. `off_loop` runs `work` on another thread, then `done` with its result or the
     MessageFault it raised."""
 
-    loop: Loop
+    loop: EventLoop
     max_receive_bytes: int
     buffers: Buffers
     turns: MessageBudget
@@ -62,7 +62,7 @@ class Server(Protocol):
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 
 
-class RefusedCall(Stream):
+class RefusedCall(Http2Stream):
     """A call that was answered by its head alone."""
 
     __slots__ = ()
@@ -74,17 +74,17 @@ class RefusedCall(Stream):
             self.send_trailers(((b":status", b"%d" % refusal.status),))
 
 
-class Call(Stream):
+class CallStream(Http2Stream):
     """What both kinds of calls have: a head, a deadline, and messages that come in. See `grpc_calls.Call`."""
 
     __slots__ = ("_head", "_reader", "_server", "_timer", "began")
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(out, stream_id, head.content_length)
         self._server = server
         self._head = head
         self._reader: MessageReader | None = None
-        self._timer: Handle | None = None
+        self._timer: TimerHandle | None = None
         if head.timeout is not None:
             self._timer = server.loop.call_later(head.timeout, self._expired)
 
@@ -148,11 +148,11 @@ class Call(Stream):
         encoding, limit = self._head.encoding, self._server.max_receive_bytes
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
-        if len(message) < LARGE:
+        if len(message) < LARGE_MESSAGE_BYTES:
             try:
-                return inflate(message, encoding, min(limit, INFLATED_ON_LOOP))
+                return inflate(message, encoding, min(limit, MAX_INFLATED_ON_LOOP_BYTES))
             except MessageFault as fault:
-                if fault.code != RESOURCE_EXHAUSTED or limit <= INFLATED_ON_LOOP:
+                if fault.code != RESOURCE_EXHAUSTED or limit <= MAX_INFLATED_ON_LOOP_BYTES:
                     raise
 
         def finished(result: Buffer | MessageFault) -> None:
@@ -165,12 +165,12 @@ class Call(Stream):
         return None
 
 
-class UnaryCall(Call):
+class UnaryCall(CallStream):
     """One message in, one out."""
 
     __slots__ = ("_answer", "_cancel", "_finished", "_message")
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(server, out, stream_id, head)
         self._message: Buffer | None = None
         self._answer: Message = ()
@@ -185,7 +185,7 @@ class UnaryCall(Call):
             if size >= 5 and self._message is None:
                 flag, length = PREFIX.unpack_from(data)
                 limit = self._server.max_receive_bytes
-                if length == size - 5 and not flag and length < LARGE and length <= limit:
+                if length == size - 5 and not flag and length < LARGE_MESSAGE_BYTES and length <= limit:
                     self._message = bytes(data[5:])
                     return
             reader = self._new_reader()
@@ -219,8 +219,8 @@ class UnaryCall(Call):
                 flag, message = reader.messages.pop()
         if message is None:
             self.fail(INTERNAL, UNREADABLE)
-        elif self.out.choked:
-            self.out.when_unchoked(self, partial(self._begin, flag, message))
+        elif self.out.congested:
+            self.out.when_uncongested(self, partial(self._begin, flag, message))
         else:
             self._begin(flag, message)
 
@@ -274,7 +274,7 @@ class UnaryCall(Call):
         elif self._head.answers == IDENTITY:
             answer = self._answer
             self.send_whole(ANSWER_HEAD, (PREFIX.pack(0, sum(map(len, answer))), *answer), OK_STATUS)
-        elif sum(map(len, self._answer)) < LARGE:
+        elif sum(map(len, self._answer)) < LARGE_MESSAGE_BYTES:
             self._send_compressed(deflate(self._answer, self._head.answers))
         else:
             self._server.off_loop(partial(deflate, self._answer, self._head.answers), self._send_compressed)

@@ -17,10 +17,18 @@ from typing import Any
 import httptools
 
 from halimede.tensors import Buffer
-from halimede.transport.half_closed import HalfClosed
-from halimede.transport.headers import Headers
-from halimede.transport.http1.exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream, Writer
-from halimede.transport.http1.shared import ConnectionGroup
+from halimede.transport.http1.exchange import (
+    JOIN_BYTES,
+    JSON,
+    STATUS_LINES,
+    Http1AnswerStream,
+    Http1Exchange,
+    Http1Head,
+    Writer,
+)
+from halimede.transport.http1.half_closed import HalfClosed
+from halimede.transport.http1.headers import Headers
+from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.lingering import close_flushing, close_lingering
 
 log = logging.getLogger(__name__)
@@ -32,24 +40,17 @@ MAX_LINE_BYTES = 1 << 14
 MAX_CHUNKS = 65536
 MAX_CHUNKED_BYTES = (1 << 31) - 1
 """Of a body whose size is not told beforehand, which might never end; as much as a message of gRPC may have (G15)."""
-MAX_WAITING = 16
+MAX_PIPELINED_REQUESTS = 16
 """Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
+_NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
 
 
-class Listener(ConnectionGroup):
-    """One port: what its connections share, and where they come from."""
-
-    def connect(self) -> "Connection":
-        return Connection(self)
-
-
-class Connection(asyncio.BufferedProtocol):
+class Http1Connection(asyncio.BufferedProtocol):
     """The protocol object of one client. The loop calls it; `answer` is called by the exchanges it made."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Http1Listener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
@@ -57,13 +58,13 @@ class Connection(asyncio.BufferedProtocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parsed = False
         self._usual = b"", _NO_HEAD
-        self._current: Exchange | Stream | None = None
-        self._waiting: deque[Exchange] = deque()
+        self._current: Http1Exchange | Http1AnswerStream | None = None
+        self._waiting: deque[Http1Exchange] = deque()
         self._silent_bytes = 0
         self._ending = False
         self._closed = False
         self._reading = True
-        self._clogged = False
+        self._write_paused = False
         self._handing_on = False
         self._begin()
 
@@ -98,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return False
         self._writer = self._half_closed = HalfClosed(self._transport, self._listener.call_later)
-        if isinstance(self._current, Stream):
+        if isinstance(self._current, Http1AnswerStream):
             self._current.writer = self._writer
         self._probe()
         return True
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     def _probe(self) -> None:
         """Finds out whether a client that sends no more is still there, while its answer is due and has not begun."""
         current = self._current
-        due = current is not None and not (isinstance(current, Stream) and current.begun)
+        due = current is not None and not (isinstance(current, Http1AnswerStream) and current.begun)
         if due and self._half_closed is not None:
             self._half_closed.probe()
 
@@ -116,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
         current, waiting = self._current, list(self._waiting)
         self._current = None
         self._waiting.clear()
-        if isinstance(current, Stream):
+        if isinstance(current, Http1AnswerStream):
             current.leave()
         elif current is not None:
             waiting.insert(0, current)
@@ -125,17 +126,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read its answers: nothing more is taken from it until it does."""
-        self._clogged = True
-        if isinstance(self._current, Stream):
-            self._current.clog()
+        self._write_paused = True
+        if isinstance(self._current, Http1AnswerStream):
+            self._current.pause_writing()
         self._pause_reading()
 
     def resume_writing(self) -> None:
-        self._clogged = False
-        if isinstance(self._current, Stream):
-            if len(self._waiting) < MAX_WAITING:
+        self._write_paused = False
+        if isinstance(self._current, Http1AnswerStream):
+            if len(self._waiting) < MAX_PIPELINED_REQUESTS:
                 self._read_on()  # or nobody would see that the client goes while the stream is silent
-            self._current.unclog()
+            self._current.resume_writing()
         else:
             self._next()
 
@@ -276,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
             return
         length = headers.get(b"content-length")
-        self._head = Head(
+        self._head = Http1Head(
             parser.get_method(),
             self._target,
             headers,
@@ -330,19 +331,19 @@ class Connection(asyncio.BufferedProtocol):
         self._begin()
         self._take(head, body, since)
 
-    def _take(self, head: Head, body: Buffer, since: int = 0) -> None:
+    def _take(self, head: Http1Head, body: Buffer, since: int = 0) -> None:
         """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
         if self._ending:
             return
-        exchange = Exchange(self, head, body, since)
-        if self._current is None and not self._clogged:
+        exchange = Http1Exchange(self, head, body, since)
+        if self._current is None and not self._write_paused:
             self._hand_on(exchange)
             return
         self._waiting.append(exchange)
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._waiting) >= MAX_PIPELINED_REQUESTS:
             self._pause_reading()
 
-    def _hand_on(self, exchange: Exchange) -> None:
+    def _hand_on(self, exchange: Http1Exchange) -> None:
         """The guard of every way into the handler: what breaks there is answered, and the connection goes on."""
         self._current = exchange
         try:
@@ -357,14 +358,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._handing_on:
             return
         self._handing_on = True
-        while self._waiting and self._current is None and not self._clogged:
+        while self._waiting and self._current is None and not self._write_paused:
             self._hand_on(self._waiting.popleft())
         self._handing_on = False
         if self._current is not None:
             self._probe()
-            if len(self._waiting) <= MAX_WAITING // 2 and not self._clogged:
+            if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2 and not self._write_paused:
                 self._read_on()  # or nobody would see that the client goes
-        elif not self._clogged and not self._end_if_idle():
+        elif not self._write_paused and not self._end_if_idle():
             self._continue()
             self._read_on()
 
@@ -390,12 +391,12 @@ class Connection(asyncio.BufferedProtocol):
         self._parts.clear()
         self._ending = True
         if self._current is None:
-            self._current = exchange = Exchange(self, replace(self._head, keep_alive=False), b"")
+            self._current = exchange = Http1Exchange(self, replace(self._head, keep_alive=False), b"")
             exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
 
     # Answering.
 
-    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+    def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if exchange is not self._current:
             return  # answered before, or the client has gone meanwhile
         asked = exchange.head
@@ -420,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
 
-    def begin(self, exchange: Exchange, status: int, fields: bytes) -> Stream:
+    def begin(self, exchange: Http1Exchange, status: int, fields: bytes) -> Http1AnswerStream:
         """The stream takes the exchange's place until it has ended, so nothing else can answer meanwhile."""
         # Without chunks only the end of the connection can say where the answer ends.
         keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.old
@@ -428,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         connection = b"" if keep_alive or exchange.head.old else b"Connection: close\r\n"
         line = STATUS_LINES[b"1.0" if exchange.head.old else b"1.1"][status]
         head = b"%b%b%b%b\r\n" % (line, fields, framing, connection)
-        stream = Stream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._clogged)
+        stream = Http1AnswerStream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._write_paused)
         if exchange is self._current:
             self._current = stream
         else:
@@ -443,10 +444,10 @@ class Connection(asyncio.BufferedProtocol):
             self._ending = True
         self._next()
 
-    def fail(self, exchange: Exchange) -> None:
+    def fail(self, exchange: Http1Exchange) -> None:
         """Where the answer has begun, no other can be given: the client sees it broken off."""
         current = self._current
-        if isinstance(current, Stream) and current.answers(exchange):
+        if isinstance(current, Http1AnswerStream) and current.answers(exchange):
             current.abandon()
             if current.begun:
                 self.abort()
@@ -484,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
 
-def _first_tensor(head: Head) -> int:
+def _first_tensor(head: Http1Head) -> int:
     """Where in the body the first tensor begins: behind the JSON."""
     length = head.headers.get(b"inference-header-content-length")
     return int(length) if length and len(length) < 20 and length.isdigit() else 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class Http1Head:
     """What the head of a request says, apart from what it says to the connection only."""
 
     method: bytes
@@ -46,7 +46,7 @@ class Head:
     body_size: int
 
 
-class Exchange:
+class Http1Exchange:
     """One request, whole, and the one answer to it.
 
     `method` and `target` as sent; `headers` by lower-case name, the first of equals; `body` all of it. When the client
@@ -56,7 +56,7 @@ class Exchange:
 
     __slots__ = ("_connection", "began", "body", "gone", "head", "headers", "method", "on_gone", "target")
 
-    def __init__(self, connection: "Answering", head: Head, body: Buffer, began: int = 0) -> None:
+    def __init__(self, connection: "AnsweringConnection", head: Http1Head, body: Buffer, began: int = 0) -> None:
         self._connection = connection
         self.head = head
         self.method = head.method
@@ -72,7 +72,7 @@ class Exchange:
         marked as plain text. `body` is a list of buffers that are written as they are."""
         self._connection.answer(self, status, fields, body)
 
-    def begin(self, status: int, fields: bytes) -> "Stream":
+    def begin(self, status: int, fields: bytes) -> "Http1AnswerStream":
         """Answers in parts instead: they are given to the stream, the last of them as such. `fields` as above."""
         return self._connection.begin(self, status, fields)
 
@@ -90,14 +90,14 @@ class Exchange:
             log.exception("failed to cancel %s after its client disconnected", self.target)
 
 
-class Answering(Protocol):
+class AnsweringConnection(Protocol):
     """What an exchange needs of its connection."""
 
-    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
+    def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
-    def begin(self, exchange: Exchange, status: int, fields: bytes) -> "Stream": ...
+    def begin(self, exchange: Http1Exchange, status: int, fields: bytes) -> "Http1AnswerStream": ...
 
-    def fail(self, exchange: Exchange) -> None: ...
+    def fail(self, exchange: Http1Exchange) -> None: ...
 
 
 class Writer(Protocol):
@@ -108,16 +108,21 @@ class Writer(Protocol):
     def writelines(self, list_of_data: Iterable[Buffer | memoryview], /) -> None: ...
 
 
-class Stream:
+class Http1AnswerStream:
     """An answer in parts, each a chunk of HTTP/1.1; an older client gets them as they are, and then the end.
 
     The head goes with the first part. Nothing here raises, also after the client has gone.
     """
 
-    __slots__ = ("_chunked", "_clogged", "_ended", "_exchange", "_head", "_over", "_resumes", "writer")
+    __slots__ = ("_chunked", "_ended", "_exchange", "_head", "_over", "_resumes", "_write_paused", "writer")
 
     def __init__(
-        self, writer: Writer, exchange: Exchange, head: bytes, ended: Callable[[], None], clogged: bool = False
+        self,
+        writer: Writer,
+        exchange: Http1Exchange,
+        head: bytes,
+        ended: Callable[[], None],
+        write_paused: bool = False,
     ) -> None:
         self.writer = writer
         self._exchange = exchange
@@ -125,7 +130,7 @@ class Stream:
         self._head = head
         self._ended = ended
         self._over = False
-        self._clogged = clogged
+        self._write_paused = write_paused
         self._resumes: list[Callable[[], None]] = []
 
     # From the handler.
@@ -152,23 +157,23 @@ class Stream:
             self._over = True
             self._resumes.clear()
             self._ended()
-        return not self._clogged
+        return not self._write_paused
 
     def on_writable(self, resume: Callable[[], None]) -> None:
         """Calls `resume` once when the client reads again: at once where it does."""
-        if self._clogged and not self._over:
+        if self._write_paused and not self._over:
             self._resumes.append(resume)
         else:
             resume()
 
     # From the connection.
 
-    def clog(self) -> None:
-        self._clogged = True
+    def pause_writing(self) -> None:
+        self._write_paused = True
 
-    def unclog(self) -> None:
-        """The client has read what there was. Whoever is resumed may clog it again, and end it."""
-        self._clogged = False
+    def resume_writing(self) -> None:
+        """The client has read what there was. Whoever is resumed may pause_writing it again, and end it."""
+        self._write_paused = False
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             resume()
@@ -178,7 +183,7 @@ class Stream:
         self.abandon()
         self._exchange.leave()
 
-    def answers(self, exchange: Exchange) -> bool:
+    def answers(self, exchange: Http1Exchange) -> bool:
         return exchange is self._exchange
 
     @property

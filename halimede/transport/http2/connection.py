@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 from halimede.transport.http2.frames import (
     ACK,
     GOAWAY,
-    MAX_WINDOW,
+    MAX_WINDOW_BYTES,
     PING,
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
     SETTINGS,
-    STREAM_ID,
+    STREAM_ID_MASK,
     Code,
     ConnectionFault,
     StreamFault,
@@ -27,20 +27,20 @@ from halimede.transport.http2.frames import (
     rst_stream,
 )
 from halimede.transport.http2.headers import HeaderDecoder, are_trailers
-from halimede.transport.http2.keeper import Keeper
-from halimede.transport.http2.limits import Floods, LatestIds
-from halimede.transport.http2.listener import CONNECTION_WINDOW, GREETING, MAX_CALLS, Listener
-from halimede.transport.http2.outbox import Outbox, Sender
-from halimede.transport.http2.reader import FrameReader, Taker
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.limits import FloodLimits, RecentIds
+from halimede.transport.http2.listener import CONNECTION_WINDOW_BYTES, GREETING, MAX_CALLS, Http2Listener
+from halimede.transport.http2.reader import DataReceiver, FrameReader
+from halimede.transport.http2.stream import Http2Stream
+from halimede.transport.http2.timers import ConnectionTimers
+from halimede.transport.http2.writer import FrameWriter, SendingStream
 from halimede.transport.lingering import close_lingering
 
 log = logging.getLogger(__name__)
 
-MAX_SETTINGS = 32
+MAX_SETTINGS_PER_FRAME = 32
 """In one frame: a change of the initial window is work for every open stream."""
-WRITE_BUFFER = 1 << 20
-BACKLOG = 1 << 16
+WRITE_BUFFER_BYTES = 1 << 20
+MAX_UNREAD_BYTES = 1 << 16
 """Bytes that a client which does not read may make the server write; then it is not read from either."""
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
@@ -50,24 +50,24 @@ _KEEP_PING = b"hello?.."
 H = TypeVar("H")
 
 
-class Connection(FrameReader, Generic[H]):
+class Http2Connection(FrameReader, Generic[H]):
     """The protocol object of one client: made for a new connection of the listener's port."""
 
-    out: Outbox
+    out: FrameWriter
 
-    def __init__(self, listener: Listener[H]) -> None:
+    def __init__(self, listener: Http2Listener[H]) -> None:
         super().__init__(listener.scratch)
         self._listener = listener
-        self._user = listener.user
+        self._opener = listener.opener
         self._now = listener.loop.time
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
-        self._decoder = HeaderDecoder(listener.user.compile, listener.user.lasts)
-        self._streams: dict[int, Stream] = {}
+        self._decoder = HeaderDecoder(listener.opener.compile, listener.opener.is_cacheable)
+        self._streams: dict[int, Http2Stream] = {}
         self._last_id = 0
-        self._resets = LatestIds()
-        self._window = CONNECTION_WINDOW
+        self._resets = RecentIds()
+        self._window = CONNECTION_WINDOW_BYTES
         self._unconsumed = 0
-        self._floods = Floods()
+        self._floods = FloodLimits()
         self._reading = True
         self._ended_by_head = 0
         self._goaway_sent: int | None = None
@@ -83,11 +83,11 @@ class Connection(FrameReader, Generic[H]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         listener = self._listener
-        self.out = Outbox(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
+        self.out = FrameWriter(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
         listener.connections.add(self)
-        self._keeper = Keeper(listener.loop, listener.keepalive, self)
+        self._timers = ConnectionTimers(listener.loop, listener.keepalive, self)
         if not listener.agrees(transport):
             self._close()
             return
@@ -98,7 +98,7 @@ class Connection(FrameReader, Generic[H]):
     def buffer_updated(self, nbytes: int) -> None:
         out = self.out
         out.hold()
-        self._keeper.heard_at = self._now()
+        self._timers.heard_at = self._now()
         try:
             if not self._closing:
                 self.read(nbytes)
@@ -108,7 +108,7 @@ class Connection(FrameReader, Generic[H]):
             log.exception("HTTP/2 connection closed after an internal error")
             self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
         self._flush()
-        if out.backlog > BACKLOG and self._reading and not self._closing:
+        if out.backlog > MAX_UNREAD_BYTES and self._reading and not self._closing:
             self._reading = False
             self._transport.pause_reading()
 
@@ -134,7 +134,7 @@ class Connection(FrameReader, Generic[H]):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.out.closed = True
-        self._keeper.close()
+        self._timers.close()
         self.stop_reading()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
@@ -142,10 +142,10 @@ class Connection(FrameReader, Generic[H]):
         self._listener.left(self)
 
     def pause_writing(self) -> None:
-        self.out.clogged = True
+        self.out.write_paused = True
 
     def resume_writing(self) -> None:
-        self.out.clogged = False
+        self.out.write_paused = False
         self.out.backlog = 0
         if not self._reading:
             self._reading = True
@@ -163,7 +163,7 @@ class Connection(FrameReader, Generic[H]):
                 stream.remote_ended = True
                 stream.ended()
 
-    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Stream | None:
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Http2Stream | None:
         stream = self._streams.get(stream_id)
         self._count_data(stream, stream_id, length)
         if not left and not ends:
@@ -174,13 +174,13 @@ class Connection(FrameReader, Generic[H]):
             stream.consume(length - left)  # the padding
         return stream
 
-    def on_data_end(self, taker: Taker, ends: bool) -> None:
-        assert isinstance(taker, Stream)
+    def on_data_end(self, taker: DataReceiver, ends: bool) -> None:
+        assert isinstance(taker, Http2Stream)
         if ends:
             taker.remote_ended = True
             taker.ended()
 
-    def _may_receive(self, stream: Stream, length: int, ends: bool) -> bool:
+    def _may_receive(self, stream: Http2Stream, length: int, ends: bool) -> bool:
         """Whether the body may go on so; resets the stream if not."""
         if stream.remote_ended:
             self._reset_because(stream, Code.STREAM_CLOSED)
@@ -190,7 +190,7 @@ class Connection(FrameReader, Generic[H]):
             return False
         return True
 
-    def _count_data(self, stream: Stream | None, stream_id: int, length: int) -> None:
+    def _count_data(self, stream: Http2Stream | None, stream_id: int, length: int) -> None:
         """Section 6.9: the whole payload counts, padding included, on closed streams as well."""
         if stream is None:
             self._check_closed(stream_id, "DATA")
@@ -200,12 +200,12 @@ class Connection(FrameReader, Generic[H]):
         self._unconsumed += length
         if stream is not None:
             stream.receive_window -= length
-        if self._unconsumed >= CONNECTION_WINDOW // 2:
+        if self._unconsumed >= CONNECTION_WINDOW_BYTES // 2:
             self._refill()
 
     def _refill(self) -> None:
         """Lets the client send more, unless it leaves too much unread."""
-        if not self.out.choked and self._unconsumed:
+        if not self.out.congested and self._unconsumed:
             self.out.grant(0, self._unconsumed)
             self._window += self._unconsumed
             self._unconsumed = 0
@@ -236,7 +236,7 @@ class Connection(FrameReader, Generic[H]):
             return
         self._ended_by_head = stream_id if ends else 0
         try:
-            stream = self._user.open(self.out, stream_id, head)
+            stream = self._opener.open(self.out, stream_id, head)
         except StreamFault as fault:
             self._refuse(stream_id, fault.code)
             return
@@ -251,7 +251,7 @@ class Connection(FrameReader, Generic[H]):
             stream.remote_ended = True
             stream.ended()
 
-    def _on_trailers(self, stream: Stream | None, stream_id: int, block: bytes, ends: bool) -> None:
+    def _on_trailers(self, stream: Http2Stream | None, stream_id: int, block: bytes, ends: bool) -> None:
         """A second header block, whose fields nobody reads; it must be decoded all the same for the table's sake."""
         self._check_headers_id(stream_id)
         well_formed = are_trailers(self._decoder.fields(block))
@@ -279,9 +279,9 @@ class Connection(FrameReader, Generic[H]):
         self._flood(self._floods.settings.take(self._now()), "SETTINGS")
         if flags & ACK:
             return
-        self._keeper.greeted()
+        self._timers.greeted()
         settings = read_settings(bytes(payload))
-        if len(settings) > MAX_SETTINGS:
+        if len(settings) > MAX_SETTINGS_PER_FRAME:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
         for number, value in settings:
             self.out.apply(number, value, self._streams.values())
@@ -296,7 +296,7 @@ class Connection(FrameReader, Generic[H]):
             if not increment:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
             out.window += increment
-            if out.window > MAX_WINDOW:
+            if out.window > MAX_WINDOW_BYTES:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
             return  # what waits for it goes out with the flush
         stream = self._streams.get(stream_id)
@@ -308,7 +308,7 @@ class Connection(FrameReader, Generic[H]):
             self._reset_because(stream, Code.PROTOCOL_ERROR)
             return
         stream.window += increment
-        if stream.window > MAX_WINDOW:
+        if stream.window > MAX_WINDOW_BYTES:
             self._reset_because(stream, Code.FLOW_CONTROL_ERROR)
         elif stream.queued:
             out.wake(stream)
@@ -335,12 +335,12 @@ class Connection(FrameReader, Generic[H]):
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         if flags & ACK:
-            if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID:
+            if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID_MASK:
                 self._stop_taking()
             elif payload != _KEEP_PING:
                 self._flood(self._floods.empty_frames.take(self._now()), "answers to no ping")
             return
-        if not self._keeper.allows_ping(len(self._streams)):
+        if not self._timers.allows_ping(len(self._streams)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self.out.put_control(frame(PING, ACK, 0, bytes(payload)))
 
@@ -351,7 +351,7 @@ class Connection(FrameReader, Generic[H]):
         self._flood(self._floods.empty_frames.take(self._now()), "PRIORITY")
         if len(payload) != 5:
             self._reset_or_refuse(stream_id, Code.FRAME_SIZE_ERROR)
-        elif int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+        elif int.from_bytes(payload[:4]) & STREAM_ID_MASK == stream_id:
             self._reset_or_refuse(stream_id, Code.PROTOCOL_ERROR)
 
     def on_other(self, kind: int, length: int, stream_id: int) -> None:
@@ -397,13 +397,13 @@ class Connection(FrameReader, Generic[H]):
         else:
             raise ConnectionFault(code, "on an idle stream")
 
-    def _reset_because(self, stream: Stream, code: Code) -> None:
+    def _reset_because(self, stream: Http2Stream, code: Code) -> None:
         """The client broke a rule of the stream: it is reset, and its receiver told."""
         stream.reset(code)
         stream.gone()
         self._flood(self._floods.resets.take(self._now()), "broken calls")
 
-    def _finished(self, stream: Sender) -> None:
+    def _finished(self, stream: SendingStream) -> None:
         """The answer has ended. A client that still sends is told to stop (8.1)."""
         self._streams.pop(stream.id, None)
         stream.over = True
@@ -413,7 +413,7 @@ class Connection(FrameReader, Generic[H]):
         if self._goaway_sent is not None:
             self._close_if_done()
 
-    def _abandoned(self, stream: Sender) -> None:
+    def _abandoned(self, stream: SendingStream) -> None:
         """The stream was reset from this side."""
         self._streams.pop(stream.id, None)
         self._resets.add(stream.id)
@@ -422,7 +422,7 @@ class Connection(FrameReader, Generic[H]):
         if self._goaway_sent is not None:
             self._close_if_done()
 
-    def _lose(self, stream: Stream) -> None:
+    def _lose(self, stream: Http2Stream) -> None:
         """The stream was ended by the client."""
         stream.over = True
         self.out.forget(stream)
@@ -445,9 +445,9 @@ class Connection(FrameReader, Generic[H]):
     def drain(self) -> None:
         """Asks the client to open no more streams, in two steps so that none is lost on its way (6.8)."""
         if self._goaway_sent is None and not self._closing:
-            self._goaway_sent = STREAM_ID
-            self.out.put_control(goaway(STREAM_ID, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
-            self._keeper.drain_begun()
+            self._goaway_sent = STREAM_ID_MASK
+            self.out.put_control(goaway(STREAM_ID_MASK, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
+            self._timers.drain_begun()
 
     def _stop_taking(self) -> None:
         self._goaway_sent = self._last_id
@@ -456,11 +456,11 @@ class Connection(FrameReader, Generic[H]):
 
     def drain_timed_out(self) -> None:
         """The client has not answered the ping: it is taken to know."""
-        if self._goaway_sent == STREAM_ID:
+        if self._goaway_sent == STREAM_ID_MASK:
             self._stop_taking()
 
     def _close_if_done(self) -> None:
-        if self._goaway_sent is not None and self._goaway_sent != STREAM_ID and not self._streams:
+        if self._goaway_sent is not None and self._goaway_sent != STREAM_ID_MASK and not self._streams:
             self._close()
 
     def _close(self) -> None:
@@ -472,7 +472,7 @@ class Connection(FrameReader, Generic[H]):
             self.out.closed = True
             listener = self._listener
             close_lingering(self._transport, listener.scratch.view, listener.loop.call_later, self.connection_lost)
-            self._keeper.closing()
+            self._timers.closing()
 
     def _fail(self, fault: ConnectionFault) -> None:
         """Section 5.4.1."""

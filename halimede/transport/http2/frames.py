@@ -18,11 +18,11 @@ END_HEADERS = 0x4
 PADDED = 0x8
 WITH_PRIORITY = 0x20
 
-STREAM_ID = 2**31 - 1
+STREAM_ID_MASK = 2**31 - 1
 """The bits of a stream id, and the largest one; the bit above is reserved and ignored."""
-MAX_WINDOW = 2**31 - 1
-DEFAULT_WINDOW = 2**16 - 1
-LEAST_MAX_FRAME, MOST_MAX_FRAME = 2**14, 2**24 - 1
+MAX_WINDOW_BYTES = 2**31 - 1
+DEFAULT_WINDOW_BYTES = 2**16 - 1
+MIN_MAX_FRAME_BYTES, MAX_MAX_FRAME_BYTES = 2**14, 2**24 - 1
 
 
 class Setting(IntEnum):

@@ -10,26 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-import hpack
-from hpack.exceptions import HPACKDecodingError, HPACKError, OversizedHeaderListError
-from hpack.hpack import decode_integer
-from hpack.huffman_table import decode_huffman
-from hpack.table import HeaderTable
-
 from halimede.transport.http2.frames import Code, ConnectionFault
+from halimede.transport.http2.hpack_library import (
+    STATIC_TABLE,
+    Decoder,
+    HeaderTable,
+    HPACKDecodingError,
+    HPACKError,
+    OversizedHeaderListError,
+    decode_huffman,
+    decode_integer,
+)
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]
 
 MAX_LIST_BYTES = 1 << 16
 """Of a decoded header list; beyond it the connection ends, since the table is no longer known."""
-KNOWN_HEAD_BYTES, KNOWN_BYTES = 1 << 12, 1 << 17
+MAX_KNOWN_HEAD_BYTES, MAX_KNOWN_BYTES = 1 << 12, 1 << 17
 """Of a decoded list that is remembered, and of all of them: a few bytes of indexes may stand for long fields, in any
 number of orders."""
-SOUND_FIELDS, SOUND_BYTES = 64, 128
+MAX_CHECKED_FIELDS, MAX_CHECKED_FIELD_BYTES = 64, 128
 """How many fields are remembered as well formed, and how long each may be."""
-_ENTRY_OVERHEAD = 32
-_LONGEST_INTEGER = 16
+_ENTRY_OVERHEAD_BYTES = 32
+_MAX_INTEGER_BYTES = 16
 """More bytes than the library takes for an integer."""
 
 _TOP_BITS_INDEXED = 0x80
@@ -65,12 +69,12 @@ class HeaderDecoder(Generic[H]):
     `lasts` tells whether something compiled takes no more memory than its list, and is worth it.
     """
 
-    __slots__ = ("_compile", "_decoder", "_known", "_known_bytes", "_lasts", "_sound")
+    __slots__ = ("_compile", "_decoder", "_is_cacheable", "_known", "_known_bytes", "_sound")
 
-    def __init__(self, compile: Callable[[RequestHead], H], lasts: Callable[[H], bool]) -> None:
+    def __init__(self, compile: Callable[[RequestHead], H], is_cacheable: Callable[[H], bool]) -> None:
         self._compile = compile
-        self._lasts = lasts
-        self._decoder = hpack.Decoder(MAX_LIST_BYTES)
+        self._is_cacheable = is_cacheable
+        self._decoder = Decoder(MAX_LIST_BYTES)
         self._known: dict[bytes, H] = {}
         self._known_bytes = 0
         self._sound: dict[Field, None] = {}
@@ -88,8 +92,8 @@ class HeaderDecoder(Generic[H]):
         return compiled
 
     def _remember(self, block: bytes, byte_size: int, compiled: H) -> None:
-        room = min(KNOWN_HEAD_BYTES, KNOWN_BYTES - self._known_bytes)
-        if byte_size <= room and self._lasts(compiled):
+        room = min(MAX_KNOWN_HEAD_BYTES, MAX_KNOWN_BYTES - self._known_bytes)
+        if byte_size <= room and self._is_cacheable(compiled):
             self._known_bytes += byte_size
             self._known[block] = compiled
 
@@ -133,7 +137,7 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
             field = entry(byte & 0x7F)
             at += 1
         elif byte >= _TOP_BITS_INDEXED:
-            index, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+            index, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], 7)
             field = entry(index)
             at += used
         else:
@@ -147,7 +151,7 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
             if inserting:
                 changed = True
                 table.add(name, value)
-        size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD  # `entry_size`, whose call would be felt here
+        size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD_BYTES  # `entry_size`, whose call would be felt here
         if size > MAX_LIST_BYTES:
             raise OversizedHeaderListError
         fields.append(field)
@@ -158,7 +162,7 @@ def _name(block: bytes, at: int, prefix: int, table: HeaderTable) -> tuple[bytes
     """The name of a literal field, an entry's or its own, and where its value begins."""
     if not block[at] & (1 << prefix) - 1:
         return _text(block, at + 1)
-    index, used = decode_integer(block[at : at + _LONGEST_INTEGER], prefix)
+    index, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], prefix)
     return table.get_by_index(index)[0], at + used
 
 
@@ -167,7 +171,7 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
     size = block[at] & 0x7F
     start = at + 1
     if size == 0x7F:
-        size, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+        size, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], 7)
         start = at + used
     end = start + size
     if end > len(block):
@@ -178,7 +182,7 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
 
 def entry_size(field: Field) -> int:
     """As section 6.5.2 counts."""
-    return len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+    return len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD_BYTES
 
 
 _CONNECTION_FIELDS = frozenset(
@@ -200,8 +204,8 @@ def request_head(fields: Sequence[Field], byte_size: int, sound: dict[Field, Non
         else:
             if field not in sound:
                 well_formed = _is_well_formed(name, value) and well_formed
-                if well_formed and len(name) + len(value) <= SOUND_BYTES:
-                    if len(sound) >= SOUND_FIELDS:
+                if well_formed and len(name) + len(value) <= MAX_CHECKED_FIELD_BYTES:
+                    if len(sound) >= MAX_CHECKED_FIELDS:
                         sound.clear()
                     sound[field] = None
             ordinary.append(field)
@@ -238,9 +242,9 @@ def _is_well_formed(name: bytes, value: bytes) -> bool:
     return b"\0" not in value and b"\n" not in value and b"\r" not in value
 
 
-_STATIC = {field: index for index, field in enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1) if field[1]}
-_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1)))}
-_FIRST_DYNAMIC = len(hpack.table.HeaderTable.STATIC_TABLE) + 1
+_STATIC = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
+_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(STATIC_TABLE, 1)))}
+_FIRST_DYNAMIC = len(STATIC_TABLE) + 1
 
 
 class HeaderEncoder:

@@ -6,14 +6,14 @@ Times are in seconds of the loop's clock. Each is asked from the event-loop thre
 from dataclasses import dataclass
 
 NEVER = float("-inf")
-IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
+FREE_WINDOW_UPDATES, WINDOW_UPDATES_PER_FRAME = 10_000, 8
 """Window updates that a client may send in all, and for each call and DATA frame. Not by time: a client that is
 answered 12,000 times a second sends 30,000 of them."""
-IDLE_PING_INTERVAL = 7200.0
+IDLE_PING_INTERVAL_SECONDS = 7200.0
 """Between pings while no call is open, where those are not permitted (gRPC's rule)."""
 
 
-class Bucket:
+class TokenBucket:
     """`burst` at once, and `rate` a second after that."""
 
     __slots__ = ("_burst", "_filled_at", "_left", "_rate")
@@ -34,21 +34,21 @@ class Bucket:
         return True
 
 
-class Floods:
+class FloodLimits:
     """The buckets of one connection: frames that cost the server more than their sender."""
 
     __slots__ = ("_updates", "cancels", "empty_frames", "refusals", "resets", "settings")
 
     def __init__(self) -> None:
-        self.settings = Bucket(100, 10)
-        self.cancels = Bucket(10_000, 5_000)
+        self.settings = TokenBucket(100, 10)
+        self.cancels = TokenBucket(10_000, 5_000)
         """Calls that the client took back before they were answered (rapid reset). As many as time out in earnest when
         a model is slow."""
-        self.resets = Bucket(2000, 500)
+        self.resets = TokenBucket(2000, 500)
         """Calls that the client made the server reset."""
-        self.refusals = Bucket(10_000, 5_000)
+        self.refusals = TokenBucket(10_000, 5_000)
         """Calls that were answered by their heads alone. A client in earnest may take a service for another one."""
-        self.empty_frames = Bucket(1000, 100)
+        self.empty_frames = TokenBucket(1000, 100)
         """Frames that bring nothing: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
         self._updates = 0
 
@@ -56,10 +56,10 @@ class Floods:
         """Notes a window update of a client that had so many occasions to send some: calls, and frames of data that it
         was sent. False when it was one too many."""
         self._updates += 1
-        return self._updates <= IDLE_UPDATES + UPDATES_PER_OCCASION * occasions
+        return self._updates <= FREE_WINDOW_UPDATES + WINDOW_UPDATES_PER_FRAME * occasions
 
 
-class LatestIds:
+class RecentIds:
     """The stream ids that were added last."""
 
     KEPT = 4096
@@ -99,7 +99,7 @@ class Keepalive:
     """For its calls to finish after that."""
 
 
-class PingPolice:
+class PingStrikes:
     """Counts the pings of a client that come too soon (gRPC's ping strikes)."""
 
     __slots__ = ("_keepalive", "_last", "_strikes")
@@ -118,7 +118,7 @@ class PingPolice:
         """Notes a ping of the client while so many calls are open; False when it was one too many."""
         keepalive = self._keepalive
         idle = not calls and not keepalive.permit_without_calls
-        least = IDLE_PING_INTERVAL if idle else keepalive.min_ping_interval
+        least = IDLE_PING_INTERVAL_SECONDS if idle else keepalive.min_ping_interval
         early = now < self._last + least
         self._last = now
         if not early:

@@ -18,25 +18,25 @@ from halimede.transport.http2.frames import (
     HEAD,
     HEAD_BYTES,
     HEADERS,
-    LEAST_MAX_FRAME,
-    MAX_WINDOW,
+    MAX_WINDOW_BYTES,
+    MIN_MAX_FRAME_BYTES,
     PADDED,
     PING,
     PREFACE,
     PRIORITY,
     RST_STREAM,
     SETTINGS,
-    STREAM_ID,
+    STREAM_ID_MASK,
     WINDOW_UPDATE,
     WITH_PRIORITY,
     Code,
     ConnectionFault,
 )
 
-SCRATCH_BYTES = 1 << 18
-MAX_FRAME = 1 << 20
+RECEIVE_BUFFER_BYTES = 1 << 18
+MAX_FRAME_BYTES = 1 << 20
 """The largest frame taken, which only DATA may fill."""
-MAX_BLOCK = 1 << 16
+MAX_BLOCK_BYTES = 1 << 16
 """Bytes of a header block, and the largest frame that must be in the scratch buffer as a whole."""
 MAX_CONTINUATIONS = 64
 
@@ -44,15 +44,15 @@ _WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, RST_STREAM, PING, PRIORITY)
 """The kinds that are handed on whole; DATA and those that are skipped may come in parts."""
 
 
-class Scratch:
+class ReceiveBuffer:
     """The buffer that all connections of a loop receive in, one after the other."""
 
     def __init__(self) -> None:
-        self.bytes = bytearray(SCRATCH_BYTES)
+        self.bytes = bytearray(RECEIVE_BUFFER_BYTES)
         self.view = memoryview(self.bytes)
 
 
-class Taker(Protocol):
+class DataReceiver(Protocol):
     """Who takes the parts of a DATA frame; see `Stream`."""
 
     def received(self, data: memoryview) -> None: ...
@@ -76,7 +76,7 @@ class _Block:
 class FrameReader(asyncio.BufferedProtocol):
     """Derived classes take the frames. What they raise ends the connection."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: ReceiveBuffer) -> None:
         self._scratch = scratch
         self._kept = b""
         self._preface_left = len(PREFACE)
@@ -85,7 +85,7 @@ class FrameReader(asyncio.BufferedProtocol):
         self._skip = 0
         self._stopped = False
         # Of the DATA frame under way: who takes it (None when nobody does), what is still to come, and where to.
-        self._taker: Taker | None = None
+        self._taker: DataReceiver | None = None
         self._data_left = 0
         self._padding_left = 0
         self._data_ends = False
@@ -97,11 +97,11 @@ class FrameReader(asyncio.BufferedProtocol):
         """A DATA frame that is there as a whole; `data` is not empty and holds until this returns."""
         raise NotImplementedError
 
-    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Taker | None:
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> DataReceiver | None:
         """A DATA frame of `length` bytes, padding included, of which `left` bytes of data are to come."""
         raise NotImplementedError
 
-    def on_data_end(self, taker: Taker, ends: bool) -> None:
+    def on_data_end(self, taker: DataReceiver, ends: bool) -> None:
         """All data of the frame was taken."""
         raise NotImplementedError
 
@@ -178,8 +178,8 @@ class FrameReader(asyncio.BufferedProtocol):
                 return at
             word, flags, stream_id = unpack(received, at)
             length, kind = word >> 8, word & 0xFF
-            stream_id &= STREAM_ID
-            if length > MAX_FRAME:
+            stream_id &= STREAM_ID_MASK
+            if length > MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
             if not self._greeted or self._block is not None:
                 self._check_order(kind, flags, stream_id)
@@ -197,10 +197,10 @@ class FrameReader(asyncio.BufferedProtocol):
                     raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
                 if stop > end:
                     return at
-                self.on_window_update(stream_id, int.from_bytes(received[start:stop]) & MAX_WINDOW)
+                self.on_window_update(stream_id, int.from_bytes(received[start:stop]) & MAX_WINDOW_BYTES)
                 at = stop
             elif kind in _WHOLE:
-                if length > MAX_BLOCK:
+                if length > MAX_BLOCK_BYTES:
                     raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
                 if stop > end:
                     return at
@@ -242,7 +242,7 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block.data += payload
         block.frames += 1
-        if len(block.data) > MAX_BLOCK or block.frames > MAX_CONTINUATIONS:
+        if len(block.data) > MAX_BLOCK_BYTES or block.frames > MAX_CONTINUATIONS:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
             self._block = None
@@ -276,7 +276,7 @@ class FrameReader(asyncio.BufferedProtocol):
             taker = self._taker
             if taker is not None and not taker.over:
                 taker.received(self._scratch.view[at : at + step])
-                if self._data_left >= LEAST_MAX_FRAME and (room := taker.room()) is not None:
+                if self._data_left >= MIN_MAX_FRAME_BYTES and (room := taker.room()) is not None:
                     self._direct = room[: self._data_left]
             at += step
             if not self._data_left:
@@ -315,7 +315,7 @@ def _without_extras(flags: int, stream_id: int, payload: memoryview) -> memoryvi
     if flags & WITH_PRIORITY:
         if len(payload) < 5:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without their priority")
-        if int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+        if int.from_bytes(payload[:4]) & STREAM_ID_MASK == stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that depends on itself")
         payload = payload[5:]
     if padding > len(payload):

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from halimede.tensors import Buffer
 from halimede.transport.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, Code, header_frames
 from halimede.transport.http2.headers import Field, Fields
-from halimede.transport.http2.outbox import Outbox
+from halimede.transport.http2.writer import FrameWriter
 
-RECEIVE_WINDOW = 1 << 22
+RECEIVE_WINDOW_BYTES = 1 << 22
 """Bytes that the peer may send on a stream ahead of its receiver."""
-FULL = 1 << 20
+FULL_QUEUE_BYTES = 1 << 20
 """Bytes waiting to be sent from which on a stream asks its sender to wait, until half of them are gone."""
 
 
@@ -27,7 +27,7 @@ class Trailers:
         self.once = once
 
 
-class Stream:
+class Http2Stream:
     """Derived classes receive; the methods that send are for them and their users.
 
     A stream is over when both sides have ended, or one has reset it; sending on it does nothing then.
@@ -49,11 +49,11 @@ class Stream:
         "window",
     )
 
-    def __init__(self, out: Outbox, stream_id: int, content_length: int | None = None) -> None:
+    def __init__(self, out: FrameWriter, stream_id: int, content_length: int | None = None) -> None:
         self.out = out
         self.id = stream_id
         self.window = out.initial_window
-        self.receive_window = RECEIVE_WINDOW
+        self.receive_window = RECEIVE_WINDOW_BYTES
         self.queue: deque[Buffer] | None = None
         self.queued = 0
         self.trailers: Trailers | None = None
@@ -100,7 +100,7 @@ class Stream:
     def consume(self, count: int) -> None:
         """Notes bytes that need no more room, and lets the peer send as many again once it is worth a frame."""
         self._unconsumed += count
-        if self._unconsumed >= RECEIVE_WINDOW // 2 and not self.remote_ended and not self.over:
+        if self._unconsumed >= RECEIVE_WINDOW_BYTES // 2 and not self.remote_ended and not self.over:
             self.out.grant(self.id, self._unconsumed)
             self.receive_window += self._unconsumed
             self._unconsumed = 0
@@ -117,7 +117,7 @@ class Stream:
             out.put(header_frames(0, self.id, out.encoder.encode(fields, *once), out.max_frame))
 
     def send_data(self, *buffers: Buffer) -> bool:
-        """Sends as much as the windows allow, and queues the rest; False from `FULL` queued bytes on."""
+        """Sends as much as the windows allow, and queues the rest; False from `FULL_QUEUE_BYTES` queued bytes on."""
         if self.over:
             return True
         out = self.out
@@ -130,7 +130,7 @@ class Stream:
             self.queue = deque()
         self.queue.extend(b for b in buffers if len(b))
         self.queued += size
-        self._full = self._full or self.queued >= FULL
+        self._full = self._full or self.queued >= FULL_QUEUE_BYTES
         out.enqueue(self, size)
         return not self._full
 
@@ -189,9 +189,9 @@ class Stream:
         self.queue = None
         self.queued = 0
 
-    def relieved(self) -> None:
+    def data_sent(self) -> None:
         """After a part of the queue was sent: wakes the sender that waits."""
-        if self._full and self.queued < FULL // 2:
+        if self._full and self.queued < FULL_QUEUE_BYTES // 2:
             self._full = False
             self.drained()
 

@@ -19,14 +19,14 @@ from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shap
 from halimede.wire.grpc.parts import (
     CLASSIFICATION,
     SHARED_MEMORY,
-    Settings,
+    RememberedParameters,
     input_memory,
     no_data,
     read_outputs,
     read_parameters,
     refuse_duplicates,
 )
-from halimede.wire.grpc.scan import Layout, Scan, scan_message
+from halimede.wire.grpc.scan import MessageLayout, MessageScan, scan_message
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -127,7 +127,7 @@ class InferMessage:
         id: str,
         head: _Head,
         raws: Sequence[Buffer],
-        settings: Settings | None = None,
+        settings: RememberedParameters | None = None,
         parameters: Any = None,
         text: bytes = b"",
     ) -> None:
@@ -162,9 +162,9 @@ class InferDecoder:
     HEADS_LIMIT: ClassVar[int] = 256
 
     def __init__(self) -> None:
-        self._layouts: dict[int, Layout[tuple[_Head, Settings | None]]] = {}
+        self._layouts: dict[int, MessageLayout[tuple[_Head, RememberedParameters | None]]] = {}
         self._heads: dict[bytes, _Head] = {}
-        self._settings: dict[bytes, Settings] = {}
+        self._settings: dict[bytes, RememberedParameters] = {}
         self._remembered = 0
 
     def parse(self, message: Buffer) -> InferMessage:
@@ -242,9 +242,9 @@ class InferDecoder:
         if 0 < len(incoming.text) <= self.HEAD_LIMIT:
             if len(self._settings) >= self.HEADS_LIMIT:
                 self._settings.clear()
-            self._settings[incoming.text] = Settings(request, incoming.empty_final)
+            self._settings[incoming.text] = RememberedParameters(request, incoming.empty_final)
 
-    def _lay_out(self, message: Buffer, scan: Scan, known: tuple[_Head, Settings | None]) -> None:
+    def _lay_out(self, message: Buffer, scan: MessageScan, known: tuple[_Head, RememberedParameters | None]) -> None:
         """Remembers a whole message but its id and its raw contents. At the second message with this head and these
         parameters, since what never comes again would only push others out."""
         if self._remembered >= self.HEADS_LIMIT:
@@ -252,7 +252,7 @@ class InferDecoder:
             self._remembered = 0
         layout = self._layouts.get(len(message))
         if layout is None or layout.id != scan.id or layout.raws != scan.raws:
-            layout = self._layouts[len(message)] = Layout(len(message), scan.id, scan.raws)
+            layout = self._layouts[len(message)] = MessageLayout(len(message), scan.id, scan.raws)
         layout.known[layout.key(message)] = known
         self._remembered += 1
 

@@ -64,7 +64,7 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     return empty_final
 
 
-class Settings:
+class RememberedParameters:
     """What the parameters of a request said, to be said again of another with the same."""
 
     NAMES = ("correlation_id", "sequence_start", "sequence_end", "priority", "timeout_us")

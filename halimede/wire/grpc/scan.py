@@ -12,7 +12,7 @@ from halimede.tensors import Buffer
 V = TypeVar("V")
 
 
-class Layout(Generic[V]):
+class MessageLayout(Generic[V]):
     """Where the id and the raw contents lie in messages of one length, and what is `known` of them by the rest.
 
     A message of this length with the same bytes in all other places has the same tags and sizes at the same positions,
@@ -41,7 +41,7 @@ _ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG = 0x1A, 0x22, 0x3A
 _TAKEN_TAGS = (_ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG)
 
 
-class Scan(NamedTuple):
+class MessageScan(NamedTuple):
     """The top level of a message: the head that clients repeat, the parameters as a message of their own, and where the
     id and the raw contents lie."""
 
@@ -51,7 +51,7 @@ class Scan(NamedTuple):
     raws: list[slice]
 
 
-def scan_message(view: memoryview) -> Scan | None:
+def scan_message(view: memoryview) -> MessageScan | None:
     """None for a message with anything but length-delimited fields of numbers under 16: no client of the protocol sends
     one. Raises IndexError when it is malformed."""
     at, end, kept = 0, len(view), 0
@@ -78,7 +78,7 @@ def scan_message(view: memoryview) -> Scan | None:
         at = stop
     if kept < end:
         pieces.append(view[kept:end])
-    return Scan(b"".join(pieces), b"".join(parameters), request_id, raws)
+    return MessageScan(b"".join(pieces), b"".join(parameters), request_id, raws)
 
 
 def raw_offset(start: Buffer) -> int:

@@ -16,10 +16,10 @@ IDENTITY: Final = b"identity"
 
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
 """The codings, by name; zlib's number for each. `deflate` is the zlib form."""
-_EITHER: Final = 47
+_DETECT_WINDOW_BITS: Final = 47
 """zlib finds out which of the two it is; clients mix them up, and the real server does not mind."""
 _CODINGS: Final = frozenset({IDENTITY, *_WINDOW_BITS})
-_SLICE: Final = 1 << 16
+_SLICE_BYTES: Final = 1 << 16
 """Bytes of a stream that are looked at in one go; zlib copies those of them that it does not come to."""
 SUPPORTED: Final = ", ".join(name.decode() for name in _WINDOW_BITS)
 """As in a header (contract H140)."""
@@ -68,11 +68,11 @@ def inflate(body: Buffer, at_most: int) -> bytes | None:
     """
     if not len(body):
         raise Invalid("nothing to be decompressed")
-    stream, view = zlib.decompressobj(_EITHER), memoryview(body)
+    stream, view = zlib.decompressobj(_DETECT_WINDOW_BITS), memoryview(body)
     parts, room = [], at_most + 1
-    for at in range(0, len(view), _SLICE):
+    for at in range(0, len(view), _SLICE_BYTES):
         try:
-            parts.append(stream.decompress(view[at : at + _SLICE], room))
+            parts.append(stream.decompress(view[at : at + _SLICE_BYTES], room))
         except zlib.error:
             break
         room -= len(parts[-1])

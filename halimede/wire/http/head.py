@@ -12,7 +12,7 @@ from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_
 from halimede.wire.http import json
 from halimede.wire.http.json_data import INT64_MAX, UINT64_MAX, pack_data
 
-Input = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
+HeadInput = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
 """Name, datatype, shape, and either the bytes that follow the head, or the data that stood in it, or where it is."""
 
 
@@ -29,7 +29,7 @@ class ResponseForm:
         self.only_binary = all(listed.values()) if listed else binary
 
 
-class Head:
+class InferHead:
     """What a head says. `fields` are attributes of the request other than its defaults, `binary_size` the sum of the
     inputs that follow. `tensors` is equal for heads that name the same outputs and the same inputs, with the same
     datatypes and shapes. Shared between requests that begin alike: not changed once made."""
@@ -52,7 +52,7 @@ class Head:
         request_id: str,
         fields: dict[str, Any],
         parameters: Parameters,
-        inputs: list[Input],
+        inputs: list[HeadInput],
         binary_size: int,
         form: ResponseForm,
         destinations: dict[str, RegionReference],
@@ -80,7 +80,7 @@ _UINT32_MASK: Final = 2**32 - 1
 _NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
 
 
-def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> Head:
+def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> InferHead:
     """Reads the JSON that is followed by `room` bytes, or by None: as many as it says. Raises Error, also where one
     input that stands in it takes more than `limit` bytes (H17)."""
     document = _object(json.read(text))
@@ -104,7 +104,7 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
                     classes[name] = count
     if classes:
         fields = {**fields, "classes": classes}
-    return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
+    return InferHead(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
 
 
 # Inputs.
@@ -112,8 +112,8 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
 
 def _read_inputs(
     document: dict[str, Any], request_id: str, model: str, room: int | None, limit: int
-) -> tuple[list[Input], int]:
-    inputs: list[Input] = []
+) -> tuple[list[HeadInput], int]:
+    inputs: list[HeadInput] = []
     names: set[str] = set()
     at = 0
     for item in _array(document, "inputs"):
@@ -131,7 +131,7 @@ def _read_inputs(
     return inputs, at
 
 
-def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> Input:
+def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> HeadInput:
     if "parameters" not in item and (listed := _read_listed(item, names, limit)) is not None:
         return listed
     settings = _object(item.get("parameters"))
@@ -148,7 +148,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: i
     return name, datatype, shape, 0, _reference(settings)
 
 
-def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> Input | None:
+def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> HeadInput | None:
     """An input whose data stands in it, and nothing else is wrong with than its data: this way costs half of the
     other, which has the words for the rest. None for all others."""
     name, dims, datatype = item.get("name"), item.get("shape"), item.get("datatype")

@@ -13,7 +13,7 @@ from halimede.errors import Error, Invalid, Unsupported
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, Memory, RegionReference, Shape, Tensor, shape_text
 from halimede.wire.http import json
-from halimede.wire.http.head import Head, ResponseForm, read_head
+from halimede.wire.http.head import InferHead, ResponseForm, read_head
 from halimede.wire.http.json_data import INT64_MAX, write_data
 from halimede.wire.http.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
 
@@ -70,8 +70,8 @@ def parse_header_length(value: bytes | None, content_length: int) -> int | None:
 
 # Requests.
 
-_REMEMBERED_HEADS: Final = 256
-_SHORT_HEAD: Final = 1024
+_MAX_KNOWN_HEADS: Final = 256
+_MAX_KNOWN_HEAD_BYTES: Final = 1024
 """Bytes of a head that is remembered."""
 _RAW_FORM: Final = ResponseForm(True, {})
 
@@ -106,7 +106,7 @@ def decode_infer(
     text: Buffer = body
     if at < end:
         text = body[:at]
-    if at <= _SHORT_HEAD:
+    if at <= _MAX_KNOWN_HEAD_BYTES:
         text = bytes(text)
         if at < end or b'"data"' not in text:  # with data in it, it hardly comes again
             head = _remembered(text)
@@ -135,8 +135,8 @@ def decode_infer(
     return request, head.form
 
 
-@lru_cache(maxsize=_REMEMBERED_HEADS)
-def _remembered(text: bytes) -> Head | None:
+@lru_cache(maxsize=_MAX_KNOWN_HEADS)
+def _remembered(text: bytes) -> InferHead | None:
     """The head whatever follows it; None if something is wrong with it or it carries data itself (which is also what
     the limit of the server concerns)."""
     try:
@@ -148,14 +148,14 @@ def _remembered(text: bytes) -> Head | None:
 
 # Responses.
 
-_FEW_OUTPUTS: Final = 16
+_MAX_KNOWN_OUTPUTS: Final = 16
 """Of a response whose JSON is remembered: 1,024 of a thousand outputs each would take 214 MiB, of so many 4."""
 
 
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
     """The body as buffers (the JSON, then the binary outputs where they are), and the value of the header
     Inference-Header-Content-Length, None without binary bytes (contract H43-H45). Raises Error (H39)."""
-    if response.parameters or len(response.outputs) > _FEW_OUTPUTS:
+    if response.parameters or len(response.outputs) > _MAX_KNOWN_OUTPUTS:
         return _encode_mixed(response, form)
     listed, binary = form.listed, form.binary
     buffers: list[Buffer] = [b""]

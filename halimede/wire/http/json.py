@@ -84,7 +84,7 @@ def _refusal(text: str, skipped: int) -> Internal:
 
 # Writing.
 
-_SPECIAL = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SPECIAL_BYTES = re.compile(rb'[\x00-\x1f"\\]')
 _SPECIAL_BUT_QUOTES = re.compile(rb"[\x00-\x1f\\]")
 _SHORT = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
@@ -104,7 +104,7 @@ def encode(text: str) -> bytes:
 
 def quote(text: str) -> str:
     """A JSON string: the short escapes, other control characters as \\u00XX in upper case, all else as it is."""
-    if _SPECIAL.search(text) is None:
+    if _ESCAPED.search(text) is None:
         return f'"{text}"'
     return f'"{text.translate(_ESCAPES)}"'
 

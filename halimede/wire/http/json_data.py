@@ -23,10 +23,10 @@ from halimede.wire.http import json
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-_FEW: Final = 256
+_MAX_FORM_ELEMENTS: Final = 256
 """Elements that are quicker taken one by one than as an array."""
-_KEPT_FORMS: Final = 256
-_MOST_DIMS: Final = 32
+_MAX_KNOWN_FORMS: Final = 256
+_MAX_FORM_DIMS: Final = 32
 """Of a shape that is remembered: a client may send any number."""
 
 
@@ -80,14 +80,14 @@ class _Form:
         self.unpack = layout.unpack
 
 
-@lru_cache(maxsize=_KEPT_FORMS)
+@lru_cache(maxsize=_MAX_KNOWN_FORMS)
 def _form(datatype: DataType, shape: Shape) -> _Form | None:
     """Of numbers in a shape that is usual: with elements, and not many. None for all others."""
     kind = _KINDS.get(datatype)
     if kind is None or min(shape, default=0) < 1:
         return None
     count = prod(shape)
-    return _Form(kind, count) if count <= _FEW else None
+    return _Form(kind, count) if count <= _MAX_FORM_ELEMENTS else None
 
 
 # From JSON.
@@ -99,7 +99,7 @@ def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int
     Raises Internal or Invalid in the protocol's words; Invalid too where it takes more than `limit` bytes (H17).
     Strings are not counted: the core does that (H70).
     """
-    form = _form(datatype, shape) if len(shape) <= _MOST_DIMS else None
+    form = _form(datatype, shape) if len(shape) <= _MAX_FORM_DIMS else None
     if form is not None and type(data) is list and form.size <= limit:
         values = _flat(data) if data and type(data[0]) is list else data
         if len(values) == form.count and form.types.issuperset(map(type, values)):
@@ -231,7 +231,7 @@ def write_data(tensor: Tensor) -> bytes:
     bytes do not fill the shape."""
     datatype = tensor.datatype
     view: memoryview
-    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MOST_DIMS else None
+    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MAX_FORM_DIMS else None
     if form is not None:
         view = tensor.memory.host()
         if view.nbytes == form.size:

@@ -9,7 +9,11 @@ import zlib
 import pytest
 
 from halimede.errors import Invalid
-from halimede.front.http.compression import DEFLATED_BYTES, INFLATED_BYTES, INFLATING_BYTES
+from halimede.front.http.compression import (
+    MAX_COMPRESSED_ON_LOOP_BYTES,
+    MAX_DEFLATED_ON_LOOP_BYTES,
+    MAX_INFLATED_ON_LOOP_BYTES,
+)
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
@@ -54,7 +58,7 @@ def test_small_compressed_request_is_read_at_once(coding: str, body: bytes) -> N
 
 def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
     rig = Rig()
-    large = BODY + b" " * INFLATED_BYTES
+    large = BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES
     infer(rig, gzip.compress(large), content_encoding="gzip")
     assert not rig.port.inferences
     rig.offload.run()
@@ -64,7 +68,7 @@ def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
 def test_large_compressed_request_is_inflated_elsewhere_whatever_it_becomes() -> None:
     """Of empty blocks there can be so many that nothing comes out for half a second."""
     rig = Rig()
-    exchange = infer(rig, zlib.compress(b"") + bytes(INFLATING_BYTES), content_encoding="gzip", **RAW)
+    exchange = infer(rig, zlib.compress(b"") + bytes(MAX_COMPRESSED_ON_LOOP_BYTES), content_encoding="gzip", **RAW)
     assert not rig.port.inferences
     rig.offload.run()
     assert len(rig.port.inferences) == 1
@@ -85,7 +89,7 @@ def test_inflated_bodies_do_not_pile_up() -> None:
 
 def test_header_length_of_a_body_inflated_elsewhere_is_read_as_ever() -> None:
     rig = Rig()
-    large = gzip.compress(BODY + b" " * INFLATED_BYTES)
+    large = gzip.compress(BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES)
     exchange = infer(rig, large, content_encoding="gzip", inference_header_content_length="x")
     rig.offload.run()
     text = b'{"error":"Unable to parse Inference-Header-Content-Length, got: x"}'
@@ -169,10 +173,10 @@ def test_small_answer_is_compressed_at_once(coding: str) -> None:
 
 
 def test_large_answer_is_compressed_elsewhere() -> None:
-    count = DEFLATED_BYTES // 8
+    count = MAX_DEFLATED_ON_LOOP_BYTES // 8
     _, plain = answered(response(count))
     rig, exchange = answered(response(count), accept_encoding="gzip")
-    assert len(plain.body_sent) > DEFLATED_BYTES
+    assert len(plain.body_sent) > MAX_DEFLATED_ON_LOOP_BYTES
     assert not exchange.answers
     rig.offload.run()
     assert gzip.decompress(exchange.body_sent) == plain.body_sent

@@ -8,12 +8,12 @@ import pytest
 from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.front.access import access_of
-from halimede.front.http.front import HttpFront
 from halimede.front.http.generate import EVENTS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.service import HttpService
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import BYTES, FP16, INT32, HostMemory, Tensor
-from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.listener import Http1Listener
 from halimede.wire.http.generate import NOT_ONE
 from tests.fakes import FakeMemory
 from tests.front.fakes import Inference
@@ -122,7 +122,7 @@ def test_only_post_is_taken(rig: Rig, target: str) -> None:
 @BOTH
 def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
     access = access_of({"inference": ("key", "v")}, "")
-    front = HttpFront(rig.port, rig.offload, MAX_INPUT_SIZE, access)
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access)
     refused, taken = FakeExchange("GET", target), FakeExchange("POST", target, b"{}", key="v")
     front.handle(refused)
     front.handle(taken)
@@ -132,7 +132,7 @@ def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_headers_are_not_forwarded(rig: Rig, target: str) -> None:
-    front = HttpFront(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
     front.handle(FakeExchange("POST", target, b'{"p":1}', x="forward me", priority="no error"))
     assert rig.port.inferences[0].request.parameters == {"p": 1}
 
@@ -242,7 +242,7 @@ def test_response_that_cannot_be_written_at_all_is_answered(rig: Rig, caplog: py
     exchange = ask(rig, ONE)
     send(rig.port.inferences[0], (broken, True))
     assert whole(exchange) == (500, JSON, [b'{"error":"the server failed to write the response"}'])
-    assert "writing a response" in caplog.text
+    assert "model 'm': failed to encode a response" in caplog.text
 
 
 def test_of_endless_responses_nothing_is_kept(rig: Rig) -> None:
@@ -383,7 +383,7 @@ def test_reader_that_is_full_after_a_large_response_is_waited_for(rig: Rig) -> N
 
 
 def test_answers_as_they_stand_on_the_wire(rig: Rig) -> None:
-    client = Client(listener=Listener(rig.front.handle))
+    client = Client(listener=Http1Listener(rig.front.handle))
     client.send(http_request("POST", STREAM, b'{"I":1}') + http_request("POST", ONE, b'{"I":2}'))
     send(rig.port.inferences[0], (response(1), False), (None, True))
     send(rig.port.inferences[1], (response(2), True))
@@ -398,7 +398,7 @@ def test_answers_as_they_stand_on_the_wire(rig: Rig) -> None:
 
 
 def test_connection_that_is_lost_cancels_a_stream_under_way(rig: Rig) -> None:
-    client = Client(listener=Listener(rig.front.handle))
+    client = Client(listener=Http1Listener(rig.front.handle))
     client.send(http_request("POST", STREAM, b'{"I":1}'))
     (inference,) = rig.port.inferences
     send(inference, (response(1), False))

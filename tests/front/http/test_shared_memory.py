@@ -14,8 +14,8 @@ from halimede.engine_port import (
     UnregisterMemory,
 )
 from halimede.errors import AlreadyExists, Internal, Invalid, NotFound, Unsupported
-from halimede.front.http.front import HttpFront
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.service import HttpService
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, Rig
 
@@ -83,7 +83,7 @@ def test_registration_that_cannot_be_read_is_not_asked() -> None:
 def test_body_is_not_looked_at_where_nothing_may_be_registered(path: str, what: str) -> None:
     """Contract H90."""
     exchange = FakeExchange("POST", f"{path}/{what}", b"{")
-    HttpFront(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
+    HttpService(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
     assert exchange.answer == (501, JSON, b'{"error":"%b"}' % MEMORY_DISABLED.encode())
 
 

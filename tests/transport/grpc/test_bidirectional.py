@@ -13,11 +13,11 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, StreamedCall
-from halimede.transport.grpc.messages import LARGE
-from halimede.transport.grpc.server import GrpcServer, Options
-from halimede.transport.http2.stream import RECEIVE_WINDOW
-from halimede.transport.message_budget import MOST
+from halimede.transport.grpc.calls import Bidirectional, GrpcStreamCall
+from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
+from halimede.transport.http2.stream import RECEIVE_WINDOW_BYTES
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
 from tests.transport.grpc.test_compression import words
 from tests.transport.grpc_fakes import WAIT, chat, run, running
 from tests.transport.http2_bench import Clock
@@ -31,7 +31,7 @@ Stepwise = Callable[["Careful"], None]
 class Careful:
     """The service's side of a stream, which runs `step` after each message."""
 
-    def __init__(self, call: StreamedCall, step: Stepwise) -> None:
+    def __init__(self, call: GrpcStreamCall, step: Stepwise) -> None:
         self.call = call
         self.step = step
         self.messages: list[bytes] = []
@@ -63,7 +63,7 @@ class Bench:
         self.call = self.stream.call
         self.peer.fresh()
 
-    def _open(self, call: StreamedCall) -> Careful:
+    def _open(self, call: GrpcStreamCall) -> Careful:
         self.streams.append(Careful(call, self._step))
         return self.streams[-1]
 
@@ -102,14 +102,14 @@ def test_stream_held_back_gets_nothing_until_it_may_go_on() -> None:
 @pytest.mark.parametrize("size", [0, 100, FRAME, 300_000])
 def test_stream_held_back_closes_the_window_of_its_client(size: int) -> None:
     bench = Bench()
-    count = (RECEIVE_WINDOW - 1000) // (size + 5) if size else 2000
+    count = (RECEIVE_WINDOW_BYTES - 1000) // (size + 5) if size else 2000
     body = b"".join(map(message, numbered(count, size) if size else [b""] * count))
     bench.send(body)
     assert bench.granted() == 0
     bench.stream.step = lambda stream: None
     bench.go_on()
     assert len(bench.stream.messages) == 1 + count
-    assert bool(bench.granted()) == (len(body) > RECEIVE_WINDOW // 2)
+    assert bool(bench.granted()) == (len(body) > RECEIVE_WINDOW_BYTES // 2)
     bench.send(message(b"more"))
     assert bench.stream.messages[-1] == b"more"
 
@@ -120,21 +120,21 @@ def test_stream_held_back_takes_no_more_memory_than_its_window() -> None:
     part = message(b"") * (FRAME // 5)
     tracemalloc.start()
     try:
-        for _ in range((RECEIVE_WINDOW - 1000) // len(part)):
+        for _ in range((RECEIVE_WINDOW_BYTES - 1000) // len(part)):
             bench.peer.send(data(bench.id, part))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert bench.stream.messages == [b"first"]
-    assert taken < 2 * RECEIVE_WINDOW
+    assert taken < 2 * RECEIVE_WINDOW_BYTES
     bench.peer.send(rst_stream(bench.id))
     assert bench.stream.ended == ["cancelled"]
 
 
 def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
     bench = Bench()
-    sent = [bytes(3 * RECEIVE_WINDOW // 2), b"after"]
-    body, at = b"".join(map(message, sent)), RECEIVE_WINDOW - 1000
+    sent = [bytes(3 * RECEIVE_WINDOW_BYTES // 2), b"after"]
+    body, at = b"".join(map(message, sent)), RECEIVE_WINDOW_BYTES - 1000
     bench.send(body[:at])
     assert bench.granted() == 0
     bench.stream.step = lambda stream: None
@@ -157,7 +157,7 @@ def test_stream_of_the_smallest_messages_leaves_turns_of_the_loop_to_others() ->
         bench.clock.turn()
         delivered.append(len(bench.stream.messages))
     assert delivered[-1] == 1 + count
-    assert max(after - before for before, after in pairwise(delivered)) < 2 * MOST
+    assert max(after - before for before, after in pairwise(delivered)) < 2 * MAX_MESSAGES_PER_TURN
     assert bench.granted() == 0
     bench.send(message(b"end"), end=True)
     assert (bench.stream.messages[-1], bench.stream.ended) == (b"end", ["half closed"])
@@ -264,7 +264,7 @@ def test_stream_that_is_over_keeps_nobody_waiting() -> None:
     streams: list[Careful] = []
     work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def open_stream(call: StreamedCall) -> Careful:
+    def open_stream(call: GrpcStreamCall) -> Careful:
         streams.append(Careful(call, lambda stream: None))
         return streams[-1]
 
@@ -273,11 +273,11 @@ def test_stream_that_is_over_keeps_nobody_waiting() -> None:
             work.append((task, done))
 
     clock, rpcs = Clock(), {"/t/Careful": Bidirectional(open_stream, True)}
-    peer = Peer(Server(rpcs, Options(response_compression="high"), clock), clock).greet()
+    peer = Peer(Server(rpcs, GrpcServerOptions(response_compression="high"), clock), clock).greet()
     stream = peer.call("/t/Careful", b"x", end=False, more=[("grpc-accept-encoding", "gzip")])
     call = streams[0].call
     for _ in range(2):
-        call.send([bytes(4 * LARGE)])
+        call.send([bytes(4 * LARGE_MESSAGE_BYTES)])
     peer.send(rst_stream(stream))
     told: list[str] = []
     call.on_sent(partial(told.append, "sent"))
@@ -314,22 +314,22 @@ def test_stream_of_compressed_messages_tells_when_they_are_sent() -> None:
         told = asyncio.Event()
 
         def step(stream: Careful) -> None:
-            stream.call.send([words(4 * LARGE)])
+            stream.call.send([words(4 * LARGE_MESSAGE_BYTES)])
             stream.call.on_sent(told.set)
             assert not told.is_set()
 
-        def open_stream(call: StreamedCall) -> Careful:
+        def open_stream(call: GrpcStreamCall) -> Careful:
             streams.append(Careful(call, step))
             return streams[-1]
 
         rpcs = {"/t/Careful": Bidirectional(open_stream, True)}
         async with (
-            running(rpcs, Options(response_compression="high")) as (_, target),
+            running(rpcs, GrpcServerOptions(response_compression="high")) as (_, target),
             grpc.aio.insecure_channel(target) as channel,
         ):
             call = chat(channel, path="/t/Careful")
             await call.write(b"x")
-            assert await call.read() == words(4 * LARGE)
+            assert await call.read() == words(4 * LARGE_MESSAGE_BYTES)
             await asyncio.wait_for(told.wait(), WAIT)
             call.cancel()
 

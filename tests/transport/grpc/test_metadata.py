@@ -139,9 +139,9 @@ def test_metadata_are_not_looked_at_where_no_call_begins() -> None:
 def test_heads_that_are_remembered_begin_a_call_and_are_no_larger_than_their_fields() -> None:
     compiler = HeadCompiler(Echo().rpcs(), "none")
     head = _head((b"key", b"value"))
-    assert compiler.compile(head).lasts
+    assert compiler.compile(head).is_cacheable
     others = [_head((b"a-bin", b"")), replace(head, path=b"/t/Nowhere"), replace(head, malformed=True)]
-    assert not any(compiler.compile(other).lasts for other in others)
+    assert not any(compiler.compile(other).is_cacheable for other in others)
 
 
 @settings(deadline=None)

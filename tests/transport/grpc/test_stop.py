@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from tests.transport.grpc_fakes import WAIT, Echo, chat, error_of, run, status_of, unary
 from tests.transport.http2_bench import Clock
@@ -32,7 +32,7 @@ async def started(
     echo: Echo, keepalive: Keepalive | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Counting, grpc.aio.Channel]]:
     """A server that the test may stop itself, and a channel with its own connection."""
-    server = Counting(echo.rpcs(), Options(keepalive=keepalive or Keepalive()))
+    server = Counting(echo.rpcs(), GrpcServerOptions(keepalive=keepalive or Keepalive()))
     port = await server.start("127.0.0.1", 0)
     options = {"grpc.use_local_subchannel_pool": 1, **{f"grpc.{key}": value for key, value in settings.items()}}
     try:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.transport.http1.connection import MAX_HEAD_BYTES
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 STREAM = (
@@ -37,7 +37,7 @@ def seen(client: Client) -> list[tuple[bytes, bytes, bytes]]:
 def recording() -> Client:
     """A client whose requests are recorded and answered at once."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         client.exchanges.append(exchange)
         echo(exchange)
 
@@ -333,7 +333,7 @@ def test_request_cut_off_behind_one_in_flight_does_not_harm_it(cut: int) -> None
 
 
 def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         raise ValueError("a defect of ours")
 
     client = Client(handle).send(request("GET", "/"))
@@ -345,9 +345,9 @@ def test_handler_that_breaks_on_a_waiting_request_does_not_harm_the_one_who_answ
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Answers come from the engine, which must never meet an error of the next request's handling."""
-    taken: list[Exchange] = []
+    taken: list[Http1Exchange] = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         taken.append(exchange)
         if exchange.target == b"/b":
             raise ValueError("a defect of ours")

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from tests.transport.http1_fakes import Client, echo, request
 
 EVIL = b"POST /evil HTTP/1.1\r\nContent-Length: 40\r\n\r\n"
@@ -18,9 +18,9 @@ class Recorded:
 
     def __init__(self) -> None:
         self.seen: list[tuple[bytes, bytes, bytes]] = []
-        self.listener = Listener(self._handle)
+        self.listener = Http1Listener(self._handle)
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: Http1Exchange) -> None:
         self.seen.append((exchange.method, exchange.target, bytes(exchange.body)))
         echo(exchange)
 

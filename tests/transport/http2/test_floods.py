@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
@@ -24,7 +24,7 @@ from tests.transport.http2_wire import (
     window_update,
 )
 
-ANY_PINGS = Options(keepalive=Keepalive(max_ping_strikes=0))
+ANY_PINGS = GrpcServerOptions(keepalive=Keepalive(max_ping_strikes=0))
 
 
 def calm(bench: Bench, peer: Peer) -> None:
@@ -240,7 +240,7 @@ def test_flood_of_pings() -> None:
 
 @pytest.mark.parametrize(("calls", "seconds"), [(1, 300.0), (0, 7200.0)])
 def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: float) -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9)))
     peer = bench.peer()
     if calls:
         peer.call("/t/Keep", end=False)
@@ -256,7 +256,7 @@ def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: floa
 
 
 def test_flood_of_pings_without_calls_where_that_is_permitted() -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
     peer = bench.peer()
     for _ in range(10):
         peer.send(ping())

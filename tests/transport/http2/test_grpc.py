@@ -6,8 +6,8 @@ import zlib
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Cancel, Unary
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Cancel, GrpcCall, Unary
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
@@ -253,7 +253,7 @@ def test_unary_call_with_messages_without_end(payload: bytes) -> None:
 @pytest.mark.parametrize("path", ["/t/Wait", "/t/Keep"])
 def test_message_larger_than_allowed(path: str) -> None:
     """Told by its prefix alone."""
-    bench = Bench(Options(max_receive_bytes=1000))
+    bench = Bench(GrpcServerOptions(max_receive_bytes=1000))
     peer = bench.peer()
     taken = peer.call(path, bytes(1000))
     stream = peer.call(path, end=False)
@@ -329,7 +329,7 @@ def test_message_compressed_wrongly(path: str, packed: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/t/Wait", "/t/Keep"])
 def test_message_that_inflates_beyond_the_limit(path: str) -> None:
-    bench = Bench(Options(max_receive_bytes=100_000))
+    bench = Bench(GrpcServerOptions(max_receive_bytes=100_000))
     peer = bench.peer()
     bomb = zlib.compress(bytes(16 << 20), 9)
     assert len(bomb) < 20_000
@@ -348,7 +348,7 @@ def test_message_that_inflates_to_much_leaves_the_loop(size: int) -> None:
         taken, clock = asyncio.Event(), Clock()
         sizes: list[int] = []
 
-        def take(message: Buffer, call: Call) -> None:
+        def take(message: Buffer, call: GrpcCall) -> None:
             sizes.append(len(message))
             taken.set()
 
@@ -479,10 +479,10 @@ class Broken:
         self.server = GrpcServer({"/t/Break": Unary(self._break), "/t/Late": Unary(self._late)}, None, clock)
         self.peer = Peer(self.server, clock).greet()
 
-    def _break(self, message: Buffer, call: Call) -> None:
+    def _break(self, message: Buffer, call: GrpcCall) -> None:
         raise ZeroDivisionError
 
-    def _late(self, message: Buffer, call: Call) -> Cancel:
+    def _late(self, message: Buffer, call: GrpcCall) -> Cancel:
         def cancel() -> None:
             raise ZeroDivisionError
 

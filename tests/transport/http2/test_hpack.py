@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from halimede.transport.http2.frames import Code, ConnectionFault, header_frames
 from halimede.transport.http2.headers import HeaderDecoder, HeaderEncoder, RequestHead
+from halimede.transport.http2.hpack_library import KNOWN_VERSIONS
 from tests.transport.http2_wire import Type, frames
 
 Field = tuple[bytes, bytes]
@@ -405,3 +406,9 @@ def test_block_that_is_continued(size: int) -> None:
     assert [frame.flags & 0x4 for frame in found] == [0] * (len(found) - 1) + [0x4]
     assert {frame.stream for frame in found} == {5}
     assert max(len(frame.payload) for frame in found) <= 100
+
+
+def test_installed_hpack_is_a_version_whose_private_parts_are_known() -> None:
+    """The decoder uses the library's table, its Huffman code and its integers, which may change in any release. Whoever
+    installs another version reads its changes, runs these tests, and adds it to `KNOWN_VERSIONS`."""
+    assert hpack.__version__ in KNOWN_VERSIONS

@@ -19,7 +19,7 @@ from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.tensors import Buffer
 from halimede.traces import UNTRACED, Sampler
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Message, StreamedCall, Unary
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, GrpcStreamCall, Message, Unary
 from halimede.wire.grpc.infer import (
     InferDecoder,
     InferEncoder,
@@ -34,7 +34,7 @@ DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction po
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
 
 
-ANY_NUMBER = 2**31 - 1
+UNLIMITED_POOL = 2**31 - 1
 """What the pool size of responses is when nobody gives one."""
 
 
@@ -43,10 +43,14 @@ class GrpcService:
     for its reader before the model does (G32); `access` says what is restricted and what is forwarded."""
 
     def __init__(
-        self, port: EnginePort, response_pool_size: int = ANY_NUMBER, access: Access = OPEN, traces: Sampler = UNTRACED
+        self,
+        port: EnginePort,
+        response_pool_size: int = UNLIMITED_POOL,
+        access: Access = OPEN,
+        traces: Sampler = UNTRACED,
     ) -> None:
         self.port = port
-        self.most_ahead = response_pool_size if response_pool_size < ANY_NUMBER else 0
+        self.most_ahead = response_pool_size if response_pool_size < UNLIMITED_POOL else 0
         self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
         self.decoder = self.forwarding or InferDecoder()
         self.encoder = InferEncoder()
@@ -65,7 +69,7 @@ class GrpcService:
         for stream in list(self.streams):
             stream.finish_when_done()
 
-    def _infer(self, message: Buffer, call: Call) -> Cancel | None:
+    def _infer(self, message: Buffer, call: GrpcCall) -> Cancel | None:
         started = monotonic_ns() if self.traces.on else 0
         try:
             if self.draining:
@@ -90,14 +94,14 @@ class GrpcService:
             finish_with(call, internal_error("an inference over gRPC"))
         return None
 
-    def _forward(self, message: Buffer, call: Call) -> Cancel | None:
+    def _forward(self, message: Buffer, call: GrpcCall) -> Cancel | None:
         """As `_infer`, which decodes at once, with metadata as parameters."""
         if self.forwarding is not None:
             self.forwarding.metadata = call.metadata
         return self._infer(message, call)
 
 
-def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:
+def _refuse(call: GrpcCall, error: Error, decoupled: bool | Error) -> None:
     if isinstance(decoupled, Error):
         error = decoupled
     elif decoupled:
@@ -115,7 +119,7 @@ class _UnaryReply:
 
     __slots__ = ("_call", "_encoder", "over")
 
-    def __init__(self, encoder: InferEncoder, call: Call) -> None:
+    def __init__(self, encoder: InferEncoder, call: GrpcCall) -> None:
         self._encoder = encoder
         self._call = call
         self.over = False
@@ -170,7 +174,7 @@ class InferStream:
         "counts",
     )
 
-    def __init__(self, service: GrpcService, call: StreamedCall) -> None:
+    def __init__(self, service: GrpcService, call: GrpcStreamCall) -> None:
         self.call = call
         self._service = service
         self._line: deque[_StreamReply] = deque()

@@ -34,10 +34,10 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
-from halimede.transport.grpc.calls import Bidirectional, Message, Metadata, Stream, Unary
+from halimede.transport.grpc.calls import Bidirectional, Message, Metadata, StreamObserver, Unary
 from tests.front.fakes import FakePort
 
 PATH = "/inference.GRPCInferenceService/"
@@ -45,8 +45,8 @@ PAIR = struct.pack("<2i", 1, 2)
 
 
 class FakeCall:
-    """A `StreamedCall` that keeps what is sent, and is writable while `room` lasts. What is sent is on its way when the
-    test calls `unsent`."""
+    """A `GrpcStreamCall` that keeps what is sent. It is writable until `room` is used up. What was sent counts as on
+    its way when the test calls `unsent`."""
 
     def __init__(self, metadata: Metadata = (), room: int = 1000) -> None:
         self.metadata = metadata
@@ -96,7 +96,7 @@ class Client:
         self.cancel = handler.handler(message, call)
         return call
 
-    def stream(self, metadata: Metadata = (), room: int = 1000) -> tuple[Stream, FakeCall]:
+    def stream(self, metadata: Metadata = (), room: int = 1000) -> tuple[StreamObserver, FakeCall]:
         handler = self.service.rpcs[PATH + "ModelStreamInfer"]
         assert isinstance(handler, Bidirectional)
         call = FakeCall(metadata, room)

@@ -9,10 +9,10 @@ from asyncio import WriteTransport
 from collections.abc import Iterable
 
 from halimede.tensors import Buffer
-from halimede.transport.lingering import CallLater, Handle
+from halimede.transport.event_loop import CallLater, TimerHandle
 
-BEGINNING = b"HTTP/1."
-FIRST_SECONDS = 0.05
+ANSWER_START = b"HTTP/1."
+FIRST_PROBE_SECONDS = 0.05
 """Until the first letter, then twice as long each time: a quick answer comes whole."""
 
 
@@ -24,22 +24,22 @@ class HalfClosed:
         self._transport = transport
         self._call_later = call_later
         self._sent = 0
-        self._delay = FIRST_SECONDS
-        self._next: Handle | None = None
+        self._delay = FIRST_PROBE_SECONDS
+        self._next: TimerHandle | None = None
 
     def probe(self) -> None:
         """Sends letters from now on until an answer begins, which must be due and not begun."""
         if self._next is None and not self._sent:
-            self._delay = FIRST_SECONDS
+            self._delay = FIRST_PROBE_SECONDS
             self._next = self._call_later(self._delay, self._send_letter)
 
     def _send_letter(self) -> None:
         self._next = None
         if self._transport.is_closing():
             return
-        self._transport.write(BEGINNING[self._sent : self._sent + 1])
+        self._transport.write(ANSWER_START[self._sent : self._sent + 1])
         self._sent += 1
-        if self._sent < len(BEGINNING):
+        if self._sent < len(ANSWER_START):
             self._delay *= 2
             self._next = self._call_later(self._delay, self._send_letter)
 

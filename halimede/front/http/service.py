@@ -1,7 +1,7 @@
 """The HTTP front end: which path means what, and how an inference is answered.
 
-Holds an engine port and no socket; the transport hands it whole requests as `Exchange`s. Event-loop thread only; large
-JSON is decoded and encoded on another thread (see `Offload`).
+Holds an engine port and no socket; the transport hands it whole requests as `HttpExchange`s. Event-loop thread only;
+large JSON is decoded and encoded on another thread (see `Offloader`).
 """
 
 import logging
@@ -21,21 +21,21 @@ from halimede.front.http.handling import (
     PLAIN,
     POST,
     Answerable,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
-    about,
     ask,
-    elsewhere,
-    guarded,
+    log_fields,
     refuse,
     refuse_method,
+    run_offloaded,
     status_of,
+    with_key_check,
 )
-from halimede.front.http.load_report import LOAD_FORMAT, LoadTelling
+from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.http.shared_memory import HttpSharedMemory
-from halimede.front.metrics import Scrapes
+from halimede.front.metrics import MetricsScrapes
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, Reply, Resume
 from halimede.tensors import Buffer
@@ -45,15 +45,15 @@ from halimede.wire.http.compression import decompress
 
 log = logging.getLogger(__name__)
 
-KNOWN_TARGETS = 4096
-KNOWN_TARGET_BYTES = 512
+MAX_KNOWN_TARGETS = 4096
+MAX_KNOWN_TARGET_BYTES = 512
 
 HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteTarget:
     """What a path means: the handler, the methods it takes, and the names within the path."""
 
     handle: RouteHandler
@@ -63,7 +63,7 @@ class Target:
     version: str = ""
 
 
-class HttpFront:
+class HttpService:
     """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
     may have (contract H17); `access` says what is restricted and what is forwarded, `client_memory`
     whether clients may register shared memory (H90)."""
@@ -71,13 +71,13 @@ class HttpFront:
     def __init__(
         self,
         port: EnginePort,
-        offload: Offload,
+        offload: Offloader,
         max_input_size: int,
         access: Access = OPEN,
         client_memory: bool = True,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
-        scrapes: Scrapes | None = None,
+        scrapes: MetricsScrapes | None = None,
     ) -> None:
         self._port = port
         self._offload = offload
@@ -87,7 +87,7 @@ class HttpFront:
         self._tells_load = tells_load
         # Decided once: an inference looks at no header that nobody forwards.
         self._begin = self._start if access.forward is None else self._start_with_headers
-        self._targets: dict[bytes, Target] = {}
+        self._targets: dict[bytes, RouteTarget] = {}
         routes = (
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
             *HttpAdmin(port, offload, max_input_size).routes(),
@@ -97,9 +97,9 @@ class HttpFront:
         if scrapes is not None:
             routes = (*routes, scrapes.route())
         self.routes = routes
-        self._routes = [(route.pattern.encode(), guarded(route, access.keys)) for route in routes]
+        self._routes = [(route.pattern.encode(), with_key_check(route, access.keys)) for route in routes]
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)
         if target is None:
             exchange.respond(404, PLAIN, (b'{"error":"Not Found"}',))
@@ -108,16 +108,16 @@ class HttpFront:
         else:
             target.handle(exchange, target.model, target.version)
 
-    def _resolve(self, target: bytes) -> Target | None:
+    def _resolve(self, target: bytes) -> RouteTarget | None:
         """Finds the route of a target, and remembers it: clients ask for the same few again and again."""
         path = _path_of(target)
         for pattern, route in self._routes:
             found = re.fullmatch(pattern, path)  # compiled when first asked for: two dozen would hold up the start
             if found:
                 model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
-                known = Target(route.handle, route.methods, route.fields, model, version)
-                if len(target) <= KNOWN_TARGET_BYTES:
-                    if len(self._targets) >= KNOWN_TARGETS:
+                known = RouteTarget(route.handle, route.methods, route.fields, model, version)
+                if len(target) <= MAX_KNOWN_TARGET_BYTES:
+                    if len(self._targets) >= MAX_KNOWN_TARGETS:
                         self._targets.clear()
                     self._targets[target] = known
                 return known
@@ -125,7 +125,7 @@ class HttpFront:
 
     # Inference.
 
-    def _infer(self, exchange: Exchange, model: str, version: str) -> None:
+    def _infer(self, exchange: HttpExchange, model: str, version: str) -> None:
         """Contract H30: the version, whether the model exists and takes single requests, the headers, the body.
 
         Decoding goes first, since it nearly always succeeds; when it fails, the model is asked for, and an error there
@@ -142,7 +142,7 @@ class HttpFront:
         else:
             self._decode_compressed(exchange, model, number, coding)
 
-    def _decode_compressed(self, exchange: Exchange, model: str, number: int, coding: bytes) -> None:
+    def _decode_compressed(self, exchange: HttpExchange, model: str, number: int, coding: bytes) -> None:
         compressed, exchange.body = exchange.body, b""
         try:
             body = inflated_at_once(coding, compressed, self._max_input_size)
@@ -159,9 +159,9 @@ class HttpFront:
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             return wire.decode_infer(model, number, body, length, self._max_input_size)
 
-        elsewhere(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
+        run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
 
-    def _decode(self, exchange: Exchange, model: str, number: int, body: memoryview) -> None:
+    def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
@@ -174,10 +174,10 @@ class HttpFront:
         self._begin(exchange, request, form)
 
     def _decode_elsewhere(
-        self, exchange: Exchange, model: str, number: int, body: memoryview, length: int | None
+        self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
     ) -> None:
         # A function of its own: variables that a lambda holds cost the short way as well.
-        elsewhere(
+        run_offloaded(
             self._offload,
             exchange,
             lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
@@ -186,7 +186,7 @@ class HttpFront:
 
     def _decoded(
         self,
-        exchange: Exchange,
+        exchange: HttpExchange,
         model: str,
         number: int,
         decoded: tuple[InferRequest, wire.ResponseForm] | Error,
@@ -207,7 +207,7 @@ class HttpFront:
 
         ask(self._port, exchange, ModelTransaction(model, number), answer)
 
-    def _start_with_headers(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
+    def _start_with_headers(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
         """As `_start`, with the headers that match as parameters (contract H25)."""
         assert self._access.forward is not None
         sent = ((name.decode(*_TEXT), value.decode(*_TEXT)) for name, value in exchange.headers.sent)
@@ -218,11 +218,11 @@ class HttpFront:
             return
         self._start(exchange, request, form)
 
-    def _start(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
+    def _start(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
         accepts = exchange.headers.get(b"accept-encoding")
         answered: Answerable = exchange
         if self._tells_load and (load := exchange.headers.get(LOAD_FORMAT)) is not None:
-            answered = LoadTelling(exchange, load, self._port, request.model_name)
+            answered = LoadReportingExchange(exchange, load, self._port, request.model_name)
         if accepts is not None:
             answered = answering(answered, accepts, self._offload)
         reply = InferReply(answered, form, self._offload)
@@ -242,7 +242,7 @@ class InferReply:
 
     __slots__ = ("_exchange", "_form", "_offload", "over")
 
-    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offload) -> None:
+    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offloader) -> None:
         self._exchange = exchange
         self._form = form
         self._offload = offload
@@ -260,14 +260,14 @@ class InferReply:
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
         elif not self._form.only_binary and wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
-            elsewhere(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
+            run_offloaded(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
         else:
             try:
                 body, head_length = wire.encode_infer(answer, self._form)
             except Error as error:
                 self._encoded(error)
             except Exception:  # whatever a model has answered, its client gets an answer
-                log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
+                log.exception("model '%s': failed to encode a response", answer.model_name, extra=log_fields(answer))
                 self._encoded(Internal("the server failed to write the response"))
             else:
                 self._respond(body, head_length)

@@ -13,11 +13,11 @@ from typing import Protocol
 from halimede.tensors import Buffer
 from halimede.transport.http2.frames import (
     DATA,
-    DEFAULT_WINDOW,
+    DEFAULT_WINDOW_BYTES,
     HEAD,
-    LEAST_MAX_FRAME,
-    MAX_WINDOW,
-    MOST_MAX_FRAME,
+    MAX_MAX_FRAME_BYTES,
+    MAX_WINDOW_BYTES,
+    MIN_MAX_FRAME_BYTES,
     Code,
     ConnectionFault,
     Setting,
@@ -28,13 +28,13 @@ from halimede.transport.http2.headers import HeaderEncoder
 
 JOIN_BYTES = 1 << 16
 """Up to this size one joined buffer is written faster than a list."""
-BURST_BYTES = 1 << 20
+MAX_BURST_BYTES = 1 << 20
 """Written at once before the transport is asked whether it still takes more."""
-CHOKED = 1 << 26
+CONGESTED_BYTES = 1 << 26
 """Bytes that wait for the windows of one client, of all its streams, from which on no new call of it is begun."""
 
 
-class Sender(Protocol):
+class SendingStream(Protocol):
     """A stream as the outbox sees it; see `Stream`."""
 
     id: int
@@ -48,14 +48,14 @@ class Sender(Protocol):
     def trailers(self) -> object | None: ...
 
     def take(self, limit: int) -> list[Buffer]: ...
-    def relieved(self) -> None: ...
+    def data_sent(self) -> None: ...
     def drop(self) -> None: ...
     def put_trailers(self) -> None: ...
 
 
-class Outbox:
+class FrameWriter:
     """`finished` is called with a stream whose trailers were put, `abandoned` with one that was reset from this side,
-    `unchoked` when it is no longer choked, `call_soon` runs a callback at the end of the loop's turn."""
+    `on_uncongested` when it is no longer congested, `call_soon` runs a callback at the end of the loop's turn."""
 
     __slots__ = (
         "_call_soon",
@@ -67,39 +67,39 @@ class Outbox:
         "_turns",
         "abandoned",
         "backlog",
-        "clogged",
         "closed",
         "data_frames",
         "encoder",
         "finished",
         "initial_window",
         "max_frame",
+        "on_uncongested",
         "pending",
         "sent_data",
-        "unchoked",
         "window",
+        "write_paused",
     )
 
     def __init__(
         self,
         transport: asyncio.Transport,
         call_soon: Callable[[Callable[[], None]], object],
-        finished: Callable[[Sender], None],
-        abandoned: Callable[[Sender], None],
-        unchoked: Callable[[], None],
+        finished: Callable[[SendingStream], None],
+        abandoned: Callable[[SendingStream], None],
+        on_uncongested: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._call_soon = call_soon
         self.finished = finished
         self.abandoned = abandoned
-        self.unchoked = unchoked
+        self.on_uncongested = on_uncongested
         self.encoder = HeaderEncoder()
-        self.window = DEFAULT_WINDOW
-        self.initial_window = DEFAULT_WINDOW
-        self.max_frame = LEAST_MAX_FRAME
-        self.clogged = False
+        self.window = DEFAULT_WINDOW_BYTES
+        self.initial_window = DEFAULT_WINDOW_BYTES
+        self.max_frame = MIN_MAX_FRAME_BYTES
+        self.write_paused = False
         self.backlog = 0
-        """Bytes written while it was clogged: answers that the client asks for without reading any."""
+        """Bytes written while it was write_paused: answers that the client asks for without reading any."""
         self.closed = False
         """The connection is lost, or ends with what was written: nothing more is."""
         self.pending = 0
@@ -108,9 +108,9 @@ class Outbox:
         """Whether headers or data were put since somebody last cleared it (ping strikes)."""
         self._frames: list[Buffer] = []
         self._size = 0
-        self._turns: deque[Sender] = deque()
+        self._turns: deque[SendingStream] = deque()
         self._flush_due = False
-        self._deferred: dict[Sender, Callable[[], None]] = {}
+        self._deferred: dict[SendingStream, Callable[[], None]] = {}
 
     # Putting frames.
 
@@ -131,7 +131,7 @@ class Outbox:
 
     def takes(self, size: int) -> bool:
         """Whether data of this size can go out in one frame now, as far as the connection is concerned."""
-        if self._turns or self.clogged or self._size >= BURST_BYTES:
+        if self._turns or self.write_paused or self._size >= MAX_BURST_BYTES:
             return False
         return size <= self.max_frame and size <= self.window
 
@@ -150,29 +150,29 @@ class Outbox:
         """Lets the peer send more on a stream, or (0) on the connection."""
         self.put(window_update(stream_id, count))
 
-    def reset(self, stream: Sender, code: Code) -> None:
+    def reset(self, stream: SendingStream, code: Code) -> None:
         self.put_control(rst_stream(stream.id, code))
         self.abandoned(stream)
 
     # Streams that wait.
 
     @property
-    def choked(self) -> bool:
-        return self.pending >= CHOKED
+    def congested(self) -> bool:
+        return self.pending >= CONGESTED_BYTES
 
-    def apply(self, number: int, value: int, streams: Iterable[Sender]) -> None:
+    def apply(self, number: int, value: int, streams: Iterable[SendingStream]) -> None:
         """One setting of the peer (6.5.2). Raises ConnectionFault."""
         if number == Setting.INITIAL_WINDOW_SIZE:
-            if value > MAX_WINDOW:
+            if value > MAX_WINDOW_BYTES:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "initial window too large")
             difference, self.initial_window = value - self.initial_window, value
             for stream in streams:
                 stream.window += difference  # it may become negative (6.9.2)
-                if stream.window > MAX_WINDOW:
+                if stream.window > MAX_WINDOW_BYTES:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is too large")
                 self.wake(stream)
         elif number == Setting.MAX_FRAME_SIZE:
-            if not LEAST_MAX_FRAME <= value <= MOST_MAX_FRAME:
+            if not MIN_MAX_FRAME_BYTES <= value <= MAX_MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
             self.max_frame = value
         elif number == Setting.HEADER_TABLE_SIZE:
@@ -180,21 +180,21 @@ class Outbox:
         elif number == Setting.ENABLE_PUSH and value > 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
 
-    def when_unchoked(self, stream: Sender, begin: Callable[[], None]) -> None:
+    def when_uncongested(self, stream: SendingStream, begin: Callable[[], None]) -> None:
         """Calls `begin` once, when the client has taken enough of what waits for it, unless the stream is over then."""
         self._deferred[stream] = begin
 
-    def _unchoke(self) -> None:
-        self.unchoked()
-        while self._deferred and not self.choked:
+    def _resume_deferred(self) -> None:
+        self.on_uncongested()
+        while self._deferred and not self.congested:
             self._deferred.pop(next(iter(self._deferred)))()
 
-    def enqueue(self, stream: Sender, size: int) -> None:
+    def enqueue(self, stream: SendingStream, size: int) -> None:
         """`size` more bytes wait on the stream."""
         self.pending += size
         self.wake(stream)
 
-    def wake(self, stream: Sender) -> None:
+    def wake(self, stream: SendingStream) -> None:
         """The stream may have become able to send."""
         if stream.queued and not stream.waiting and stream.window > 0:
             stream.waiting = True
@@ -202,7 +202,7 @@ class Outbox:
             if not self._flush_due:
                 self._schedule()
 
-    def forget(self, stream: Sender) -> None:
+    def forget(self, stream: SendingStream) -> None:
         """The stream is over: what it had queued is not sent any more, and not kept."""
         self._deferred.pop(stream, None)
         if stream.waiting:
@@ -215,7 +215,7 @@ class Outbox:
     def _pump(self) -> None:
         """Puts the data that may go out now, a frame of each stream in turn."""
         turns = self._turns
-        while turns and not self.clogged and self._size < BURST_BYTES and self.window > 0:
+        while turns and not self.write_paused and self._size < MAX_BURST_BYTES and self.window > 0:
             stream = turns.popleft()
             size = min(self.max_frame, self.window, stream.window, stream.queued)
             if stream.over or size <= 0:
@@ -231,13 +231,13 @@ class Outbox:
                 if stream.trailers is not None:
                     stream.put_trailers()
                     continue
-            stream.relieved()
+            stream.data_sent()
 
     def _sent(self, count: int) -> None:
-        was_choked = self.choked
+        was_congested = self.congested
         self.pending -= count
-        if was_choked and not self.choked:
-            self._call_soon(self._unchoke)
+        if was_congested and not self.congested:
+            self._call_soon(self._resume_deferred)
 
     # Writing.
 
@@ -264,7 +264,7 @@ class Outbox:
             self._frames, self._size = [], 0
             if self.closed:
                 break
-            if self.clogged:
+            if self.write_paused:
                 self.backlog += size
             if size <= JOIN_BYTES:
                 self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))

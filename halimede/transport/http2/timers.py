@@ -3,37 +3,25 @@
 Timers only set flags or call the connection; what a read costs here is a note of its time. Event-loop thread only.
 """
 
-from collections.abc import Callable
 from random import uniform
 from typing import Protocol
 
-from halimede.transport.http2.limits import Keepalive, PingPolice
-from halimede.transport.http2.outbox import Outbox
+from halimede.transport.event_loop import EventLoop, TimerHandle
+from halimede.transport.http2.limits import Keepalive, PingStrikes
+from halimede.transport.http2.writer import FrameWriter
 
 GREETING_SECONDS = 20.0
 DRAIN_PING_SECONDS = 5.0
 CLOSING_SECONDS = 5.0
 """For a client to take more of the last bytes of a connection that is closed."""
-TICK = 0.001
+TIMER_TOLERANCE_SECONDS = 0.001
 """Loops count time in milliseconds: a timer may fire so much too soon."""
 
 
-class Handle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Loop(Protocol):
-    """What connections need of the event loop."""
-
-    def time(self) -> float: ...
-    def call_soon(self, callback: Callable[..., object], *args: object) -> object: ...
-    def call_later(self, delay: float, callback: Callable[..., object], *args: object) -> Handle: ...
-
-
-class Connection(Protocol):
+class TimedConnection(Protocol):
     """What the timers do to a connection."""
 
-    out: Outbox
+    out: FrameWriter
 
     @property
     def calls(self) -> int: ...
@@ -44,21 +32,21 @@ class Connection(Protocol):
     def abort(self) -> None: ...
 
 
-class Keeper:
+class ConnectionTimers:
     """`heard_at` is when something was last received, by the loop's clock."""
 
     __slots__ = ("_age", "_connection", "_keepalive", "_last", "_loop", "_next", "_pings_left", "_police", "heard_at")
 
-    def __init__(self, loop: Loop, keepalive: Keepalive, connection: Connection) -> None:
+    def __init__(self, loop: EventLoop, keepalive: Keepalive, connection: TimedConnection) -> None:
         self._loop = loop
         self._keepalive = keepalive
         self._connection = connection
-        self._police = PingPolice(keepalive)
+        self._police = PingStrikes(keepalive)
         self._pings_left = keepalive.max_pings_without_data
         self.heard_at = loop.time()
         self._next = loop.call_later(GREETING_SECONDS, connection.abort)
-        self._last: Handle | None = None
-        self._age: Handle | None = None
+        self._last: TimerHandle | None = None
+        self._age: TimerHandle | None = None
         if keepalive.max_age is not None:
             self._age = loop.call_later(keepalive.max_age * uniform(0.9, 1.1), self._too_old)
 
@@ -114,7 +102,7 @@ class Keeper:
         """Asks the client if nothing came for `time`."""
         self._note_sent()
         keepalive = self._keepalive
-        silent = self._loop.time() - self.heard_at >= keepalive.time - TICK
+        silent = self._loop.time() - self.heard_at >= keepalive.time - TIMER_TOLERANCE_SECONDS
         wanted = silent and (self._connection.calls or keepalive.permit_without_calls)
         if not wanted or (keepalive.max_pings_without_data and not self._pings_left):
             self._watch()

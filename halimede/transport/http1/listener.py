@@ -6,15 +6,15 @@ from contextlib import suppress
 from typing import Protocol
 
 from halimede.transport.buffers import Buffers
-from halimede.transport.http1.exchange import Exchange, Head
-from halimede.transport.lingering import CallLater, on_running_loop
+from halimede.transport.event_loop import CallLater, call_later_on_running_loop
+from halimede.transport.http1.exchange import Http1Exchange, Http1Head
 
-KNOWN_HEADS = 256
-KNOWN_HEAD_BYTES = 2048
-RECEIVE_BYTES = 1 << 16
+MAX_KNOWN_HEADS = 256
+MAX_KNOWN_HEAD_BYTES = 2048
+RECEIVE_BUFFER_BYTES = 1 << 16
 """Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
 
-Handler = Callable[[Exchange], None]
+Handler = Callable[[Http1Exchange], None]
 
 
 class OpenConnection(Protocol):
@@ -24,20 +24,20 @@ class OpenConnection(Protocol):
     def abort(self) -> None: ...
 
 
-class ConnectionGroup:
+class Http1Listener:
     """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
     is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
     parsed at all."""
 
-    def __init__(self, handler: Handler, call_later: CallLater = on_running_loop) -> None:
+    def __init__(self, handler: Handler, call_later: CallLater = call_later_on_running_loop) -> None:
         self.handler = handler
         self.call_later = call_later
         self.connections: set[OpenConnection] = set()
         self.draining = False
-        self.received = bytearray(RECEIVE_BYTES)
+        self.received = bytearray(RECEIVE_BUFFER_BYTES)
         self.scratch = memoryview(self.received)
         self.buffers = Buffers()
-        self.heads: dict[bytes, Head] = {}
+        self.heads: dict[bytes, Http1Head] = {}
         self._empty: asyncio.Event | None = None
 
     def drain(self) -> None:
@@ -46,10 +46,10 @@ class ConnectionGroup:
         for connection in list(self.connections):
             connection.close_if_idle()
 
-    def learn(self, text: bytes, head: Head) -> None:
+    def learn(self, text: bytes, head: Http1Head) -> None:
         """Remembers how a head parses, in bounded memory; only where the text is that head and nothing else."""
-        if len(text) <= KNOWN_HEAD_BYTES and _is_head(text, head):
-            if len(self.heads) >= KNOWN_HEADS:
+        if len(text) <= MAX_KNOWN_HEAD_BYTES and _is_head(text, head):
+            if len(self.heads) >= MAX_KNOWN_HEADS:
                 self.heads.clear()
             self.heads[text] = head
 
@@ -79,7 +79,7 @@ class ConnectionGroup:
             connection.abort()
 
 
-def _is_head(text: bytes, head: Head) -> bool:
+def _is_head(text: bytes, head: Http1Head) -> bool:
     """Whether the text, which ends with its first empty line, is what the parser has read as this head.
 
     All connections look heads up, so what is taken for one must be one: the parser skips empty lines before a request,

@@ -36,8 +36,8 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.http.front import KNOWN_TARGETS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
+from halimede.front.http.service import MAX_KNOWN_TARGETS
 from halimede.requests import InferResponse
 from halimede.tensors import FP16, FP32, INT32, Buffer, HostMemory, Tensor, array_of, tensor_of
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
@@ -198,7 +198,7 @@ def test_wrong_method_of_an_unknown_path_is_not_found() -> None:
 
 def test_targets_without_end_are_still_answered() -> None:
     rig = answering({ServerLive(): True})
-    for number in range(KNOWN_TARGETS + 10):
+    for number in range(MAX_KNOWN_TARGETS + 10):
         assert rig.ask("GET", f"/v2/health/live?{number}").status == 200
     assert rig.ask("GET", "/v2/health/live?0").status == 200
 
