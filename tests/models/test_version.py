@@ -11,7 +11,8 @@ from halimede.config import DynamicBatching, InstanceGroup, QueuePolicy
 from halimede.config.model_config import InstanceKind
 from halimede.errors import Cancelled, Invalid
 from halimede.models.loader import LoadedVersion, places
-from halimede.models.version import ModelVersion, policy_for
+from halimede.models.policies import policy_for
+from halimede.models.version import ModelVersion
 from halimede.platform.cores import ALL
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
