@@ -45,8 +45,8 @@ PAIR = struct.pack("<2i", 1, 2)
 
 
 class FakeCall:
-    """A `GrpcStreamCall` that keeps what is sent. It is writable until `room` is used up. What was sent counts as on its
-    way when the test calls `unsent`."""
+    """A `GrpcStreamCall` that keeps what is sent. It is writable until `room` is used up. What was sent counts as on
+    its way when the test calls `unsent`."""
 
     def __init__(self, metadata: Metadata = (), room: int = 1000) -> None:
         self.metadata = metadata

@@ -144,10 +144,10 @@ def test_request_seen_again_without_its_data() -> None:
 
 def test_request_heads_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         _, request = parsed(message(tensor(shape=(n,)), raws=(PAIR,)), decoder)
         assert request.inputs["INPUT0"].shape == (n,)
-        assert len(decoder._heads) <= decoder.HEADS_LIMIT
+        assert len(decoder._heads) <= decoder.MAX_HEADS
 
 
 def test_request_fields_in_any_order_and_unknown_ones() -> None:
@@ -253,21 +253,21 @@ def test_messages_are_read_alike_whatever_came_before(sent: list[bytes], data: s
 
 def test_layouts_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         for _ in range(3):
             _, request = parsed(message(tensor(), raws=(bytes(n),)), decoder)
             assert request.inputs["INPUT0"].memory.byte_size == n
-        assert sum(len(layout.known) for layout in decoder._layouts.values()) <= decoder.HEADS_LIMIT
+        assert sum(len(layout.known) for layout in decoder._layouts.values()) <= decoder.MAX_HEADS
 
 
 def test_parameters_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         parameters: dict[str, Value] = {"n": ("int64_param", n), "sequence_id": ("int64_param", n + 1)}
         for _ in range(3):
             _, request = parsed(message(tensor(), raws=(PAIR,), parameters=parameters), decoder)
             assert (request.parameters, request.correlation_id) == ({"n": n}, n + 1)
-        assert len(decoder._settings) <= decoder.HEADS_LIMIT
+        assert len(decoder._settings) <= decoder.MAX_HEADS
 
 
 def test_parameters_that_are_remembered_belong_to_each_request() -> None:
