@@ -150,12 +150,12 @@ def test_header_length_refused(text: str, words: str) -> None:
 
 
 def test_header_length_of_many_digits_is_refused_in_no_time() -> None:
-    """A header line may have 16 kB, and this is read on the event loop."""
+    """A header line may have 16 kB, and it is parsed on the event loop. A naive pattern took 20 s of CPU time."""
     start = process_time()
     for size in range(15_000, 15_010):
         with pytest.raises(Invalid, match=r"^Unable to parse"):
             parse_header_length(b"0" * size + b"x", 80)
-    assert process_time() - start < 0.5  # it took 20 s
+    assert process_time() - start < 5
 
 
 # Requests that are understood.
