@@ -33,7 +33,7 @@ def test_port_zero_lets_the_system_choose() -> None:
             pass
 
 
-def test_taken_port_is_refused_in_the_contracts_words() -> None:
+def test_port_in_use_is_refused_with_tritons_text() -> None:
     with socket.socket() as first:
         first.bind(("127.0.0.1", 0))
         first.listen()
@@ -221,7 +221,7 @@ def _is_refused(family: socket.AddressFamily, to: str | tuple[str, int]) -> bool
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "unix:"])
 @pytest.mark.parametrize("loop_factory", LOOPS)
-def test_connections_that_come_at_once_need_not_wait_for_a_turn_each(
+def test_connections_that_arrive_together_are_accepted_in_few_turns(
     folder: Path, address: str, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     many = 4 * MAX_ACCEPTED_PER_TURN

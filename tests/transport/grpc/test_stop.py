@@ -84,7 +84,7 @@ def test_stop_lets_streams_finish() -> None:
 
 
 @pytest.mark.parametrize("grace", [0.05, 0, None])
-def test_stop_ends_what_takes_too_long(grace: float | None) -> None:
+def test_stop_cancels_calls_after_the_grace(grace: float | None) -> None:
     async def test() -> None:
         async with started(echo := Echo(patient=True)) as (server, channel):
             call = await opened(channel)
@@ -99,7 +99,7 @@ def test_stop_ends_what_takes_too_long(grace: float | None) -> None:
     run(test)
 
 
-def test_stop_takes_no_more_calls() -> None:
+def test_stop_accepts_no_more_calls() -> None:
     """Not on the old connection, and there is no new one; the call that is open has its time."""
 
     async def test() -> None:
@@ -157,7 +157,7 @@ async def _outcome_of_pings(keepalive: Keepalive, seconds: float) -> tuple[grpc.
 
 
 @pytest.mark.rows("G38")
-def test_client_that_pings_too_often_is_sent_away() -> None:
+def test_client_that_pings_too_often_is_disconnected() -> None:
     """With the values that hold when nobody says otherwise, after three seconds; those that permit more keep it."""
 
     async def test() -> None:
