@@ -132,20 +132,22 @@ class RepositoryControl:
         self._poll.end()
         await self._loads.kill()
 
-    async def stop(self, timeout: float) -> bool:
+    async def stop(self, timeout: float, kill_timeout: float | None = None) -> bool:
         """Closes every version, and then the backends, which kill what has not closed in time.
 
-        Returns whether all of it ended within twice the timeout.
+        Returns whether all of it ended: what was killed has `kill_timeout` seconds, or `timeout` again.
         """
+        if kill_timeout is None:
+            kill_timeout = timeout
         self._poll.end()
         self._loads.ending = True
         self._loads.unload_all()
         closing = self._loads.closing
         if not await self._ended(closing, timeout):
             log.error("%d models did not close within %g s; their backends are closed now", len(closing), timeout)
-        until = self._loop.time() + timeout
+        until = self._loop.time() + kill_timeout
         killing = self._loads.kill()
-        finished = await self._ended({killing, *self._tasks}, timeout)
+        finished = await self._ended({killing, *self._tasks}, kill_timeout)
         # A killed model closes now. Loads that were under way close what they had opened.
         return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
 

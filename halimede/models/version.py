@@ -16,30 +16,24 @@ from halimede.backends.api import (
     is_self_assessing,
     is_supervised,
 )
-from halimede.config import ModelConfig, QueuePolicy
+from halimede.config import ModelConfig
 from halimede.errors import Error
 from halimede.models.checks import OutputShapes, RequestCheck
 from halimede.models.loader import LoadedVersion
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
-from halimede.models.sequences import sequence_policy
 from halimede.platform.cores import use_all_cores
 from halimede.requests import InferRequest, InferResponse, Moment, Reply
-from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
-from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
 from halimede.scheduling.policy import Policy, is_stateful_policy
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
-from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import Loop, Observer, RunnerConfig
 from halimede.scheduling.step_binding import EnsembleRunnerConfig
-from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 
 
 class ModelVersion:
@@ -376,35 +370,3 @@ def _policy(loaded: LoadedVersion, start_at: int, start_backlog: int) -> Policy:
         return policy_for(config, start_at, loaded.strategy)
     begin = loaded.states.begin if loaded.states is not None else None
     return sequence_policy(config, sequences, serving, begin, start_at, start_backlog)
-
-
-def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | None = None) -> Policy:
-    """The scheduling policy that a configuration asks for (S1). Without limits and priority levels, a quicker one."""
-    if all(group.passive for group in config.instance_groups):
-        return RefusingPolicy(f"all instances of model '{config.name}' are passive and take no requests")
-    batching, queue = config.dynamic_batching, config.queue_policy
-    limited = queue.max_size or queue.timeout_us
-    if batching is None:
-        return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
-    sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
-    pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
-    if not limited and not batching.priority_levels and strategy is None and pace is None:
-        return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at)
-    forming = Forming(config.max_batch_size, sizes, delay_ns)
-    if strategy is not None:
-        forming = ChosenForming(config.max_batch_size, sizes, delay_ns, strategy, config.name)
-    elif pace is not None:
-        forming = PacedForming(config.max_batch_size, sizes, pace)
-    policy = PriorityQueuePolicy(
-        batching.priority_levels,
-        batching.default_priority_level,
-        _rules(queue),
-        {level: _rules(policy) for level, policy in batching.level_policies.items()},
-        forming,
-        start_at,
-    )
-    return policy if pace is None else AdaptivePolicy(policy, pace)
-
-
-def _rules(policy: QueuePolicy) -> Rules:
-    return Rules(policy.max_size, policy.timeout_us, policy.allow_override, policy.delays)

@@ -20,7 +20,7 @@ from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
 from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.requests import NOBODY, InferRequest
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference

@@ -1,8 +1,8 @@
-"""Random histories of models that come and go: folders change, loads and unloads are asked for, polls come, threads end
-their work in any order; beside it a plain model of what must be served.
+"""Random histories of loads and unloads: folders change, clients load and unload, polls come, threads end their work in
+any order. Beside them runs a simple model of what must be served.
 
-The control, the loader and the table are the real ones. The backend is a fake, and so are the threads: the history
-decides when a load ends.
+The control, the loader and the table are real. The backend and the threads are fakes: the history decides when a load
+ends.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _TENSORS = "".join(f'{put} {{ name: "{put}" data_type: TYPE_INT32 dims: [ -1 ] }
 
 
 class HandThreads(LoadThreads):
-    """What is short is done at once; a load waits until the history lets it run."""
+    """Does short work at once. A load waits until the history runs it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._the_loop = loop
@@ -83,7 +83,7 @@ class CountedModel(FakeModel):
 
 
 class CountingBackend(FakeBackend):
-    """Knows which models are open. A version with a file `bad` cannot be opened."""
+    """Counts open models. A version with a file `bad` cannot be opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class CountingBackend(FakeBackend):
 
 
 class Folder:
-    """A model's folder as the history left it. `size` is something that a version must be loaded again for."""
+    """A model's folder as the history left it. A version must be loaded again if `size` changes."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.path = root / name

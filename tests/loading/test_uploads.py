@@ -31,7 +31,7 @@ def test_upload_writes_the_files_and_removes_them(tmp_path: Path, monkeypatch: p
 def test_upload_refuses_a_path_that_leads_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, normal: str
 ) -> None:
-    """Contract H114."""
+    """(H114)"""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(Invalid) as raised:
         Upload("m", [("fine", b""), (path, b"")])
@@ -88,7 +88,7 @@ def test_uploads_that_are_left_are_removed_when_they_are_unused_or_the_server_en
 
 
 @pytest.mark.parametrize("full", ["mkdir", "write"])
-def test_upload_that_finds_no_space_says_so_and_leaves_nothing(
+def test_upload_without_space_on_disk_fails_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
     def refuse(*arguments: object, **more: object) -> None:

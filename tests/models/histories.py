@@ -1,7 +1,7 @@
 """Random histories of one model version: arrivals, sizes, shapes, priorities, timeouts, cancellations, failures, on a
 clock that is moved by hand; and what must hold in each of them, whatever the configuration.
 
-What is expected is counted here from the contract alone (S21, S22, S26 to S34); nothing is asked of the policies.
+The expectations are computed here from the contract alone (S21, S22, S26 to S34), without the policies.
 """
 
 from collections.abc import Callable, Sequence

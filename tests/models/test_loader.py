@@ -89,13 +89,13 @@ def test_load_opens_each_version_that_the_policy_asks_for(tmp_path: Path) -> Non
 
 
 def test_load_of_a_version_directory_with_letters_after_its_number(tmp_path: Path) -> None:
-    """Contract R2."""
+    """(R2)"""
     backend = FakeBackend()
     load_model(tmp_path, CONFIG, backend, versions=("1abc",))
     assert [(folder.number, folder.version.name) for _, folder in backend.opened] == [(1, "1abc")]
 
 
-def test_load_of_one_broken_version_keeps_the_others(tmp_path: Path) -> None:
+def test_broken_version_leaves_the_others_loaded(tmp_path: Path) -> None:
     backend = FakeBackend([Internal("no such file")])
     result = load_model(tmp_path, CONFIG + "version_policy { all {} }", backend, versions=("1", "2"))
     assert str(failure(result, 1)) == "no such file"
@@ -113,7 +113,7 @@ def test_load_never_raises_what_a_backend_raises(
     assert (type(failed), str(failed)) == (kind, text)
 
 
-def test_load_whose_second_instance_fails_gives_the_first_back(tmp_path: Path) -> None:
+def test_load_closes_the_first_instance_if_the_second_fails(tmp_path: Path) -> None:
     backend = FakeBackend([Unavailable("no room")], breaks_at=1)
     failed = failure(load_model(tmp_path, CONFIG, backend))
     assert str(failed) == "no room"
@@ -122,8 +122,8 @@ def test_load_whose_second_instance_fails_gives_the_first_back(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("retries", "loads"), [(0, False), (1, False), (2, True)])
-def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) -> None:
-    """Contract C18."""
+def test_load_tries_as_often_as_the_options_say(tmp_path: Path, retries: int, loads: bool) -> None:
+    """(C18)"""
     backend = FakeBackend([Internal("once"), Internal("twice")])
     result = load_model(tmp_path, CONFIG, backend, LoadOptions(retries=retries))
     assert (result.failures == {}) is loads
@@ -139,7 +139,7 @@ def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) 
         pytest.param(CONFIG, ("01", "x"), id="no number"),
     ],
 )
-def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
+def test_load_of_an_invalid_model_fails(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text(text)
     for version in versions:
@@ -150,7 +150,7 @@ def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, ver
     assert backend.opened == []
 
 
-def test_load_of_a_version_that_is_gone_is_an_error_of_the_version(tmp_path: Path) -> None:
+def test_missing_version_is_an_error_of_that_version(tmp_path: Path) -> None:
     """Every version that was asked for has an outcome, whatever happened to its directory meanwhile."""
     result = load(FoundModel("m", tmp_path / "m"), (1, 2), OneBackend(FakeBackend()), LoadOptions())
     assert (list(result.versions), list(result.failures)) == ([1, 2], [1, 2])
@@ -165,10 +165,10 @@ DESCRIPTION = Description(
 @pytest.mark.parametrize(
     ("settings", "size"), [({}, 4), ({"default-max-batch-size": "9"}, 9), ({"default-max-batch-size": "0"}, 0)]
 )
-def test_load_completes_a_configuration_from_what_the_model_says(
+def test_load_completes_a_configuration_from_the_description(
     tmp_path: Path, settings: dict[str, str], size: int
 ) -> None:
-    """Contract R72, C45."""
+    """(R72, C45)"""
     backend = FakeBackend(description=DESCRIPTION)
     config = opened(
         load_model(tmp_path, 'backend: "fake"', backend, LoadOptions(settings=lambda backend: settings))
@@ -180,13 +180,13 @@ def test_load_completes_a_configuration_from_what_the_model_says(
     assert folder.number == 1
 
 
-def test_load_does_not_ask_a_model_whose_configuration_is_complete(tmp_path: Path) -> None:
+def test_load_asks_for_no_description_of_a_complete_configuration(tmp_path: Path) -> None:
     backend = FakeBackend(description=DESCRIPTION)
     assert [one.dims for one in opened(load_model(tmp_path, CONFIG, backend)).config.outputs] == [(4,)]
     assert backend.described == []
 
 
-def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> None:
+def test_load_without_completion_takes_the_configuration_as_it_is(tmp_path: Path) -> None:
     backend = FakeBackend(description=DESCRIPTION)
     with pytest.raises(Internal):
         load_model(tmp_path, None, backend, LoadOptions(auto_complete=False))
@@ -195,7 +195,7 @@ def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> N
 
 
 def test_load_prefers_the_configuration_of_that_name(tmp_path: Path) -> None:
-    """Contract C16."""
+    """(C16)"""
     folder = repository(tmp_path, {"m": CONFIG}) / "m"
     (folder / "configs").mkdir()
     (folder / "configs" / "big.pbtxt").write_text(CONFIG + "max_batch_size: 7")
@@ -217,7 +217,7 @@ def test_load_of_an_unknown_backend_is_an_error_of_the_version(tmp_path: Path) -
 
 
 def test_instances_are_named_after_their_group_and_their_number_there() -> None:
-    """Contract P5."""
+    """(P5)"""
     groups = [
         InstanceGroup("cpu", InstanceKind.CPU, 2),
         InstanceGroup("gpu", InstanceKind.GPU, 1, (0, 3)),
@@ -256,13 +256,13 @@ class TogetherBackend(FakeBackend):
 THREE = CONFIG + "instance_group [ { kind: KIND_CPU count: 3 } ]"
 
 
-def test_instances_that_are_processes_start_together_and_keep_their_order(tmp_path: Path) -> None:
+def test_process_instances_start_in_parallel_and_keep_their_order(tmp_path: Path) -> None:
     version = opened(load_model(tmp_path, THREE, TogetherBackend()))
     places_of = [one.place for one in version.instances if isinstance(one, FakeInstance)]
     assert [(place.name, place.index) for place in places_of] == [("m_0_0", 0), ("m_0_1", 1), ("m_0_2", 2)]
 
 
-def test_instances_that_start_together_are_closed_when_one_fails(tmp_path: Path) -> None:
+def test_parallel_instances_are_closed_if_one_fails(tmp_path: Path) -> None:
     backend = TogetherBackend()
     backend.breaks_at = 1
     assert str(failure(load_model(tmp_path, THREE, backend))) == "no room"
@@ -270,7 +270,7 @@ def test_instances_that_start_together_are_closed_when_one_fails(tmp_path: Path)
     assert sorted(backend.log[2:]) == ["close m_0_0", "close m_0_2", "close model"]
 
 
-def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) -> None:
+def test_version_closes_all_parts_if_one_fails_to_close(tmp_path: Path) -> None:
     backend = FakeBackend()
     version = opened(load_model(tmp_path, CONFIG, backend))
 
@@ -287,7 +287,7 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
     assert "close model" in backend.log
 
 
-def test_survey_opens_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+def test_inspection_opens_nothing_and_finds_the_versions(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": CONFIG + "version_policy { all {} }"}, ("1", "3", "x")) / "m"
     seen = inspect_model(FoundModel("m", folder), LoadOptions())
     assert (seen.backend, seen.versions) == ("fake", (1, 3))
@@ -308,8 +308,8 @@ def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) ->
     assert opened(load(found, seen.versions, OneBackend(broken), options, seen.draft)).config.max_batch_size == 3
 
 
-def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
-    """Contract R3, R7: only the latter is what the real server calls a poll failure."""
+def test_inspection_tells_a_missing_version_from_a_missing_configuration(tmp_path: Path) -> None:
+    """Only a missing configuration is what Triton calls a poll failure (R3, R7)."""
     repository(tmp_path, {"none": CONFIG, "bad": "nonsense {"}, ["x"])
     assert isinstance(inspect_model(FoundModel("none", tmp_path / "none"), LoadOptions()).versions, Invalid)
     with pytest.raises(Invalid, match="failed to read text proto"):
@@ -319,7 +319,7 @@ def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
 
 
 def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:
-    """Contract H113."""
+    """(H113)"""
     backend = FakeBackend()
     folder = repository(tmp_path, {"m": "nonsense {"}) / "m"
     tensor = '{"name":"x","data_type":"TYPE_FP32","dims":[4]}'
@@ -364,7 +364,7 @@ def test_instances_are_created_where_their_host_policy_says(tmp_path: Path) -> N
     ]
 
 
-def test_host_policy_that_means_nothing_fails_the_load(tmp_path: Path) -> None:
+def test_invalid_host_policy_fails_the_load(tmp_path: Path) -> None:
     options = LoadOptions(host_policies={"cpu": {"numa-node": "x"}})
     error = failure(load_model(tmp_path, HOSTED, FakeBackend(), options))
     assert (type(error), str(error)) == (Invalid, "Parsing 'numa-node' value: Can't parse 'x' to integer")
@@ -380,7 +380,7 @@ def test_samples_run_before_the_version_is_there(tmp_path: Path) -> None:
         assert instance.executed == 1
 
 
-def test_sample_that_makes_no_request_fails_the_load_and_everything_is_closed(tmp_path: Path) -> None:
+def test_invalid_sample_fails_the_load_and_everything_is_closed(tmp_path: Path) -> None:
     backend = FakeBackend()
     error = failure(load_model(tmp_path, CONFIG + WARMUP % "", backend))
     assert isinstance(error, Invalid)
@@ -396,7 +396,7 @@ def test_contents_are_not_read_unless_they_are_needed(tmp_path: Path, digests: b
     assert opened(result).contents == b""
 
 
-def test_contents_of_a_version_whose_responses_others_find(tmp_path: Path) -> None:
+def test_contents_of_a_version_that_shares_responses(tmp_path: Path) -> None:
     text = CONFIG + "response_cache { enable: true }"
     result = load_model(tmp_path, text, FakeBackend(), LoadOptions(digests=True), ("1", "2"))
     folder = ModelFolder(tmp_path / "m", tmp_path / "m" / "2", 2)
@@ -420,7 +420,7 @@ def test_batch_strategy_comes_with_the_model_and_not_with_a_load(tmp_path: Path)
     assert "can only be set by the configuration in the model's folder" in str(error)
 
 
-def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
+def test_open_gets_what_the_description_has_opened(tmp_path: Path) -> None:
     tensors = (DescribedTensor("x", FP32, (-1, 4)),)
     opened = object()
     backend = FakeBackend(description=Description(tensors, tensors, opened))
@@ -429,7 +429,7 @@ def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("breaks_at", [-1, 1])
-def test_load_that_fails_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> None:
+def test_failed_load_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> None:
     """Though nobody collects garbage: what a description leaves may be gigabytes, and its load's error is kept."""
 
     class Session:

@@ -1,4 +1,4 @@
-"""What has changed and settled (contract R9, D17), on a clock moved by hand."""
+"""Which folders have changed and settled (R9, D17). The clock is moved by hand."""
 
 from itertools import pairwise
 

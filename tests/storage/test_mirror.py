@@ -1,4 +1,4 @@
-"""The copy of a repository: what is fetched, what is not, and what comes of a storage that fails."""
+"""The copy of a repository: what is fetched, what is not, and failures of the storage."""
 
 import logging
 import os
@@ -93,7 +93,7 @@ def test_model_is_copied(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -
     assert files(tmp_path / "m") == MODEL
 
 
-def test_only_what_changed_is_fetched_again(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
+def test_only_changed_files_are_fetched_again(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
     mirror.fetch("m")
     before = (tmp_path / "m" / "1" / "a").stat()
     storage.reads.clear()
@@ -148,7 +148,7 @@ def test_wrong_bytes_are_refused_and_the_copy_stays(
     assert files(tmp_path / "m")["1/a"] == b"abcdefghij"
 
 
-def test_storage_whose_etags_are_no_digests(
+def test_storage_with_etags_that_are_not_digests(
     mirror: Mirror, storage: FakeStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.etags = {key: f'"{number:032x}"' for number, key in enumerate(storage.content)}
@@ -179,7 +179,7 @@ def test_models_stay_known_in_an_outage(mirror: Mirror, storage: FakeStorage, cl
     assert mirror.names() == ["m", "new"]
 
 
-def test_models_are_looked_at_by_one_listing(mirror: Mirror, storage: FakeStorage, clock: Clock) -> None:
+def test_one_listing_serves_the_looks_at_all_models(mirror: Mirror, storage: FakeStorage, clock: Clock) -> None:
     storage.content["models/other/1/x"] = b"xyz"
     looks = [mirror.look(name) for name in ("m", "other", "nope")]
     assert storage.lists == 1
@@ -229,7 +229,7 @@ def test_fetch_gives_up_at_the_end(storage: FakeStorage, tmp_path: Path) -> None
     assert states(tmp_path) == 0
 
 
-def test_long_fetch_says_how_far_it_is(
+def test_long_fetch_logs_its_progress(
     mirror: Mirror, storage: FakeStorage, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
