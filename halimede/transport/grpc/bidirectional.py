@@ -104,6 +104,7 @@ class BidirectionalCall(CallStream):
 
     def received(self, data: memoryview) -> None:
         self._unread += len(data)
+        # Messages wait already, so these bytes must wait behind them.
         if self._inbox or self._backlog:
             self._backlog += data
             return
@@ -113,6 +114,7 @@ class BidirectionalCall(CallStream):
         self._settle()
 
     def room(self) -> memoryview | None:
+        # With a backlog the next bytes belong behind it, not into the incomplete message.
         return None if self._backlog else super().room()
 
     def filled(self, count: int) -> None:
@@ -127,6 +129,7 @@ class BidirectionalCall(CallStream):
         reader, turns = self._reader or self._new_reader(), self._server.turns
         at, end = 0, len(data)
         try:
+            # A message that waits in the inbox stops the parsing. The rest stays bytes.
             while at < end and turns.left and not self._inbox and not self.over:
                 at += reader.feed(data[at:] if at else data, MAX_PARSED_MESSAGES)
                 self._hand_on_all()
@@ -140,6 +143,7 @@ class BidirectionalCall(CallStream):
     def drained(self) -> None:
         if not self._writable:
             return
+        # A resumed sender may register again.
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             if not self.over:
@@ -149,6 +153,7 @@ class BidirectionalCall(CallStream):
     @property
     def _writable(self) -> bool:
         """Whether the service should send more now."""
+        # One message may be compressed while the next is prepared.
         return not self.full and len(self._to_compress) < 2
 
     # From the outbox.
@@ -182,6 +187,7 @@ class BidirectionalCall(CallStream):
             inbox.extend(reader.messages)
             reader.messages.clear()
         while inbox and not self._decompressing and not self._held_back and self._writable:
+            # A message may end the call.
             if self.over or observer is None:
                 return
             flag, message = inbox.popleft()
@@ -190,6 +196,7 @@ class BidirectionalCall(CallStream):
             except MessageFault as fault:
                 self.fail(fault.code, fault.text)
                 return
+            # Another thread decompresses it. The messages behind it must wait, to keep the order.
             if whole is None:
                 self._decompressing = True
             else:
@@ -207,12 +214,14 @@ class BidirectionalCall(CallStream):
 
     def _go_further(self, backlog: int) -> None:
         """Goes on with the backlog, or tells the service that the client has ended its side."""
+        # The end of the client's side comes after all its messages, and once.
         if self._decompressing or self._half_closed_told or self.over or self._observer is None:
             return
         if backlog:
             self._read_on_later()
         else:
             self._half_closed_told = True
+            # A client that ends within a message has broken the protocol.
             if self._reader is None or self._reader.is_between:
                 self._guarded(self._observer.half_closed)
             else:
@@ -271,6 +280,7 @@ class BidirectionalCall(CallStream):
         if self._head.answers == IDENTITY:
             return self._send(0, message)
         self._to_compress.append(message)
+        # Otherwise a message before it is being compressed, and this one follows it.
         if len(self._to_compress) == 1:
             self._compress()
         return self._writable
@@ -318,6 +328,7 @@ class BidirectionalCall(CallStream):
         # More may be sent until then. It is waited for as well.
         elif self._to_compress:
             self._resumes.append(partial(self.on_sent, done))
+        # It is called when the client's window has taken all that is queued now.
         elif self.queued:
             self._on_sent.append((self._taken + self.queued, done))
         else:
@@ -342,5 +353,6 @@ class BidirectionalCall(CallStream):
             self._send_status(code, text)
 
     def _send_status(self, code: int, text: str) -> None:
+        # If no message was sent, head and status are one header block ("trailers only").
         status = OK_STATUS if code == OK else (status_field(code),)
         self.send_trailers(status if self._begun else (*ANSWER_HEAD, *status), *text_fields(text))

@@ -77,6 +77,7 @@ class GrpcServer:
             self._server.close()
         listener = self._listener
         listener.drain()
+        # Without a grace the calls are cancelled at once.
         if grace:
             await self._empty(grace)
         listener.abort_calls()
@@ -113,6 +114,7 @@ class GrpcServer:
         return head.is_cacheable
 
     def open(self, out: FrameWriter, stream_id: int, head: CallHead) -> Http2Stream:
+        # The head breaks a rule of HTTP/2, so the answer is a reset and no gRPC status.
         if head.malformed:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR)
         if head.refusal is not None:
@@ -121,6 +123,7 @@ class GrpcServer:
             return refused
         if isinstance(head.rpc, Bidirectional):
             stream = BidirectionalCall(self, out, stream_id, head)
+            # After the constructor, because the service may answer while it opens its side.
             stream.begin()
             return stream
         return UnaryCall(self, out, stream_id, head)

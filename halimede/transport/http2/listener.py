@@ -72,6 +72,7 @@ class Http2Listener(Generic[H]):
 
     def agrees(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the client of a new connection speaks HTTP/2, as far as TLS tells."""
+        # Without TLS a client cannot say which protocol it speaks. Its preface is checked instead.
         tls = transport.get_extra_info("ssl_object") if self._alpn else None
         return tls is None or tls.selected_alpn_protocol() == "h2"
 

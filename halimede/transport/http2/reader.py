@@ -185,6 +185,7 @@ class FrameReader(asyncio.BufferedProtocol):
         kept."""
         received, scratch, unpack = self._scratch.bytes, self._scratch.view, HEAD.unpack_from
         while not self._stopped:
+            # A DATA frame of an earlier read goes on.
             if self._data_left or self._padding_left:
                 at = self._on_part(at, end)
             if self._skip:
@@ -192,6 +193,7 @@ class FrameReader(asyncio.BufferedProtocol):
                 self._skip -= step
                 at += step
             start = at + HEAD_BYTES
+            # The head of the next frame is incomplete. It is kept for the next read.
             if start > end:
                 return at
             word, flags, stream_id = unpack(received, at)
@@ -200,6 +202,7 @@ class FrameReader(asyncio.BufferedProtocol):
             # Section 4.2. The size is checked before anything is received.
             if length > MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
+            # One test for the two rare states, so that ordinary frames pay for one only.
             if not self._greeted or self._block is not None:
                 self._check_order(kind, flags, stream_id)
             stop = start + length
@@ -250,6 +253,7 @@ class FrameReader(asyncio.BufferedProtocol):
         if kind == HEADERS:
             if flags & (PADDED | WITH_PRIORITY):
                 payload = _without_extras(flags, stream_id, payload)
+            # Nearly every block is a single frame.
             if flags & END_HEADERS:
                 self.on_block(stream_id, bytes(payload), bool(flags & END_STREAM))
             else:
@@ -267,6 +271,7 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block.data += payload
         block.frames += 1
+        # The CONTINUATION flood (CERT VU#421644): the block could go on forever.
         if len(block.data) > MAX_BLOCK_BYTES or block.frames > MAX_CONTINUATIONS:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
@@ -288,6 +293,7 @@ class FrameReader(asyncio.BufferedProtocol):
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
         self._data_ends = bool(flags & END_STREAM)
         self._taker = self.on_data_begin(stream_id, length, left, self._data_ends)
+        # Set after `on_data_begin`, which may raise.
         self._data_left, self._padding_left = left, padding
         if not left:
             self._end_data()
