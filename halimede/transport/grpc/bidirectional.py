@@ -126,11 +126,11 @@ class BidirectionalCall(CallStream):
     def _read(self, data: memoryview) -> int:
         """Parses bytes, and hands messages on as far as the turn, the client and the service have room. Returns how
         many bytes were taken."""
-        reader, turns = self._reader or self._new_reader(), self._server.turns
+        reader, budget = self._reader or self._new_reader(), self._server.message_budget
         at, end = 0, len(data)
         try:
             # A message that waits in the inbox stops the parsing. The rest stays bytes.
-            while at < end and turns.left and not self._inbox and not self.over:
+            while at < end and budget.left and not self._inbox and not self.over:
                 at += reader.feed(data[at:] if at else data, MAX_PARSED_MESSAGES)
                 self._hand_on_all()
         except MessageFault as fault:
@@ -156,7 +156,7 @@ class BidirectionalCall(CallStream):
         # One message may be compressed while the next is prepared.
         return not self.full and len(self._to_compress) < 2
 
-    # From the outbox.
+    # From the waiting.
 
     def take(self, limit: int) -> list[Buffer]:
         before = self.queued
@@ -183,7 +183,7 @@ class BidirectionalCall(CallStream):
         """Hands messages on, in order, as long as the client takes its answers and the service its messages."""
         observer, inbox, reader = self._observer, self._inbox, self._reader
         if reader is not None and reader.messages:
-            self._server.turns.spend(len(reader.messages))
+            self._server.message_budget.spend(len(reader.messages))
             inbox.extend(reader.messages)
             reader.messages.clear()
         while inbox and not self._decompressing and not self._held_back and self._writable:
@@ -231,7 +231,7 @@ class BidirectionalCall(CallStream):
         """Parses the backlog in another turn of the loop, since much may have come."""
         if not self._read_on_due:
             self._read_on_due = True
-            self._server.turns.wait(partial(self._guarded, self._read_on))
+            self._server.message_budget.wait(partial(self._guarded, self._read_on))
 
     def _read_on(self) -> None:
         self._read_on_due = False
@@ -257,6 +257,7 @@ class BidirectionalCall(CallStream):
                 self._break()
 
     def _guarded(self, step: Callable[[], None]) -> None:
+        """Calls code of the service. Its errors end this call and no other."""
         try:
             step()
         except Exception:
@@ -294,17 +295,18 @@ class BidirectionalCall(CallStream):
     def _compress(self) -> None:
         """Compresses and sends messages, in order. A large one is compressed on another thread, and the rest follows
         it."""
-        outbox, encoding = self._to_compress, self._head.answers
-        while outbox:
-            if sum(map(len, outbox[0])) >= LARGE_MESSAGE_BYTES:
-                self._server.off_loop(partial(deflate, outbox[0], encoding), self._compressed)
+        waiting, encoding = self._to_compress, self._head.answers
+        while waiting:
+            if sum(map(len, waiting[0])) >= LARGE_MESSAGE_BYTES:
+                self._server.off_loop(partial(deflate, waiting[0], encoding), self._compressed)
                 return
-            self._send(*deflate(outbox.popleft(), encoding))
+            self._send(*deflate(waiting.popleft(), encoding))
         if self._status is not None:
             self._send_status(*self._status)
 
     def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
         self._to_compress.popleft()
+        # The client may have gone while the other thread worked.
         if self.over:
             self._to_compress.clear()
             return
@@ -314,6 +316,7 @@ class BidirectionalCall(CallStream):
             return
         self._send(*packed)
         self._compress()
+        # There is room for one more message to be compressed.
         self.drained()
 
     def on_writable(self, resume: Callable[[], None]) -> None:

@@ -55,7 +55,7 @@ class GrpcServer:
         self.buffers = Buffers()
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
         self.loop: EventLoop = asyncio.get_running_loop() if loop is None else loop
-        self.turns = MessageBudget(self.loop)
+        self.message_budget = MessageBudget(self.loop)
         tls = self._options.tls is not None
         self._listener: Http2Listener[CallHead] = Http2Listener(self, self.loop, self._options.keepalive, alpn=tls)
         self._server: Listening | None = None

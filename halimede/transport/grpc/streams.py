@@ -68,7 +68,7 @@ class CallServer(Protocol):
     loop: EventLoop
     max_receive_bytes: int
     buffers: Buffers
-    turns: MessageBudget
+    message_budget: MessageBudget
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 

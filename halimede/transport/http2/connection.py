@@ -75,7 +75,7 @@ class Http2Connection(FrameReader, Generic[H]):
     out: FrameWriter
 
     def __init__(self, listener: Http2Listener[H]) -> None:
-        super().__init__(listener.scratch)
+        super().__init__(listener.receive_buffer)
         self._listener = listener
         self._opener = listener.opener
         self._now = listener.loop.time
@@ -149,7 +149,7 @@ class Http2Connection(FrameReader, Generic[H]):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has ended its side. It can make no more calls, and its answers have no taker."""
+        """The client has ended its side. It can make no more calls, and nobody receives its answers."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -198,11 +198,11 @@ class Http2Connection(FrameReader, Generic[H]):
             stream.consume(length - left)
         return stream
 
-    def on_data_end(self, taker: DataReceiver, ends: bool) -> None:
-        assert isinstance(taker, Http2Stream)
+    def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
+        assert isinstance(receiver, Http2Stream)
         if ends:
-            taker.remote_ended = True
-            taker.ended()
+            receiver.remote_ended = True
+            receiver.ended()
 
     def _may_receive(self, stream: Http2Stream, length: int, ends: bool) -> bool:
         """Whether the body may go on like this. Resets the stream if not."""
@@ -519,7 +519,9 @@ class Http2Connection(FrameReader, Generic[H]):
             self.out.flush()
             self.out.closed = True
             listener = self._listener
-            close_lingering(self._transport, listener.scratch.view, listener.loop.call_later, self.connection_lost)
+            close_lingering(
+                self._transport, listener.receive_buffer.view, listener.loop.call_later, self.connection_lost
+            )
             self._timers.closing()
 
     def _fail(self, fault: ConnectionFault) -> None:

@@ -65,7 +65,7 @@ class Http2Listener(Generic[H]):
         self.loop = loop
         self.keepalive = keepalive
         self._alpn = alpn
-        self.scratch = ReceiveBuffer()
+        self.receive_buffer = ReceiveBuffer()
         self.connections: set[OpenConnection] = set()
         self.draining = False
         self.on_empty: Callable[[], None] = lambda: None

@@ -73,7 +73,7 @@ def inflate(body: Buffer, at_most: int) -> bytes | None:
     for at in range(0, len(view), _SLICE_BYTES):
         try:
             parts.append(stream.decompress(view[at : at + _SLICE_BYTES], room))
-        # Triton reports a malformed stream and a truncated one with the same text.
+        # A malformed stream is refused like a truncated one, below.
         except zlib.error:
             break
         # `room` is one byte more than the limit. If that is used up, the body is too large.
