@@ -21,7 +21,7 @@ from halimede.scheduling.policy import Policy
 from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
-from halimede.scheduling.runner_config import Reason, RunnerFacts
+from halimede.scheduling.runner_config import Reason, RunnerConfig
 from halimede.tensors import FP32, HostMemory, Tensor
 
 DEPTHS = (10, 100, 1_000, 10_000)
@@ -60,7 +60,7 @@ class Nobody:
     def succeeded(self, inference: Inference, now: int) -> None: ...
     def served(self, inference: Inference, rows: int, now: int) -> None: ...
     def failed(self, inference: Inference, now: int, reason: Reason) -> None: ...
-    def responded(self, index: int, answer: Answer, ns: int) -> None: ...
+    def responded(self, index: int, answer: Answer, ns: int, age: int) -> None: ...
 
 
 class Holding:
@@ -99,7 +99,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 def round_of(make: Callable[[], Policy], depth: int) -> float:
     """Nanoseconds for each request that was served in one round."""
     instance, nobody = Holding(), Nobody()
-    facts = RunnerFacts("m", 1, {"x": FP32}, False, False, True)
+    facts = RunnerConfig("m", 1, {"x": FP32}, False, False, True)
     runner = Runner(facts, make(), Instances("m:1", [instance]), Still(), nobody, lambda one: None)
     kinds = cycle((priority, timeout) for priority in (1, 2, 3, 0) for timeout in (0, MINUTE // 2, MINUTE // 3))
 

@@ -36,8 +36,8 @@ from halimede.models.steps import Steps, all_of, timed
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
-from halimede.scheduling.limited import LimiterSlots
-from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.rate_limiter import LimiterSlots
+from halimede.scheduling.states import ModelStates
 from halimede.scheduling.step_binding import Binding
 from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy

@@ -3,8 +3,7 @@
 from halimede.config import InstanceGroup
 from halimede.errors import Error
 from halimede.models.loader import LoadedVersion, LoadResult, spread
-from halimede.scheduling.limited import LimiterSlots
-from halimede.scheduling.rate_limiter import Demand, RateLimiter, Resource, Slot
+from halimede.scheduling.rate_limiter import Demand, LimiterSlots, RateLimiter, Resource, Slot
 
 
 def demand(group: InstanceGroup, device: int) -> Demand:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from halimede.config import ModelConfig
 from halimede.config.sequencing import ControlKind, OldestStrategy, SequenceBatching
 from halimede.scheduling.policy import Policy
-from halimede.scheduling.sequence_state import SequenceStates
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.states import SequenceStates
 
 
 def sequence_policy(

@@ -17,7 +17,7 @@ from halimede.scheduling.assembly import gather, place, scatter
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
-from halimede.scheduling.sequence_state import keep, weave
+from halimede.scheduling.sequence_state import collect_states, insert_states
 from halimede.tensors import DataType, Tensor
 
 _NOBODY: frozenset[int] = frozenset()
@@ -65,6 +65,7 @@ class Execution:
         datatypes: Mapping[str, DataType],
         decoupled: bool,
         notify: Callable[["Execution"], None] | None,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.requests = requests
         self.instance = instance
@@ -74,13 +75,14 @@ class Execution:
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify
+        self._clock = clock
 
     # What the backend reads.
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         ragged, requests = self.ragged, self.requests
         gathered = gather(requests) if ragged is None else ragged.gather(requests)
-        self.input_end = monotonic_ns()
+        self.input_end = self._clock()
         return gathered
 
     def arrays_of(self, i: int) -> dict[str, npt.NDArray[Any]]:
@@ -93,7 +95,7 @@ class Execution:
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
         if not self.output_start:
-            self.output_start = monotonic_ns()
+            self.output_start = self._clock()
         if self.has_destinations:
             answer = self._placed(i, outputs)
             if isinstance(answer, Error):
@@ -122,7 +124,7 @@ class Execution:
         self._add(Outcome(i, None, True, again=True))
 
     def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        self.output_start = monotonic_ns()
+        self.output_start = self._clock()
         ragged, requests, types = self.ragged, self.requests, self._datatypes
         parts = scatter(requests, outputs, types) if ragged is None else ragged.scatter(requests, outputs, types)
         for i, part in enumerate(parts):
@@ -141,7 +143,7 @@ class Execution:
         self.later = frozenset(later)
 
     def finished(self, later: Collection[int] = ()) -> None:
-        self.compute_end = monotonic_ns()
+        self.compute_end = self._clock()
         if later:
             self.later = frozenset(later)
         self.done = True
@@ -155,20 +157,20 @@ class Execution:
         if not outputs or not 0 <= i < len(self.requests):
             return outputs
         if self._stateful:
-            kept = keep(self.requests[i], outputs)
+            kept = collect_states(self.requests[i], outputs)
             if isinstance(kept, Error):
                 return kept
             outputs = kept
         destinations = self.requests[i].destinations
         if destinations is None:
             return outputs
-        began = monotonic_ns()
+        began = self._clock()
         try:
             return place(outputs, destinations)
         except Error as error:
             return error
         finally:
-            self.placed_ns += monotonic_ns() - began
+            self.placed_ns += self._clock() - began
 
     def _wait_for_room(self, i: int, answer: Sequence[Tensor] | Error | None) -> None:
         """A thread that answers faster than the reader reads waits here (contract G32)."""
@@ -192,14 +194,14 @@ class Execution:
     def carry_states(self) -> None:
         """Before it runs, of a model with implicit states (`scheduling.sequence_state`). On the loop."""
         self._stateful = self.has_destinations = True
-        weave(self.requests)
+        insert_states(self.requests)
 
     def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool, now: int = 0) -> None:
         """Calls the backend; whatever it raises becomes the answer of every request without one. Never raises itself.
 
         `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself). `now` is the
         time, where the caller has just looked."""
-        self.start = now or monotonic_ns()
+        self.start = now or self._clock()
         try:
             execute(self, self)
         except Error as error:

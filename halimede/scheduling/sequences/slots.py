@@ -16,8 +16,8 @@ from typing import NamedTuple
 from halimede.errors import Cancelled, Error, Invalid, TimedOut, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
-from halimede.scheduling.sequence_state import SequenceStates
 from halimede.scheduling.sequences.controls import Controls
+from halimede.scheduling.states import SequenceStates
 from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
