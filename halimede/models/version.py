@@ -81,7 +81,7 @@ class ModelVersion:
         )
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
-        over = self._over if self._ordering is None else self._ordering.over
+        over = self._over if self._ordering is None else self._ordering.settled
         policy = _policy(loaded, start_at, start_backlog)
         instances.pinned = is_stateful_policy(policy)
         self._runner: Runner | EnsembleRunner
