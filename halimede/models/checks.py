@@ -82,6 +82,7 @@ class RequestCheck:
         batch_key = self.batch_key(request) if self._config.max_batch_size else None
         fit = Fit(batch_size, self.outputs(request), batch_key, sizes)
         if form is not None and self._remembers:
+            # A client that sends ever new shapes must not fill the memory. To find the oldest would cost each request.
             if len(self._fits) >= self._most_fits:
                 self._fits.clear()
             self._fits[form] = fit
@@ -107,6 +108,7 @@ class RequestCheck:
 
     def batch_key(self, request: InferRequest) -> Hashable:
         """Equal for requests that may share a batch (S4, S5). None if all requests may."""
+        # Requests with different optional inputs cannot be one batch, so the names belong to the key.
         if self._has_optional:
             return tuple((name, self._shape_of_key(request.inputs[name])) for name in sorted(request.inputs))
         if not self._wildcards:
@@ -180,6 +182,7 @@ class RequestCheck:
         spec = config.inputs[0]
         lead = (1,) if config.max_batch_size else ()
         if spec.datatype is BYTES:
+            # The body is one element, without the length that BYTES have in tensors.
             if prod(lead + spec.dims) != 1:
                 raise Invalid(
                     f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"

@@ -36,6 +36,7 @@ class _Inferred:
         """Whether another model's view of the tensor agrees. A dimension of variable size agrees with any."""
         if _agree(self.dims, other.dims):
             return True
+        # A tensor with a batch dimension may feed a model that has the same dimension in its shape, and the reverse.
         return self.batching != other.batching and _agree(self.full, other.full)
 
 

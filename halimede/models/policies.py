@@ -31,6 +31,7 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
     sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
     pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
+    # Most models have none of these, and then one queue is enough.
     if not limited and not batching.priority_levels and strategy is None and pace is None:
         return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at)
     forming = Forming(config.max_batch_size, sizes, delay_ns)

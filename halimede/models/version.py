@@ -146,6 +146,7 @@ class ModelVersion:
     def _left(self, left: Callable[[Instance], None], index: int) -> None:
         instance, self.instances[index] = self.instances[index], Vacant()
         if is_supervised(instance):
+            # Its process ends now, which is no failure.
             instance.watch(lambda healthy, expected: None)
         left(instance)
 
@@ -255,7 +256,7 @@ class ModelVersion:
 
     def submit(self, inference: Inference) -> None:
         """Runs or queues an inference, or hands it to the interceptor."""
-        if self._interceptor is not None:
+        if self._interceptor is not None:  # a response cache
             self._interceptor(inference)
             return
         if self._ordering is not None:

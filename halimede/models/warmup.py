@@ -76,7 +76,7 @@ def warm_up(
     Instances that restart are warmed up again from then on. Raises Error if a sample is no valid request or fails.
     """
     samples = [(sample, *_request(sample, warming.config, folder, version)) for sample in warming.config.warmup]
-    if not samples:
+    if not samples:  # as for most models, which need no thread then
         return
     failed = Event()
 
@@ -140,6 +140,8 @@ def _run(
 ) -> Sequence[Error]:
     """Runs a sample once. Returns the errors in the order in which they came."""
     most, number = warming.config.max_batch_size, sample.batch_size
+    # The scheduler would refuse such a request; an instance must not get it either. A model without batching (0) may
+    # still have a sample with one request.
     if number > 1 and number > most:
         complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
         return [complaint] * min(number, MAX_REPEATED_ERRORS)
@@ -163,6 +165,7 @@ def _execution(
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
     own = getattr(instance, "thread", None)
     finishes = warming.placement is not Placement.ASYNC
+    # A library may keep data for each thread, so the warm-up must run where requests will run.
     if warming.placement is Placement.LOOP:
         execution.on_loop = True
         warming.on_loop(partial(execution.run, instance.execute, False))
@@ -244,6 +247,7 @@ class _WarmingAgain:
             )
             self._over()
         else:
+            # Not called directly: many samples that answer at once would be a deep recursion.
             self._warming.on_loop(self._run_next)
 
 
