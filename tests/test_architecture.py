@@ -42,6 +42,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "workers.child": "",
             "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
             "errors platform",
+            "backends.testing": "backends models scheduling platform requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "

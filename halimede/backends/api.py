@@ -20,7 +20,7 @@ from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.config.problems import Severity
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
-from halimede.errors import Error
+from halimede.errors import Cause, Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
@@ -322,6 +322,7 @@ class Fault:
     line: int = 0
     instead: str = ""
     severity: Severity = Severity.ERROR
+    cause: Cause | None = None
 
 
 @runtime_checkable

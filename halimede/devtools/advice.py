@@ -10,6 +10,7 @@ from pathlib import Path
 
 from halimede.backends.registry import alternatives, known, served, usual_files
 from halimede.config import Problem
+from halimede.errors import ADVICE
 
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
 
@@ -129,4 +130,5 @@ def advised(problem: Problem) -> Problem:
         match = re.search(pattern, problem.text)
         if match is not None:
             return replace(problem, instead=advice if isinstance(advice, str) else advice(match))
-    return problem
+    general = {cause.value: advice for cause, advice in ADVICE.items()}
+    return replace(problem, instead=general.get(problem.code, ""))

@@ -1,6 +1,6 @@
-"""An engine's port whose answers take their time: for those who test how their client waits (contract G40).
+"""An engine port that delays its answers, so that operators can test how their gRPC clients wait (G40).
 
-Event-loop thread only.
+Used if the environment variable `TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC` is set. Event-loop thread only.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,8 @@ A = TypeVar("A")
 
 
 class DelayingPort:
-    """Holds each answer to a question for `seconds`; inferences pass, and what is asked on their way."""
+    """Delays each answer to a question by `seconds`. Inferences are not delayed, nor are questions that belong
+    to them."""
 
     def __init__(self, port: EnginePort, seconds: float, call_later: CallLater) -> None:
         self._port = port

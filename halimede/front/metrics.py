@@ -1,4 +1,5 @@
-"""Metrics: `GET /metrics` of their own port, and by choice of the HTTP port. Event-loop thread only."""
+"""The metrics: `GET /metrics` on their own port and, if the operator chooses, on the HTTP port. Event-loop
+thread only."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -10,17 +11,22 @@ from halimede.front.http.handling import GET, HttpExchange, Route
 from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
 
 TEXT_FIELDS = b"Content-Type: %b\r\n" % TEXT
+"""Header fields of Prometheus' text format."""
 OPENMETRICS_FIELDS = b"Content-Type: %b\r\n" % OPENMETRICS
+"""Header fields of OpenMetrics."""
 
 MAX_LOOP_SHARE = 0.1
-"""The most of the loop's time that scrapes may take, however many there are."""
+"""Largest share of the loop's time for all scrapes together."""
 BURST_SECONDS = 0.1
-"""Seconds that they may take at once, after a time with fewer."""
+"""Seconds that scrapes may take at once, after a quiet time."""
 
 
 class MetricsScrapes:
-    """Answers exchanges with the metrics. Where scrapes take more than their share of the loop's time they are given
-    the last text again, until that has been made up for: a text is never older than ten times what making it took."""
+    """Answers requests for the metrics.
+
+    If scrapes exceed their share of the loop's time, they get the last text again until the excess is made up for. A
+    text is then at most ten times as old as making it took.
+    """
 
     def __init__(self, port: EnginePort, clock: Callable[[], float] = monotonic) -> None:
         self._port = port
@@ -32,6 +38,7 @@ class MetricsScrapes:
     def answer(self, exchange: HttpExchange) -> None:
         is_open = wants_openmetrics(exchange.headers.get(b"accept"))
         now = self._clock()
+        # A token bucket whose tokens are seconds of the loop.
         self._left = min(BURST_SECONDS, self._left + MAX_LOOP_SHARE * (now - self._looked_at))
         self._looked_at = now
         text = self._texts.get(is_open)
@@ -49,13 +56,13 @@ class MetricsScrapes:
         exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
 
     def route(self) -> Route:
-        """For the HTTP port: who may ask for statistics may ask for these."""
+        """Returns the route for the HTTP port. It belongs to the category of statistics."""
         return Route("/metrics()()", GET, Category.STATISTICS, lambda exchange, _, __: self.answer(exchange))
 
 
 class MetricsService:
-    """`handle` is the handler of the transport's listener. Other paths are empty, other methods refused, as in the
-    contract's section 8."""
+    """The metrics port. `handle` is the handler of its listener. Another path gets an empty answer, another method
+    status 405, as in Triton (contract, section 8)."""
 
     def __init__(self, scrapes: MetricsScrapes) -> None:
         self._scrapes = scrapes

@@ -6,7 +6,7 @@ from tests.front.fakes import FakePort
 from tests.transport.http2_bench import Clock
 
 
-def test_answers_are_held_and_inferences_are_not() -> None:
+def test_answers_are_delayed_and_inferences_are_not() -> None:
     """Only answers to questions are delayed (G40)."""
     port, clock = FakePort(), Clock()
     port.answers = {ServerLive(): True}

@@ -116,7 +116,7 @@ def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
     assert 0.09 < spent / (clock.now - began) < 0.12
 
 
-def test_scrapes_in_good_time_are_each_made_anew() -> None:
+def test_scrapes_within_the_budget_are_each_fresh() -> None:
     clock = Clock()
     port = SlowPort(clock)
     front = MetricsService(MetricsScrapes(port, clock))
@@ -149,7 +149,7 @@ def test_metrics_on_the_http_port_are_there_by_choice() -> None:
     assert exchange.answer[0] == 405
 
 
-def test_who_may_not_ask_for_statistics_may_not_ask_for_metrics_on_the_http_port() -> None:
+def test_metrics_on_the_http_port_are_restricted_like_statistics() -> None:
     port = port_with_metrics()
     front = HttpService(
         port, HeldOffload(), 1 << 20, access_of({"statistics": ("key", "x")}, ""), scrapes=MetricsScrapes(port)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -122,6 +123,45 @@ class Chat:
     def cancelled(self) -> None:
         self.ended.append("cancelled")
         self.echo.gone.set()
+
+
+class HeldTimer:
+    """A timer that only the test fires."""
+
+    def __init__(self, delay: float, callback: Callable[[], object]) -> None:
+        self.delay = delay
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class HeldTimers:
+    """The running event loop for a server, with timers that the test fires. No test waits for time to pass, and none
+    fails if the machine is slow. `asked` is set whenever the server asks for the time, as it does for each read."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[HeldTimer] = []
+        self.asked = asyncio.Event()
+
+    def time(self) -> float:
+        self.asked.set()
+        return self._loop.time()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
+        return self._loop.call_soon(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> HeldTimer:
+        self._timers.append(HeldTimer(delay, partial(callback, *args)))
+        return self._timers[-1]
+
+    def fire(self, shortest: float, longest: float) -> None:
+        """Fires the one timer that was set for a delay in this range."""
+        [timer] = [t for t in self._timers if not t.cancelled and shortest <= t.delay <= longest]
+        self._timers.remove(timer)
+        timer.callback()
 
 
 @asynccontextmanager

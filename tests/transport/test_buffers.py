@@ -30,7 +30,7 @@ def address(view: memoryview) -> int:
 
 @pytest.mark.parametrize("offset", [0, 1, 63, 64, 100, LARGE])
 @pytest.mark.parametrize("size", [LARGE, LARGE + 1])
-def test_byte_at_the_offset_lies_on_the_boundary_in_fresh_and_in_used_buffers(size: int, offset: int) -> None:
+def test_offset_is_aligned_in_fresh_and_reused_buffers(size: int, offset: int) -> None:
     buffers = Buffers()
     for view in (aligned(size, offset), buffers.aligned(size, offset), buffers.aligned(size, offset)):
         assert view.nbytes == size
@@ -55,7 +55,7 @@ def test_small_buffer_is_only_as_large_as_asked_for(size: int) -> None:
     ],
     ids=["frombuffer", "ndarray", "asarray", "view of views", "read-only", "memoryview of an array", "of the part"],
 )
-def test_buffer_comes_back_when_its_last_view_is_gone(array_of: Callable[[memoryview], Any]) -> None:
+def test_buffer_returns_when_its_last_view_is_freed(array_of: Callable[[memoryview], Any]) -> None:
     """Arrays, too, which know their memory in ways of their own."""
     buffers = Buffers()
     first = buffers.aligned(LARGE, 0)
@@ -70,7 +70,7 @@ def test_buffer_comes_back_when_its_last_view_is_gone(array_of: Callable[[memory
     assert address(buffers.aligned(LARGE, 0)) == place
 
 
-def test_buffer_that_came_back_serves_what_is_a_little_smaller_and_nothing_else() -> None:
+def test_returned_buffer_is_reused_for_slightly_smaller_sizes_only() -> None:
     buffers = Buffers()
     place = address(buffers.aligned(LARGE, 0))
     larger, much_smaller = buffers.aligned(LARGE + 1, 0), buffers.aligned(LARGE - LARGE // MAX_WASTE_DIVISOR, 0)
@@ -78,7 +78,7 @@ def test_buffer_that_came_back_serves_what_is_a_little_smaller_and_nothing_else(
     assert address(buffers.aligned(LARGE - LARGE // (2 * MAX_WASTE_DIVISOR), 0)) == place
 
 
-def test_buffer_may_come_back_on_another_thread() -> None:
+def test_buffer_may_return_on_another_thread() -> None:
     buffers = Buffers()
     held = [buffers.aligned(LARGE, 0)]
     place = address(held[0])
@@ -107,7 +107,7 @@ def test_kept_buffers_are_few_and_not_large_in_sum(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("size", [LARGE, MAX_KEPT_BYTES // MAX_KEPT_BUFFERS])
-def test_buffers_of_a_size_that_nobody_asks_for_any_more_make_room(size: int) -> None:
+def test_buffers_of_unused_sizes_are_evicted(size: int) -> None:
     buffers = Buffers()
     earlier = [buffers.aligned(size, 0) for _ in range(MAX_KEPT_BUFFERS)]
     earlier.clear()
@@ -119,7 +119,7 @@ def test_buffers_of_a_size_that_nobody_asks_for_any_more_make_room(size: int) ->
     assert {address(view) for view in again} == places
 
 
-def test_buffers_come_back_on_many_threads_at_once_and_stay_few() -> None:
+def test_buffers_that_return_on_many_threads_at_once_stay_few() -> None:
     buffers = Buffers()
     held = [[buffers.aligned(LARGE + 64 * n, 0) for n in range(100)] for _ in range(8)]
     threads = [Thread(target=views.clear) for views in held]
@@ -143,7 +143,7 @@ def collected_all_the_time() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_buffers_come_back_in_the_middle_of_everything(
+def test_buffers_return_in_the_middle_of_other_work(
     collected_all_the_time: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Out of the garbage collector, which may run at any step of what is done with the buffers, and on threads."""

@@ -100,7 +100,7 @@ def test_silent_client_is_dropped_soon() -> None:
     assert ending.transport.asked == ["end", "abort"]
 
 
-def test_client_that_sends_is_heard_out_within_the_time() -> None:
+def test_client_that_still_sends_is_read_within_the_time() -> None:
     ending = Ending(Transport())
     passed = 0.0
     while not ending.transport.is_closing():
@@ -170,7 +170,7 @@ def test_flushing_waits_for_nothing_once_all_is_read() -> None:
     [(Transport(half_closes=False), ["close"]), (Transport(broken=True), ["abort"])],
     ids=["TLS", "reset already"],
 )
-def test_transport_whose_side_cannot_be_ended_is_closed(transport: Transport, asked: list[str]) -> None:
+def test_transport_without_half_close_is_closed(transport: Transport, asked: list[str]) -> None:
     ending = Ending(transport)
     assert ending.transport.asked == asked
     assert not ending.clock.waiting or transport.protocol is not None

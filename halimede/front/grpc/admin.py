@@ -1,4 +1,4 @@
-"""The RPCs that are no inference: one row each, from a message to the engine's question and back to a message.
+"""The gRPC RPCs other than inference. Each is one row: message to question, answer to message.
 
 Holds an engine port and no state. Event-loop thread only.
 """
@@ -22,7 +22,8 @@ from halimede.wire.grpc import shared_memory as regions
 
 @dataclass(frozen=True, slots=True)
 class AdminRpc:
-    """One RPC: what restricts it (G13), the request message to a query (may raise Error), the answer to a message."""
+    """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
+    Error. `write` turns the answer into a message."""
 
     category: Category
     read: Callable[[Buffer], Query[Any]]
@@ -79,11 +80,11 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
         },
     }
 )
-"""By the path of the RPC."""
+"""The rows, by path."""
 
 
 def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
-    """The handlers of all these RPCs over one engine port, by path."""
+    """Returns the handlers of all rows, by path."""
     return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
 
 
@@ -102,7 +103,8 @@ def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
         return
     try:
         message = rpc.write(answer)
-    except Exception:  # the answer may come later, when `_handle` is no guard around it any more
+    except Exception:
+        # If the answer comes later, `_handle` does not catch this any more.
         finish_with(call, internal_error("writing a gRPC answer"))
         return
     call.send([message])

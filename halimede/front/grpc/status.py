@@ -1,4 +1,4 @@
-"""How a gRPC call ends that failed: the status of each kind of error (G3). Event-loop thread only."""
+"""The status with which a failed gRPC call ends, by kind of error (G3). Event-loop thread only."""
 
 import logging
 
@@ -27,7 +27,7 @@ CODES: dict[type[BaseException], int] = {
     Internal: 13,
     Unavailable: 14,
 }
-"""The status of each kind of error (G3). A kind that derives from one of these has its status."""
+"""The status of each kind of error (G3). A derived kind has the status of its base."""
 
 
 def finish_with(call: GrpcCall, error: Error) -> None:
@@ -37,6 +37,6 @@ def finish_with(call: GrpcCall, error: Error) -> None:
 
 
 def internal_error(what: str) -> Internal:
-    """The error that a client gets for a fault of ours. To be called in an `except` clause: the log gets the trace."""
+    """Logs the exception that is being handled, and returns the error for the client. Call it in an `except` clause."""
     log.exception("%s failed", what)
     return Internal("internal error")

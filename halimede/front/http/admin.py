@@ -1,6 +1,6 @@
-"""The HTTP routes that are no inference: one row each, from a request to the engine's question and back to a body.
+"""The HTTP routes other than inference. Each is one row: request to question, answer to body.
 
-Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
+Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread.
 """
 
 import logging
@@ -38,7 +38,8 @@ from halimede.front.http.handling import (
 )
 from halimede.front.http.openapi import describe
 from halimede.wire.http import admin as bodies
-from halimede.wire.http import infer as wire
+from halimede.wire.http import metadata as wire
+from halimede.wire.http.infer import parse_version
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +49,13 @@ MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 
 Read = Callable[[HttpExchange, str, str], Query[A]]
-"""The question that a request asks, given the two names in its path. Raises Error; any thread."""
+"""Returns the question that a request asks, given the two names in its path. Raises Error. Any thread."""
 Written = tuple[int, bytes, bytes]
 """Status, header fields and body."""
 
 
 class HttpAdmin:
-    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
 
     def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int) -> None:
         self._port = port
@@ -62,11 +63,11 @@ class HttpAdmin:
         self._limit = max_input_size
 
     def routes(self) -> tuple[Route, ...]:
-        """In the order in which they are tried (contract H1)."""
+        """Returns the rows in the order in which they are tried (H1)."""
         return (*self._of_models(), *self._of_server(), *self._of_repositories(), *self._of_settings())
 
     def _of_models(self) -> Iterator[Route]:
-        """A model named `stats` is shadowed (contract H2)."""
+        """Yields the rows of models. A model named `stats` cannot be reached by the first one (H2)."""
         statistics = self._model(ModelStatistics, wire.encode_statistics)
         config = self._model(ModelConfiguration, lambda info: info.json.encode())
         ready = self._asking(_of_model(ModelReady), _model_ready, PLAIN)
@@ -110,10 +111,8 @@ class HttpAdmin:
     # How a row is answered.
 
     def _asking(self, read: Read[A], write: Callable[[A], Written], fields: bytes = JSON) -> RouteHandler:
-        """The handler that asks what `read` makes of the request and answers what `write` makes of the answer.
-
-        `fields` belong to an error.
-        """
+        """Returns a handler that asks what `read` makes of the request, and answers what `write` makes of the answer.
+        `fields` are the header fields of an error."""
 
         def asked(exchange: HttpExchange, query: Query[A] | Error) -> None:
             if isinstance(query, Error):
@@ -124,7 +123,8 @@ class HttpAdmin:
         def answered(exchange: HttpExchange, answer: A) -> None:
             try:
                 written = write(answer)
-            except Exception:  # an answer may come when no guard of the connection is around it any more
+            except Exception:
+                # An answer may come later, when the connection does not catch errors of its handler any more.
                 log.exception("failed to encode the answer to %s", exchange.target)
                 refuse(exchange, Internal("the server failed to write the answer"), fields)
             else:
@@ -143,7 +143,7 @@ class HttpAdmin:
 
 
 def _of_model(query: Callable[[str, int], Query[A]]) -> Read[A]:
-    return lambda exchange, model, version: query(model, wire.parse_version(version))
+    return lambda exchange, model, version: query(model, parse_version(version))
 
 
 def _json(encode: Callable[[A], bytes]) -> Callable[[A], Written]:

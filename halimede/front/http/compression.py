@@ -1,6 +1,7 @@
-"""Compressed bodies of inferences: small ones on the event loop, large ones on another thread (contract H140, H141).
+"""Compressed bodies of inferences: small ones on the event loop, large ones on another thread (H140, H141).
 
-What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offloader`.
+`wire.http.compression` knows which codings there are and what they do. Event-loop thread only, except for the work
+given to `Offloader`.
 """
 
 from collections.abc import Sequence
@@ -20,18 +21,19 @@ from halimede.wire.http.compression import (
 from halimede.wire.http.infer import encode_error
 
 MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
-"""More than comes out of a body in 0.2 ms is inflated on another thread."""
+"""Bytes that decompression on the loop may yield, which takes 0.2 ms."""
 MAX_COMPRESSED_ON_LOOP_BYTES = 1 << 14
-"""So is a larger body, whatever it becomes: one of empty blocks becomes nothing and takes long all the same."""
+"""Bytes of a body that is decompressed on the loop. A body of empty blocks yields nothing and takes long all
+the same."""
 MAX_DEFLATED_ON_LOOP_BYTES = 1 << 13
-"""More than is deflated in 0.15 ms is deflated on another thread."""
+"""Bytes that are compressed on the loop, which takes 0.15 ms."""
 
 _ACCEPTS = f"Accept-Encoding: {SUPPORTED}\r\n".encode()
 
 
 def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer | None:
-    """What the body is without its coding, None where finding out is for another thread. Raises Unsupported where the
-    coding is unknown, Invalid where the body is none of that coding."""
+    """Returns the decompressed body, or None if that is work for another thread. Raises Unsupported for an unknown
+    coding, and Invalid for a body that does not have its coding."""
     check_coding(coding)
     if coding == IDENTITY:
         return body
@@ -41,12 +43,12 @@ def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer
 
 
 def error_fields(error: Error) -> bytes:
-    """The header lines of an answer to a request that could not be read."""
+    """Returns the header lines of an answer to a request that could not be read."""
     return JSON + _ACCEPTS if isinstance(error, UnsupportedCoding) else JSON
 
 
 def answering(exchange: Answerable, accepts: bytes, offload: Offloader) -> Answerable:
-    """Where the response of an inference goes, by the value of Accept-Encoding."""
+    """Returns the exchange to answer on, with compression if Accept-Encoding asks for it."""
     coding = accepted_coding(accepts)
     return exchange if coding is None else _CompressingExchange(exchange, coding, offload)
 

@@ -1,8 +1,7 @@
-"""The HTTP routes of the generate extension: one JSON object in, and one out or a stream of events (contract H130 to
-H137).
+"""The HTTP routes of the generate extension: one JSON object in, and one out or a stream of events (H130 to H137).
 
-Holds an engine port and no state but that of each answer under way. Event-loop thread only; large JSON is read and
-written on another thread.
+Holds an engine port, and state for each answer in progress. Event-loop thread only; large JSON is parsed and written on
+another thread.
 """
 
 import logging
@@ -42,11 +41,11 @@ EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 IDENTITY = b"identity"
 
 _Encoded = tuple[int, bytes]
-"""A response as JSON, and the status of an answer that begins with it."""
+"""The status of an answer that begins with this response, and the response as JSON."""
 
 
 class HttpGenerate:
-    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class HttpGenerate:
         )
 
     def _generate(self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, version: str) -> None:
-        """The version, whether the model is there, the encoding, the body: in this order (observed)."""
+        """Handles a request: checks the version, the model, the encoding and the body, in this order (observed)."""
         try:
             number = parse_version(version)
         except Error as error:
@@ -86,7 +85,8 @@ class HttpGenerate:
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
             self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
-        body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
+        # The exchange lives until it is answered. The body need not.
+        body, exchange.body = exchange.body, b""
         decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
             run_offloaded(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
@@ -120,7 +120,7 @@ class HttpGenerate:
 
 
 def _encode(answer: InferResponse | Error) -> _Encoded:
-    """Never raises: whatever a model has answered, its client gets an answer."""
+    """Encodes a response. Never raises: whatever a model has answered, its client gets an answer."""
     if isinstance(answer, InferResponse):
         try:
             return 200, encode_generate(answer)
@@ -133,10 +133,15 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
 
 
 class GenerateReply(ABC):
-    """The reply slot of one request: what is sent to it is encoded in its order, large responses on another thread.
+    """The reply slot of one request. It encodes what is sent to it, in order; large responses on another thread.
 
-    While one of them is being encoded there (`_encoding`) the slot is not writable; what is sent all the same waits in
-    its queue.
+    | state | event | then |
+    | --- | --- | --- |
+    | idle | a small response | delivered |
+    | idle | a large response | `_encoding`: not writable |
+    | `_encoding` | a response | it waits in `_queue` |
+    | `_encoding` | the other thread is done | delivered, then the queue; senders are resumed |
+    | any | the last response is delivered | `over` |
     """
 
     __slots__ = ("_encoding", "_exchange", "_offload", "_queue", "_resumes", "over")
@@ -156,7 +161,7 @@ class GenerateReply(ABC):
         if self.over:
             return True
         if isinstance(answer, Error) and answer.refused:
-            # It did not come as far as its model, so no answer has begun.
+            # A request that was refused before its start has no answer that has begun.
             self.over = True
             refuse(self._exchange, answer)
             return True
@@ -170,7 +175,7 @@ class GenerateReply(ABC):
             self._on_writable(resume)
 
     def _advance(self) -> bool:
-        """Delivers what is queued, up to the next large response; whether more may be sent."""
+        """Delivers the queue up to the next large response. Returns whether more may be sent."""
         writable = True
         while self._queue and not self._encoding:
             answer, final = self._queue.popleft()
@@ -182,12 +187,13 @@ class GenerateReply(ABC):
         return writable and not self._encoding
 
     def _encoded(self, final: bool, encoded: _Encoded | Error) -> None:
-        """The other thread is done with a large response."""
+        """Delivers a large response that another thread has encoded."""
         self._encoding = False
         try:
             self._deliver(_encode(encoded) if isinstance(encoded, Error) else encoded, final)
             self._advance()
-        except Exception:  # nothing can follow; whoever waits for this answer must not wait for ever
+        except Exception:
+            # Nothing can follow. `finally` resumes the senders, which would otherwise wait forever.
             self.over = True
             self._queue.clear()
             raise
@@ -202,18 +208,16 @@ class GenerateReply(ABC):
 
     @abstractmethod
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
-        """Takes the next response, or that there are no more; whether the client takes more at once."""
+        """Writes the next response, or (None) the end. Returns whether the client takes more at once."""
 
     @abstractmethod
     def _on_writable(self, resume: Resume) -> None:
-        """As that of the slot, once all that was sent to it is delivered."""
+        """Calls `resume` when the client takes more. All that was sent to the slot is delivered."""
 
 
 class SingleReply(GenerateReply):
-    """One response, whole, once the last flag came: the status is that of the first response, whatever follows (H135).
-
-    Of further responses nothing is kept.
-    """
+    """Answers with one whole response, when the last flag has come. The status is that of the first response, whatever
+    follows (H135). Further responses are not kept."""
 
     __slots__ = ("_count", "_first")
 
@@ -241,7 +245,8 @@ class SingleReply(GenerateReply):
 
 
 class EventReply(GenerateReply):
-    """Each response is an event. The status is that of the first; a last flag alone is none (H136)."""
+    """Answers with an event per response. The status is that of the first response. A last flag alone is no event
+    (H136)."""
 
     __slots__ = ("_stream",)
 

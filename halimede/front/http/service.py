@@ -1,7 +1,7 @@
 """The HTTP front end: which path means what, and how an inference is answered.
 
-Holds an engine port and no socket; the transport hands it whole requests as `HttpExchange`s. Event-loop thread only;
-large JSON is decoded and encoded on another thread (see `Offloader`).
+Holds an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
+parsed and written on another thread (see `Offloader`).
 """
 
 import logging
@@ -46,7 +46,9 @@ from halimede.wire.http.compression import decompress
 log = logging.getLogger(__name__)
 
 MAX_KNOWN_TARGETS = 4096
+"""Request targets whose route is remembered."""
 MAX_KNOWN_TARGET_BYTES = 512
+"""Length of a target whose route is remembered."""
 
 HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
@@ -54,7 +56,7 @@ _TEXT = ("utf-8", "surrogateescape")
 
 @dataclass(frozen=True, slots=True)
 class RouteTarget:
-    """What a path means: the handler, the methods it takes, and the names within the path."""
+    """What a path means: the handler, the methods that it takes, and the names in the path."""
 
     handle: RouteHandler
     methods: Container[bytes]
@@ -64,9 +66,11 @@ class RouteTarget:
 
 
 class HttpService:
-    """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
-    may have (contract H17); `access` says what is restricted and what is forwarded, `client_memory`
-    whether clients may register shared memory (H90)."""
+    """The handlers of one server over one engine port. `handle` is the handler of the transport's listener.
+
+    `max_input_size` is the limit of JSON and of raw input (H17). `access` says what is restricted and what is
+    forwarded. `client_memory`: clients may register shared memory (H90).
+    """
 
     def __init__(
         self,
@@ -85,7 +89,7 @@ class HttpService:
         self._access = access
         self._traces = traces
         self._tells_load = tells_load
-        # Decided once: an inference looks at no header that nobody forwards.
+        # Decided once, so that a server that forwards no headers does not look at them.
         self._begin = self._start if access.forward is None else self._start_with_headers
         self._targets: dict[bytes, RouteTarget] = {}
         routes = (
@@ -109,10 +113,11 @@ class HttpService:
             target.handle(exchange, target.model, target.version)
 
     def _resolve(self, target: bytes) -> RouteTarget | None:
-        """Finds the route of a target, and remembers it: clients ask for the same few again and again."""
+        """Finds the route of a target, and remembers it, because clients ask for the same few again and again."""
         path = _path_of(target)
         for pattern, route in self._routes:
-            found = re.fullmatch(pattern, path)  # compiled when first asked for: two dozen would hold up the start
+            # `re` compiles a pattern when it is first used. Compiling two dozen would delay the start.
+            found = re.fullmatch(pattern, path)
             if found:
                 model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
                 known = RouteTarget(route.handle, route.methods, route.fields, model, version)
@@ -126,10 +131,10 @@ class HttpService:
     # Inference.
 
     def _infer(self, exchange: HttpExchange, model: str, version: str) -> None:
-        """Contract H30: the version, whether the model exists and takes single requests, the headers, the body.
+        """Handles an inference. Triton checks the version, the model, the headers and the body in this order (H30).
 
-        Decoding goes first, since it nearly always succeeds; when it fails, the model is asked for, and an error there
-        has precedence.
+        Decoding comes first here, because it nearly always succeeds. If it fails, the engine is asked about the model,
+        and an error there has precedence.
         """
         try:
             number = wire.parse_version(version)
@@ -154,7 +159,8 @@ class HttpService:
             return
 
         def work() -> tuple[InferRequest, wire.ResponseForm]:
-            # In one go, so that no more inflated bodies are held than there are threads.
+            # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
+            # threads.
             body = memoryview(decompress(compressed, self._max_input_size))
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             return wire.decode_infer(model, number, body, length, self._max_input_size)
@@ -176,7 +182,7 @@ class HttpService:
     def _decode_elsewhere(
         self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
     ) -> None:
-        # A function of its own: variables that a lambda holds cost the short way as well.
+        # This is a method of its own because variables that a lambda captures would slow the common path.
         run_offloaded(
             self._offload,
             exchange,
@@ -192,7 +198,8 @@ class HttpService:
         decoded: tuple[InferRequest, wire.ResponseForm] | Error,
     ) -> None:
         if exchange.gone:
-            return  # while its JSON was read on another thread
+            # The client has gone while its JSON was parsed on another thread.
+            return
         if not isinstance(decoded, Error):
             self._begin(exchange, *decoded)
             return
@@ -208,7 +215,7 @@ class HttpService:
         ask(self._port, exchange, ModelTransaction(model, number), answer)
 
     def _start_with_headers(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
-        """As `_start`, with the headers that match as parameters (contract H25)."""
+        """Starts an inference with the matching headers as parameters (H25)."""
         assert self._access.forward is not None
         sent = ((name.decode(*_TEXT), value.decode(*_TEXT)) for name, value in exchange.headers.sent)
         try:
@@ -238,7 +245,7 @@ _DECOUPLED = Unsupported("HTTP end point doesn't support models with decoupled t
 
 
 class InferReply:
-    """The reply slot of one `/infer` request: its one response becomes the answer of the exchange."""
+    """The reply slot of one `/infer` request. Its one response becomes the answer of the exchange."""
 
     __slots__ = ("_exchange", "_form", "_offload", "over")
 
@@ -266,7 +273,8 @@ class InferReply:
                 body, head_length = wire.encode_infer(answer, self._form)
             except Error as error:
                 self._encoded(error)
-            except Exception:  # whatever a model has answered, its client gets an answer
+            except Exception:
+                # Whatever a model has answered, its client gets an answer.
                 log.exception("model '%s': failed to encode a response", answer.model_name, extra=log_fields(answer))
                 self._encoded(Internal("the server failed to write the response"))
             else:
@@ -274,7 +282,7 @@ class InferReply:
         return True
 
     def on_writable(self, resume: Resume) -> None:
-        """Never needed: `send` takes the only answer and always says that it is writable."""
+        """Never called: `send` takes the only answer, and always says that it is writable."""
         resume()
 
     def _encoded(self, encoded: tuple[list[Buffer], int | None] | Error) -> None:
@@ -292,7 +300,7 @@ class InferReply:
 
 
 def _path_of(target: bytes) -> bytes:
-    """The path of a request target: without the query, and without scheme and host where a client sends them."""
+    """Returns the path of a request target: without the query, and without scheme and host if a client sends them."""
     path = target.partition(b"?")[0]
     if path.startswith(b"http://"):
         path = b"/" + path[7:].partition(b"/")[2]

@@ -1,6 +1,6 @@
-"""The gRPC server: a port, its connections, and the calls that come over them.
+"""The gRPC server: a port, its connections, and their calls.
 
-Knows the RPCs of a service by path and no inference words. Event-loop thread only.
+Knows the RPCs of a service by path, and no inference. Event-loop thread only.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from halimede.transport.sockets import Listening, serve_at
 log = logging.getLogger(__name__)
 
 ABORT_SECONDS = 1.0
-"""For the last frames to leave when a server stops with calls still open."""
+"""Time for the last frames to leave if a server stops with open calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcServerOptions:
-    """`reuse_port`: several servers may share one port (`--reuse-grpc-port`). `max_receive_bytes`: of one message
-    (contract G15). `response_compression`: the level none, low, medium or high (G36). `tls`: a context that offers
-    `h2` (see `tls.server_context`)."""
+    """`reuse_port`: several servers may share the port (`--reuse-grpc-port`). `max_receive_bytes` is the limit of one
+    message (G15). `response_compression` is the level none, low, medium or high (G36). `tls` is a context that offers
+    `h2`, see `tls.server_context`."""
 
     reuse_port: bool = False
     max_receive_bytes: int = 2**31 - 1
@@ -47,7 +47,7 @@ class GrpcServerOptions:
 
 
 class GrpcServer:
-    """A gRPC server for the RPCs of a service, by path; a path that is not there is answered UNIMPLEMENTED."""
+    """A gRPC server for the RPCs of a service. A path without an RPC is answered UNIMPLEMENTED."""
 
     def __init__(self, rpcs: Rpcs, options: GrpcServerOptions | None = None, loop: EventLoop | None = None) -> None:
         self._options = options or GrpcServerOptions()
@@ -61,17 +61,18 @@ class GrpcServer:
         self._server: Listening | None = None
 
     def connect(self) -> Http2Connection[CallHead]:
-        """The protocol object of a new connection."""
+        """Returns the protocol object of a new connection."""
         return Http2Connection(self._listener)
 
     async def start(self, address: str, port: int) -> int:
-        """Listens; returns the port (chosen by the system for port 0). Raises Unavailable when it cannot (G39)."""
+        """Listens. Returns the port, which the system chooses for port 0. Raises Unavailable if the port is in use
+        (G39)."""
         options = self._options
         self._server = await serve_at(address, port, self.connect, options.reuse_port, options.tls)
         return self._server.port
 
     async def stop(self, grace: float | None) -> None:
-        """Takes no more calls, lets those under way finish for `grace` seconds, then cancels them."""
+        """Accepts no more calls, lets the open ones finish for `grace` seconds, then cancels them."""
         if self._server is not None:
             self._server.close()
         listener = self._listener
@@ -83,7 +84,7 @@ class GrpcServer:
         listener.abort()
 
     async def _empty(self, timeout: float) -> None:
-        """Until no connection is left, or so many seconds have passed."""
+        """Waits until no connection is left, for at most `timeout` seconds."""
         empty = asyncio.Event()
         self._listener.on_empty = empty.set
         if self._listener.connections:
@@ -91,7 +92,8 @@ class GrpcServer:
                 await asyncio.wait_for(empty.wait(), timeout)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` on another thread, then `done` with what it returned or the MessageFault it raised."""
+        """Runs `work` on another thread, then `done` on the loop with its result, or the MessageFault that it
+        raised."""
 
         def run() -> Any:
             try:

@@ -1,7 +1,17 @@
-"""The calls of a gRPC server: HTTP/2 streams that take messages, have a deadline, and end with a status; and those with
-one message each way.
+"""gRPC calls as HTTP/2 streams: the base of all calls, and calls with one message each way.
 
-No inference words. Event-loop thread only; a large message that is compressed is inflated or deflated elsewhere.
+A call receives messages, has a deadline, and ends with a status. Knows no inference. Event-loop thread only; a large
+message is compressed and decompressed on another thread.
+
+| state of a unary call | event | then |
+| --- | --- | --- |
+| receiving | a second message | UNIMPLEMENTED |
+| receiving | the client ends its side | begun, or waiting if the client is congested |
+| waiting | the client takes what waits for it | begun |
+| begun, message compressed | it is decompressed | served |
+| served | `finish` | the answer, or the status |
+| before `finish` | the deadline passes | DEADLINE_EXCEEDED; the service is cancelled |
+| before `finish` | reset, or the connection is lost | the service is cancelled |
 """
 
 import logging
@@ -45,14 +55,15 @@ from halimede.transport.message_budget import MessageBudget
 log = logging.getLogger(__name__)
 
 MAX_INFLATED_ON_LOOP_BYTES = 1 << 18
-"""What a small message may become on the loop: 64 kB can be 64 MB, and 200 ms, which is for another thread."""
+"""Size that a small message may have after decompression on the loop. 64 kB may become 64 MB, which takes 200 ms and is
+for another thread."""
 UNREADABLE = "Unable to parse request"
-"""What the original says of a call whose message is missing, incomplete or not to be inflated."""
+"""Triton's text for a call whose message is missing, incomplete, or cannot be decompressed."""
 
 
 class CallServer(Protocol):
     """What a call needs of its server. `off_loop` runs `work` on another thread, then `done` with its result or the
-    MessageFault it raised."""
+    MessageFault that it raised."""
 
     loop: EventLoop
     max_receive_bytes: int
@@ -75,7 +86,7 @@ class RefusedCall(Http2Stream):
 
 
 class CallStream(Http2Stream):
-    """What both kinds of calls have: a head, a deadline, and messages that come in. See `grpc_calls.Call`."""
+    """What both kinds of calls have: a head, a deadline, and received messages. It implements `GrpcCall`."""
 
     __slots__ = ("_head", "_reader", "_server", "_timer", "began")
 
@@ -111,7 +122,7 @@ class CallStream(Http2Stream):
         raise NotImplementedError
 
     def canceller(self) -> Cancel | None:
-        """What tells the service that its answer has no taker; not twice."""
+        """Returns, once, the callback that tells the service that nobody takes its answer."""
         raise NotImplementedError
 
     def _cancel_service(self) -> None:
@@ -132,19 +143,19 @@ class CallStream(Http2Stream):
         self.fail(DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def fail(self, code: int, text: str) -> None:
-        """Ends the call for a reason of its own; the service is told that it need not answer."""
+        """Ends the call for a reason of the transport. The service need not answer."""
         if not self.over:
             self.end(code, text)
             self.give_up()
             self._cancel_service()
 
     def give_up(self) -> None:
-        """What is queued before the status is not worth waiting for: without it the call is reset."""
+        """Resets the call, unless its status was already sent: queued messages are not waited for."""
         if not self.over:
             self.reset(Code.CANCEL)
 
     def _inflate(self, message: Buffer, later: Callable[[Buffer], None]) -> Buffer | None:
-        """The message as it was before compression; a large one is handed on later. Raises MessageFault."""
+        """Returns the decompressed message. A large one is given to `later` instead. Raises MessageFault."""
         encoding, limit = self._head.encoding, self._server.max_receive_bytes
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
@@ -152,6 +163,7 @@ class CallStream(Http2Stream):
             try:
                 return inflate(message, encoding, min(limit, MAX_INFLATED_ON_LOOP_BYTES))
             except MessageFault as fault:
+                # It is too large for the loop, and perhaps not for the server.
                 if fault.code != RESOURCE_EXHAUSTED or limit <= MAX_INFLATED_ON_LOOP_BYTES:
                     raise
 
@@ -166,7 +178,7 @@ class CallStream(Http2Stream):
 
 
 class UnaryCall(CallStream):
-    """One message in, one out."""
+    """A call with one message in and one out."""
 
     __slots__ = ("_answer", "_cancel", "_finished", "_message")
 
@@ -185,6 +197,7 @@ class UnaryCall(CallStream):
             if size >= 5 and self._message is None:
                 flag, length = PREFIX.unpack_from(data)
                 limit = self._server.max_receive_bytes
+                # A whole, small, plain message in one frame, which most are, needs no reader.
                 if length == size - 5 and not flag and length < LARGE_MESSAGE_BYTES and length <= limit:
                     self._message = bytes(data[5:])
                     return
@@ -219,6 +232,7 @@ class UnaryCall(CallStream):
                 flag, message = reader.messages.pop()
         if message is None:
             self.fail(INTERNAL, UNREADABLE)
+        # A client that does not read its answers could otherwise have any number of them made.
         elif self.out.congested:
             self.out.when_uncongested(self, partial(self._begin, flag, message))
         else:
@@ -245,6 +259,7 @@ class UnaryCall(CallStream):
             self.finish(UNKNOWN, "internal error")
             return
         if not self._finished:
+            # The handler may have answered already. There is nothing to cancel then.
             self._cancel = cancel
 
     def canceller(self) -> Cancel | None:
@@ -274,6 +289,7 @@ class UnaryCall(CallStream):
         elif self._head.answers == IDENTITY:
             answer = self._answer
             self.send_whole(ANSWER_HEAD, (PREFIX.pack(0, sum(map(len, answer))), *answer), OK_STATUS)
+        # A small answer is compressed here. A large one would hold the loop.
         elif sum(map(len, self._answer)) < LARGE_MESSAGE_BYTES:
             self._send_compressed(deflate(self._answer, self._head.answers))
         else:

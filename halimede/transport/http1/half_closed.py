@@ -1,8 +1,8 @@
-"""A client that sends no more: has it ended its own side only, and reads its answer, or is it gone?
+"""Finds out whether a client that has ended its side still reads its answer, or is gone.
 
-Its system says the same in both cases until it is sent something: one that is gone answers with a reset, and the next
-write fails. So what every answer of HTTP/1 begins with is sent ahead of it, a letter at a time, and left out of the
-answer then: who reads gets the bytes that it would have got. Event-loop thread only.
+The kernel reports both cases alike. Only when bytes are sent does a client that is gone reply with a reset, and the
+next write fails. So the bytes that every HTTP/1 answer begins with are sent ahead, one at a time, and are left out of
+the answer. A client that reads gets the same bytes as without probing. Event-loop thread only.
 """
 
 from asyncio import WriteTransport
@@ -12,13 +12,14 @@ from halimede.tensors import Buffer
 from halimede.transport.event_loop import CallLater, TimerHandle
 
 ANSWER_START = b"HTTP/1."
+"""What every answer begins with. These bytes can be sent before the answer is known."""
 FIRST_PROBE_SECONDS = 0.05
-"""Until the first letter, then twice as long each time: a quick answer comes whole."""
+"""Delay before the first probe. Each later delay is twice the one before, so a quick answer is not probed at all."""
 
 
 class HalfClosed:
-    """What answers are written to instead of the transport, once the client has ended its side. The transport calls
-    `connection_lost` when a letter finds nobody."""
+    """Takes the writes of answers, in place of the transport, after the client has ended its side. If a probe finds
+    nobody, the transport calls `connection_lost`."""
 
     def __init__(self, transport: WriteTransport, call_later: CallLater) -> None:
         self._transport = transport
@@ -28,12 +29,12 @@ class HalfClosed:
         self._next: TimerHandle | None = None
 
     def probe(self) -> None:
-        """Sends letters from now on until an answer begins, which must be due and not begun."""
+        """Starts probing, until an answer begins. An answer must be due and must not have begun."""
         if self._next is None and not self._sent:
             self._delay = FIRST_PROBE_SECONDS
-            self._next = self._call_later(self._delay, self._send_letter)
+            self._next = self._call_later(self._delay, self._send_probe)
 
-    def _send_letter(self) -> None:
+    def _send_probe(self) -> None:
         self._next = None
         if self._transport.is_closing():
             return
@@ -41,10 +42,10 @@ class HalfClosed:
         self._sent += 1
         if self._sent < len(ANSWER_START):
             self._delay *= 2
-            self._next = self._call_later(self._delay, self._send_letter)
+            self._next = self._call_later(self._delay, self._send_probe)
 
     def _begin(self) -> int:
-        """An answer begins, or goes on; how much of it was sent."""
+        """Stops probing. Returns how many bytes of the answer were already sent."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

@@ -1,9 +1,10 @@
-"""The headers of one HTTP request: looked up by lower-case name, and listed as they were sent. Plain values."""
+"""The headers of one HTTP request: by lower-case name, and as a list in the order they were sent. Plain values."""
 
 
 class Headers(dict[bytes, bytes]):
-    """By lower-case name, of equal ones the first, as in the real server (observed). `sent` are all of them with their
-    names as sent. Shared between requests whose heads are the same bytes: not changed once made."""
+    """Header values by lower-case name. Of equal names the first counts, as in Triton (observed). `sent` lists all
+    headers with their names as sent. Requests with the same head share this object, so it is never changed after
+    parsing."""
 
     __slots__ = ("sent",)
 

@@ -10,24 +10,28 @@ from halimede.transport.event_loop import CallLater, call_later_on_running_loop
 from halimede.transport.http1.exchange import Http1Exchange, Http1Head
 
 MAX_KNOWN_HEADS = 256
+"""Number of heads whose parsed form is remembered."""
 MAX_KNOWN_HEAD_BYTES = 2048
+"""Length of a head whose parsed form is remembered."""
 RECEIVE_BUFFER_BYTES = 1 << 16
-"""Read at once where a head may come; so much of a large body, at most, is copied to its place afterwards."""
+"""Bytes per read if a head may come. At most this much of a large body is copied to its place afterwards."""
 
 Handler = Callable[[Http1Exchange], None]
 
 
 class OpenConnection(Protocol):
-    """A connection as its port sees it."""
+    """A connection as the listener sees it."""
 
     def close_if_idle(self) -> None: ...
     def abort(self) -> None: ...
 
 
 class Http1Listener:
-    """What the connections of one port share: the handler, the buffers that heads and large bodies are received in, who
-    is open, and the heads that were parsed before. A client sends the same head again and again, so most need not be
-    parsed at all."""
+    """What the connections of one port share: the handler, the receive buffers, the open connections, and known heads.
+
+    A client sends the same head again and again, so most heads are looked up and not parsed. `handler` receives each
+    request.
+    """
 
     def __init__(self, handler: Handler, call_later: CallLater = call_later_on_running_loop) -> None:
         self.handler = handler
@@ -41,13 +45,13 @@ class Http1Listener:
         self._empty: asyncio.Event | None = None
 
     def drain(self) -> None:
-        """No request is taken any more: idle connections are closed, the others after the answer they wait for."""
+        """Accepts no more requests. Closes idle connections now, and the others after the answer that they wait for."""
         self.draining = True
         for connection in list(self.connections):
             connection.close_if_idle()
 
     def learn(self, text: bytes, head: Http1Head) -> None:
-        """Remembers how a head parses, in bounded memory; only where the text is that head and nothing else."""
+        """Remembers the parsed form of a head, in bounded memory, if the text is that head and nothing else."""
         if len(text) <= MAX_KNOWN_HEAD_BYTES and _is_head(text, head):
             if len(self.heads) >= MAX_KNOWN_HEADS:
                 self.heads.clear()
@@ -64,8 +68,10 @@ class Http1Listener:
             self._empty.set()
 
     async def closed(self, timeout: float, waiting: Callable[[float, int], None] = lambda left, count: None) -> None:
-        """Waits until no connection is left, or so many seconds have passed. `waiting` is told at once and each second
-        how many are left of the seconds and of the connections."""
+        """Waits until no connection is left, for at most `timeout` seconds.
+
+        `waiting` is called at once, and each second after that, with the seconds and the connections that are left.
+        """
         self._empty = asyncio.Event()
         left = timeout
         while self.connections and left > 0:
@@ -80,11 +86,12 @@ class Http1Listener:
 
 
 def _is_head(text: bytes, head: Http1Head) -> bool:
-    """Whether the text, which ends with its first empty line, is what the parser has read as this head.
+    """Whether a text, which ends with its first empty line, is exactly what the parser read as this head.
 
-    All connections look heads up, so what is taken for one must be one: the parser skips empty lines before a request,
-    so that a text of those only would be taken for whatever came behind it. Where each end of line is a CRLF, the first
-    line is the request's and there is one line for each header, the parser has begun and ended where the text does.
+    All connections look heads up, so a wrong entry would change the meaning of other clients' requests. The parser
+    skips empty lines before a request: a text of empty lines only would be remembered as the request that came after
+    it. If every line ends with CRLF, the first line is the request line, and there is one line per header, then the
+    parser began and ended where the text does.
     """
     lines = len(head.headers.sent) + 2
     return (

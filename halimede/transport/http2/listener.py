@@ -1,4 +1,4 @@
-"""What the connections of one port share, and how all of them end. Event-loop thread only."""
+"""What the connections of one HTTP/2 port share, and how all of them end. Event-loop thread only."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,8 +13,11 @@ from halimede.transport.http2.stream import RECEIVE_WINDOW_BYTES, Http2Stream
 from halimede.transport.http2.writer import FrameWriter
 
 MAX_CALLS = 1024
+"""Streams that a client may have open at once (SETTINGS_MAX_CONCURRENT_STREAMS)."""
 MAX_HEADER_LIST_BYTES = 1 << 14
+"""Size of a header list that is accepted (SETTINGS_MAX_HEADER_LIST_SIZE)."""
 CONNECTION_WINDOW_BYTES = 1 << 26
+"""Bytes that a client may send ahead on all its streams."""
 
 GREETING = settings_frame(
     {
@@ -24,24 +27,24 @@ GREETING = settings_frame(
         Setting.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_BYTES,
     }
 ) + window_update(0, CONNECTION_WINDOW_BYTES - DEFAULT_WINDOW_BYTES)
-"""What every connection begins with (3.4)."""
+"""The first frames of every connection (section 3.4)."""
 
 H = TypeVar("H")
 
 
 class RequestOpener(Protocol[H]):
-    """Who makes something of the streams."""
+    """Opens the streams of requests. `H` is what it compiles a head to."""
 
     def compile(self, head: RequestHead) -> H:
-        """What it wants to know of the head of a request."""
+        """Returns what it needs of the head of a request."""
         ...
 
     def is_cacheable(self, head: H) -> bool:
-        """Whether that may be remembered for heads that repeat: it is no larger than the fields it was made of."""
+        """Whether a compiled head may be remembered: it takes no more memory than the fields that it was made of."""
         ...
 
     def open(self, out: FrameWriter, stream_id: int, head: H) -> Http2Stream:
-        """A request has begun. Raises StreamFault for a malformed one."""
+        """Opens the stream of a new request. Raises StreamFault if the head is malformed."""
         ...
 
 
@@ -54,7 +57,8 @@ class OpenConnection(Protocol):
 
 
 class Http2Listener(Generic[H]):
-    """`alpn`: a client must have agreed to `h2` (TLS). `on_empty` is called when the last connection has gone."""
+    """What the connections of one port share. `alpn`: a client must have agreed to `h2` by TLS. `on_empty` is called
+    when the last connection has gone."""
 
     def __init__(self, opener: RequestOpener[H], loop: EventLoop, keepalive: Keepalive, alpn: bool = False) -> None:
         self.opener = opener
@@ -67,27 +71,28 @@ class Http2Listener(Generic[H]):
         self.on_empty: Callable[[], None] = lambda: None
 
     def agrees(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the client of a new connection speaks HTTP/2, as far as TLS says so."""
+        """Whether the client of a new connection speaks HTTP/2, as far as TLS tells."""
         tls = transport.get_extra_info("ssl_object") if self._alpn else None
         return tls is None or tls.selected_alpn_protocol() == "h2"
 
     def drain(self) -> None:
-        """Every client is asked to go: no new calls, and the connection closes after its last one."""
+        """Asks every client to open no more calls. A connection closes after its last call."""
         self.draining = True
         for connection in list(self.connections):
             connection.drain()
 
     def abort_calls(self) -> None:
-        """Ends the calls that are still open, and the connections."""
+        """Resets the open calls, and closes the connections."""
         for connection in list(self.connections):
             connection.abort_calls()
 
     def abort(self) -> None:
-        """Drops what is still there."""
+        """Drops the connections that are left."""
         for connection in list(self.connections):
             connection.abort()
 
     def left(self, connection: OpenConnection) -> None:
+        """A connection is lost."""
         self.connections.discard(connection)
         if not self.connections:
             self.on_empty()

@@ -1,7 +1,16 @@
-"""What one connection has to send: frames in order, and DATA within the windows of the peer.
+"""The sending half of one HTTP/2 connection: frames in order, and DATA within the windows of the peer.
 
-Streams whose data must wait take turns, one frame each. What is put is written together at the end of the turn of the
-loop. Event-loop thread only.
+Streams whose data must wait take turns, one frame each. All frames of a turn of the loop are written together at its
+end. Event-loop thread only.
+
+| a stream's data | event | then |
+| --- | --- | --- |
+| fits into the windows, nothing waits | `send_data` | put at once |
+| does not fit | `enqueue` | queued on the stream, which takes its turn (`_turns`) |
+| queued, the stream's window is empty | its turn comes | it waits without a turn, for WINDOW_UPDATE or SETTINGS |
+| queued | `wake` with an open window | it takes its turn |
+| queued, last byte put | | the trailers are put, if there are any |
+| queued | `forget` | dropped |
 """
 
 import asyncio
@@ -27,15 +36,15 @@ from halimede.transport.http2.frames import (
 from halimede.transport.http2.headers import HeaderEncoder
 
 JOIN_BYTES = 1 << 16
-"""Up to this size one joined buffer is written faster than a list."""
+"""Up to this size buffers are joined and written at once, because one write costs less than the copy."""
 MAX_BURST_BYTES = 1 << 20
-"""Written at once before the transport is asked whether it still takes more."""
+"""Bytes that are written before the transport is asked whether it takes more."""
 CONGESTED_BYTES = 1 << 26
-"""Bytes that wait for the windows of one client, of all its streams, from which on no new call of it is begun."""
+"""Bytes that wait for the windows of one client, over all its streams, from which on none of its new calls is begun."""
 
 
 class SendingStream(Protocol):
-    """A stream as the outbox sees it; see `Stream`."""
+    """A stream as the writer sees it."""
 
     id: int
     window: int
@@ -54,8 +63,12 @@ class SendingStream(Protocol):
 
 
 class FrameWriter:
-    """`finished` is called with a stream whose trailers were put, `abandoned` with one that was reset from this side,
-    `on_uncongested` when it is no longer congested, `call_soon` runs a callback at the end of the loop's turn."""
+    """Writes frames.
+
+    `finished` is called with a stream whose trailers were put, `abandoned` with one that this side has reset, and
+    `on_uncongested` when the client has taken enough of what waited. `call_soon` runs a callback at the end of the
+    loop's turn.
+    """
 
     __slots__ = (
         "_call_soon",
@@ -99,13 +112,15 @@ class FrameWriter:
         self.max_frame = MIN_MAX_FRAME_BYTES
         self.write_paused = False
         self.backlog = 0
-        """Bytes written while it was write_paused: answers that the client asks for without reading any."""
+        """Bytes written while the transport asked to pause: answers that the client requests and does not read."""
         self.closed = False
-        """The connection is lost, or ends with what was written: nothing more is."""
+        """Set when the connection is lost, or ends with what was written. Nothing is written after that."""
         self.pending = 0
+        """Bytes that wait for windows, over all streams."""
         self.data_frames = 0
+        """DATA frames put so far. Each gives the client reason for window updates."""
         self.sent_data = False
-        """Whether headers or data were put since somebody last cleared it (ping strikes)."""
+        """Whether headers or data were put since this was last cleared. The timers clear it (gRPC's ping strikes)."""
         self._frames: list[Buffer] = []
         self._size = 0
         self._turns: deque[SendingStream] = deque()
@@ -115,7 +130,7 @@ class FrameWriter:
     # Putting frames.
 
     def put(self, frames: bytes) -> None:
-        """Whole frames that no window counts; they give the client its pings back, as gRPC has it."""
+        """Puts whole frames that no window counts. They reset the client's ping strikes (gRPC's rule)."""
         self._frames.append(frames)
         self._size += len(frames)
         self.sent_data = True
@@ -123,20 +138,21 @@ class FrameWriter:
             self._schedule()
 
     def put_control(self, frames: bytes) -> None:
-        """The same for frames that are neither headers nor data."""
+        """Puts frames that are neither headers nor data. They do not reset the client's ping strikes."""
         self._frames.append(frames)
         self._size += len(frames)
         if not self._flush_due:
             self._schedule()
 
     def takes(self, size: int) -> bool:
-        """Whether data of this size can go out in one frame now, as far as the connection is concerned."""
+        """Whether the connection could send data of this size in one frame now."""
+        # Data of other streams waits already: what is sent now would overtake it.
         if self._turns or self.write_paused or self._size >= MAX_BURST_BYTES:
             return False
         return size <= self.max_frame and size <= self.window
 
     def put_data(self, head: bytes, buffers: Sequence[Buffer], size: int) -> None:
-        """A DATA frame (and frames before it in `head`) that the windows have room for."""
+        """Puts a DATA frame, and the frames before it in `head`. The windows must have room."""
         self._frames.append(head)
         self._frames += buffers
         self.window -= size
@@ -147,7 +163,7 @@ class FrameWriter:
             self._schedule()
 
     def grant(self, stream_id: int, count: int) -> None:
-        """Lets the peer send more on a stream, or (0) on the connection."""
+        """Lets the peer send `count` bytes more on a stream, or on the connection (stream 0)."""
         self.put(window_update(stream_id, count))
 
     def reset(self, stream: SendingStream, code: Code) -> None:
@@ -158,16 +174,18 @@ class FrameWriter:
 
     @property
     def congested(self) -> bool:
+        """Whether so much waits for this client that no new call of it is begun."""
         return self.pending >= CONGESTED_BYTES
 
     def apply(self, number: int, value: int, streams: Iterable[SendingStream]) -> None:
-        """One setting of the peer (6.5.2). Raises ConnectionFault."""
+        """Applies one setting of the peer (section 6.5.2). Raises ConnectionFault."""
         if number == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW_BYTES:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "initial window too large")
             difference, self.initial_window = value - self.initial_window, value
             for stream in streams:
-                stream.window += difference  # it may become negative (6.9.2)
+                # The window may become negative (section 6.9.2).
+                stream.window += difference
                 if stream.window > MAX_WINDOW_BYTES:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is too large")
                 self.wake(stream)
@@ -181,7 +199,7 @@ class FrameWriter:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
 
     def when_uncongested(self, stream: SendingStream, begin: Callable[[], None]) -> None:
-        """Calls `begin` once, when the client has taken enough of what waits for it, unless the stream is over then."""
+        """Calls `begin` once, when the client is no longer congested. A stream that is over is forgotten."""
         self._deferred[stream] = begin
 
     def _resume_deferred(self) -> None:
@@ -190,12 +208,12 @@ class FrameWriter:
             self._deferred.pop(next(iter(self._deferred)))()
 
     def enqueue(self, stream: SendingStream, size: int) -> None:
-        """`size` more bytes wait on the stream."""
+        """Counts `size` more queued bytes of the stream."""
         self.pending += size
         self.wake(stream)
 
     def wake(self, stream: SendingStream) -> None:
-        """The stream may have become able to send."""
+        """Gives the stream a turn if it can send."""
         if stream.queued and not stream.waiting and stream.window > 0:
             stream.waiting = True
             self._turns.append(stream)
@@ -203,21 +221,23 @@ class FrameWriter:
                 self._schedule()
 
     def forget(self, stream: SendingStream) -> None:
-        """The stream is over: what it had queued is not sent any more, and not kept."""
+        """Drops what a stream that is over had queued."""
         self._deferred.pop(stream, None)
         if stream.waiting:
             stream.waiting = False
-            with suppress(ValueError):  # its turn may be just now
+            # If it is its turn just now, it is not in the queue of turns.
+            with suppress(ValueError):
                 self._turns.remove(stream)
         self._sent(stream.queued)
         stream.drop()
 
     def _pump(self) -> None:
-        """Puts the data that may go out now, a frame of each stream in turn."""
+        """Puts the data that may be sent now, one frame of each stream in turn."""
         turns = self._turns
         while turns and not self.write_paused and self._size < MAX_BURST_BYTES and self.window > 0:
             stream = turns.popleft()
             size = min(self.max_frame, self.window, stream.window, stream.queued)
+            # A window may have closed since the stream took its turn (section 6.9.2).
             if stream.over or size <= 0:
                 stream.waiting = False
                 continue
@@ -229,6 +249,7 @@ class FrameWriter:
             else:
                 stream.waiting = False
                 if stream.trailers is not None:
+                    # The stream is over, so nobody waits for its queue.
                     stream.put_trailers()
                     continue
             stream.data_sent()
@@ -243,11 +264,11 @@ class FrameWriter:
 
     @property
     def unwritten(self) -> int:
-        """Bytes that the system has not taken yet."""
+        """Bytes that the kernel has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     def hold(self) -> None:
-        """From now on frames are gathered until `flush`."""
+        """Collects frames until `flush`."""
         self._flush_due = True
 
     def _schedule(self) -> None:
@@ -255,7 +276,7 @@ class FrameWriter:
         self._call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes what was put, and of the data that waits as much as the windows and the transport take."""
+        """Writes the frames that were put, and of the queued data as much as the windows and the transport take."""
         self._flush_due = True
         if self._turns:
             self._pump()

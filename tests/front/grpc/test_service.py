@@ -240,7 +240,7 @@ def test_model_statistics(client: Client) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "ModelInfer"])
-def test_version_that_is_no_number(client: Client, rpc: str) -> None:
+def test_version_that_is_not_a_number(client: Client, rpc: str) -> None:
     message = request(version="abc") if rpc == "ModelInfer" else pb.ModelReadyRequest(name="m", version="abc")
     call = client.unary(rpc, message if isinstance(message, bytes) else message.SerializeToString())
     assert call.status == (
@@ -251,7 +251,7 @@ def test_version_that_is_no_number(client: Client, rpc: str) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["ServerLive", "ModelReady", "ModelConfig", "ModelInfer"])
-def test_message_that_is_none(client: Client, rpc: str) -> None:
+def test_malformed_message(client: Client, rpc: str) -> None:
     assert client.unary(rpc, b"\xff\xff\xff").status == (13, "Unable to parse request")
 
 
@@ -530,7 +530,7 @@ def test_stream_response_that_cannot_be_written(client: Client) -> None:
     assert seen(call) == [("a", "internal error")]
 
 
-def test_stream_message_that_is_none_ends_it(client: Client) -> None:
+def test_malformed_message_ends_the_stream(client: Client) -> None:
     stream, call = client.stream()
     stream.message(request("a"))
     stream.message(b"\xff\xff\xff")

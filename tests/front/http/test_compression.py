@@ -56,7 +56,7 @@ def test_small_compressed_request_is_read_at_once(coding: str, body: bytes) -> N
     assert not len(rig.offload)
 
 
-def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
+def test_request_that_becomes_large_is_decompressed_on_another_thread() -> None:
     rig = Rig()
     large = BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES
     infer(rig, gzip.compress(large), content_encoding="gzip")
@@ -65,7 +65,7 @@ def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
     assert len(rig.port.inferences) == 1
 
 
-def test_large_compressed_request_is_inflated_elsewhere_whatever_it_becomes() -> None:
+def test_large_compressed_request_is_offloaded_whatever_its_result() -> None:
     """Of empty blocks there can be so many that nothing comes out for half a second."""
     rig = Rig()
     exchange = infer(rig, zlib.compress(b"") + bytes(MAX_COMPRESSED_ON_LOOP_BYTES), content_encoding="gzip", **RAW)
@@ -87,7 +87,7 @@ def test_inflated_bodies_do_not_pile_up() -> None:
     assert all(not exchange.body for exchange in exchanges), "nobody needs the compressed body any more"
 
 
-def test_header_length_of_a_body_inflated_elsewhere_is_read_as_ever() -> None:
+def test_header_length_of_a_body_decompressed_on_another_thread() -> None:
     rig = Rig()
     large = gzip.compress(BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES)
     exchange = infer(rig, large, content_encoding="gzip", inference_header_content_length="x")
@@ -104,7 +104,7 @@ def test_header_length_counts_bytes_of_what_was_inflated() -> None:
     assert rig.port.inferences[0].request.inputs["I"].memory.host() == struct.pack("<i", -5)
 
 
-def test_stream_of_nothing_is_a_raw_request() -> None:
+def test_empty_compressed_stream_is_a_raw_request() -> None:
     rig = Rig()
     infer(rig, gzip.compress(b""), content_encoding="gzip")
     raw = rig.port.inferences[0].request.raw
@@ -112,7 +112,7 @@ def test_stream_of_nothing_is_a_raw_request() -> None:
     assert bytes(raw.host()) == b""
 
 
-def test_client_that_goes_before_its_body_is_inflated_costs_and_asks_nothing() -> None:
+def test_body_of_a_client_that_has_gone_is_not_decompressed() -> None:
     rig = Rig()
     exchange = infer(rig, gzip.compress(BODY + b" " * (4 << 20)), content_encoding="gzip")
     exchange.leave()
@@ -148,7 +148,7 @@ def test_request_over_the_limit_is_refused_and_not_read() -> None:
     ],
     ids=["empty", "plain", "cut off"],
 )
-def test_body_that_is_no_stream_is_refused(body: bytes, text: bytes) -> None:
+def test_body_without_its_coding_is_refused(body: bytes, text: bytes) -> None:
     exchange = infer(Rig(), body, content_encoding="gzip", inference_header_content_length="wrong")
     assert exchange.answer == (400, JSON, b'{"error":"%b"}' % text)
 

@@ -95,7 +95,7 @@ def test_wrong_body_is_refused_and_nothing_is_begun(rig: Rig, target: str, body:
 
 
 @BOTH
-def test_model_is_looked_for_before_the_encoding_and_that_before_the_body(rig: Rig, target: str) -> None:
+def test_model_is_checked_before_the_encoding_and_that_before_the_body(rig: Rig, target: str) -> None:
     rig.port.answers[ModelMetadata("m", 9)] = NotFound("no such model")
     unknown = ask(rig, target.replace("/gen", "/versions/9/gen"), b"{", content_encoding="gzip")
     assert unknown.answer == (404, JSON, b'{"error":"no such model"}')
@@ -105,7 +105,7 @@ def test_model_is_looked_for_before_the_encoding_and_that_before_the_body(rig: R
     assert ask(rig, target, b"{", content_encoding="identity").status == 500
 
 
-def test_version_that_is_no_number_of_64_bits_is_refused(rig: Rig) -> None:
+def test_version_beyond_64_bits_is_refused(rig: Rig) -> None:
     exchange = ask(rig, "/v2/models/m/versions/99999999999999999999/generate")
     assert exchange.status == 400
     assert b"failed to get model version" in exchange.body_sent
@@ -167,7 +167,7 @@ def test_body_over_the_limit_is_refused(rig: Rig, target: str) -> None:
 
 
 @BOTH
-def test_client_that_leaves_while_its_model_is_looked_for_begins_nothing(rig: Rig, target: str) -> None:
+def test_client_that_leaves_while_its_model_is_checked_starts_nothing(rig: Rig, target: str) -> None:
     rig.port.hold = True
     ask(rig, target).leave()
     rig.port.answer_held()
@@ -209,7 +209,7 @@ def test_model_that_answers_at_once_is_not_cancelled_later(rig: Rig) -> None:
         ([(Unavailable("first"), False), (Internal("second"), False), (None, True)], 503),
     ],
 )
-def test_other_than_one_response_is_an_error_with_the_status_of_the_first(
+def test_none_or_several_responses_are_an_error_with_the_status_of_the_first(
     rig: Rig, answers: list[tuple[Answer, bool]], status: int
 ) -> None:
     exchange = ask(rig, ONE)
@@ -226,7 +226,7 @@ def test_error_of_the_model_is_the_one_response(rig: Rig, error: Error, status: 
     assert whole(exchange) == (status, JSON, [b'{"error":"bad"}'])
 
 
-def test_response_that_json_cannot_say_is_an_error(rig: Rig) -> None:
+def test_response_without_a_json_form_is_an_error(rig: Rig) -> None:
     half = InferResponse("", "m", 1, [Tensor("h", FP16, (1,), HostMemory(b"ab"))])
     one, many = ask(rig, ONE), ask(rig, STREAM)
     for inference in rig.port.inferences:
@@ -330,7 +330,7 @@ def test_large_responses_keep_their_place(rig: Rig) -> None:
     assert [value if isinstance(value, int) else value[-1] for value in values] == [1, 2, 3, 4]
 
 
-def test_writing_that_breaks_after_a_large_response_leaves_nobody_waiting(
+def test_error_while_writing_a_large_response_resumes_all_senders(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(FakeExchange):
@@ -351,7 +351,7 @@ def test_writing_that_breaks_after_a_large_response_leaves_nobody_waiting(
 
 
 @BOTH
-def test_body_is_let_go_of_once_it_is_read(rig: Rig, target: str) -> None:
+def test_body_is_released_after_decoding(rig: Rig, target: str) -> None:
     exchange = ask(rig, target)
     assert len(rig.port.inferences) == 1
     assert not exchange.body

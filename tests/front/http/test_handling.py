@@ -20,7 +20,7 @@ def test_result_comes_back() -> None:
     assert results == [7]
 
 
-def test_client_is_told_where_going_on_breaks(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_a_callback_after_offloaded_work_is_answered(caplog: pytest.LogCaptureFixture) -> None:
     offload, exchange = HeldOffload(), FakeExchange("GET", "/")
     run_offloaded(offload, exchange, lambda: 7, breaking)
     offload.run()
@@ -28,7 +28,7 @@ def test_client_is_told_where_going_on_breaks(caplog: pytest.LogCaptureFixture) 
     assert "a defect of ours" in caplog.text
 
 
-def test_error_keeps_nothing_of_what_the_work_looked_at() -> None:
+def test_error_of_offloaded_work_holds_no_frames() -> None:
     """It may wait for the engine, while the body it is about is large."""
 
     class Body:
@@ -52,7 +52,7 @@ def test_error_keeps_nothing_of_what_the_work_looked_at() -> None:
 
 
 @pytest.mark.parametrize("even_if_gone", [False, True])
-def test_work_of_a_client_that_has_gone_is_begun_for_its_own_sake_only(even_if_gone: bool) -> None:
+def test_work_of_a_client_that_has_gone_begins_only_if_it_has_effects(even_if_gone: bool) -> None:
     offload, exchange = HeldOffload(), FakeExchange("GET", "/")
     begun: list[None] = []
     results: list[Error | None] = []

@@ -117,7 +117,7 @@ def test_model_named_stats_is_shadowed() -> None:
     assert list(json.loads(exchange.body_sent)) == ["model_stats"]
 
 
-def test_facts_are_written_in_the_protocols_order() -> None:
+def test_metadata_is_written_in_tritons_order() -> None:
     rig = answering({ServerMetadata(): SERVER, ModelMetadata("m"): MODEL, ModelConfiguration("m"): CONFIG})
     assert rig.ask("GET", "/v2").body_sent == (
         b'{"name":"triton","version":"1.2.3","extensions":["classification","statistics"]}'
@@ -246,7 +246,7 @@ def test_version_past_64_bits_is_refused_without_asking(what: str) -> None:
     assert b"(details: stol), version should be an integral value > 0" in exchange.body_sent
 
 
-def test_server_that_is_exiting_says_so_to_a_health_check() -> None:
+def test_exiting_server_answers_a_health_check() -> None:
     exchange = answering({ServerLive(): Unavailable("Server exiting")}).ask("GET", "/v2/health/live")
     assert exchange.status == 503
     assert exchange.body_sent == b'{"error":"Server exiting"}'

@@ -144,7 +144,7 @@ def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
     assert bench.stream.messages[1:] == sent
 
 
-def test_stream_of_the_smallest_messages_leaves_turns_of_the_loop_to_others() -> None:
+def test_stream_of_tiny_messages_does_not_hold_the_loop() -> None:
     """Also when they all come in one read."""
     bench = Bench(lambda stream: None)
     count = 40_000
@@ -178,7 +178,7 @@ def test_stream_held_back_in_a_read_keeps_the_rest_of_it_as_bytes() -> None:
     assert taken < 2 * len(raw)
 
 
-def test_stream_that_goes_on_leaves_turns_of_the_loop_to_others() -> None:
+def test_resumed_stream_does_not_hold_the_loop() -> None:
     bench = Bench()
     bench.send(b"".join(map(message, numbered(10_000))))
     bench.stream.step = lambda stream: None
@@ -249,7 +249,7 @@ def test_stream_tells_when_each_message_is_on_its_way() -> None:
     assert sent == [2, 2, 3, 3, 4]
 
 
-def test_stream_that_is_reset_tells_nobody_that_it_was_sent() -> None:
+def test_reset_stream_calls_no_on_sent_callback() -> None:
     bench = Bench(lambda stream: None, (Setting.INITIAL_WINDOW_SIZE, 0))
     sent: list[int] = []
     bench.call.send([b"x"])
@@ -259,7 +259,7 @@ def test_stream_that_is_reset_tells_nobody_that_it_was_sent() -> None:
     assert (sent, bench.stream.ended) == ([], ["cancelled"])
 
 
-def test_stream_that_is_over_keeps_nobody_waiting() -> None:
+def test_finished_stream_resumes_all_senders() -> None:
     """Though a large message of it is still being compressed."""
     streams: list[Careful] = []
     work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -289,7 +289,7 @@ def test_stream_that_is_over_keeps_nobody_waiting() -> None:
     assert told == ["sent", "writable"]
 
 
-def test_stream_that_is_told_may_send_again() -> None:
+def test_stream_may_send_again_in_on_sent() -> None:
     bench = Bench(lambda stream: None, (Setting.INITIAL_WINDOW_SIZE, 0))
     sent: list[int] = []
 

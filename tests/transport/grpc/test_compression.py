@@ -151,7 +151,7 @@ def test_answer_encoding_by_level_and_client(path: str, level: str, accept: str 
 
 
 @pytest.mark.parametrize("path", ["/t/Echo", "/t/Chat"])
-def test_answer_that_compression_does_not_make_smaller_is_sent_as_it_is(path: str) -> None:
+def test_answer_that_does_not_shrink_is_sent_uncompressed(path: str) -> None:
     """The encoding stands in the head all the same."""
     sent = random.Random(1).randbytes(100)
     expected = sent if path == "/t/Chat" else b"<" + sent + b">"

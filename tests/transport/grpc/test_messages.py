@@ -118,7 +118,7 @@ def test_reader_of_a_message_that_is_too_large() -> None:
     assert fault([message(b"", size=11)[:3], message(b"", size=11)[3:]], limit=10) == (8, text)
 
 
-def test_reader_of_a_message_that_is_never_sent_takes_no_memory_for_it() -> None:
+def test_reader_touches_no_memory_for_a_message_that_is_never_sent() -> None:
     reader = MessageReader(2**31 - 1)
     reader.feed(memoryview(message(b"x", size=2**31 - 1)), 1)
     room = reader.room()

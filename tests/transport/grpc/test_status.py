@@ -103,7 +103,7 @@ def test_status_without_a_message_has_no_initial_metadata() -> None:
     run(test)
 
 
-def test_unary_ok_without_an_answer_is_no_answer() -> None:
+def test_unary_ok_without_a_message() -> None:
     """What is not sent before the end is an empty message."""
 
     async def test() -> None:
@@ -114,7 +114,7 @@ def test_unary_ok_without_an_answer_is_no_answer() -> None:
     run(test)
 
 
-def test_finish_twice_and_late_calls_are_nothing() -> None:
+def test_second_finish_and_late_calls_have_no_effect() -> None:
     async def test() -> None:
         async with served(echo := Echo()) as channel:
             assert await unary(channel, "/t/Echo", b"x") == b"<x>"
@@ -248,7 +248,7 @@ STEPS: dict[str, Callable[[grpc.aio.Channel, Broken], Any]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_service_that_breaks_ends_its_call_alone(step: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_the_service_ends_its_call_only(step: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         broken = Broken(step)
         async with running(broken.rpcs()) as (_, target), grpc.aio.insecure_channel(target) as channel:

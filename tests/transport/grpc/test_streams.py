@@ -179,7 +179,7 @@ def test_streams_do_not_wait_for_each_other() -> None:
     run(test)
 
 
-def test_stream_cancelled_while_it_is_full_resumes_nobody() -> None:
+def test_stream_cancelled_while_full_resumes_no_sender() -> None:
     async def test() -> None:
         async with served(echo := Echo(), settings=NARROW) as channel:
             call = await opened(channel, echo)

@@ -32,7 +32,7 @@ def test_answer_without_fields_is_plain_text() -> None:
     assert client.transport.written == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
 
 
-def test_answer_that_closes_says_so_after_the_length() -> None:
+def test_closing_answer_has_connection_close_after_the_length() -> None:
     client, exchange = asked("GET", "Connection: close")
     exchange.respond(404, b"", [b"no"])
     assert client.transport.written == (
@@ -53,7 +53,7 @@ def test_answer_that_closes_says_so_after_the_length() -> None:
         (503, "HTTP/1.1 503 Service Unavailable"),
     ],
 )
-def test_status_has_the_reason_of_the_original(status: int, line: str) -> None:
+def test_status_line_has_tritons_reason(status: int, line: str) -> None:
     client, exchange = asked()
     exchange.respond(status, b"", ())
     assert client.answers[0].line == line

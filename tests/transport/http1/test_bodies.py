@@ -45,7 +45,7 @@ def test_body_after_its_head_in_another_read_arrives_whole() -> None:
     assert bytes(body_of(client)) == b"abcdef"
 
 
-def test_body_larger_than_one_read_is_received_into_the_buffer_that_is_handed_on() -> None:
+def test_large_body_is_received_into_the_buffer_of_its_request() -> None:
     """No copy is made of what comes after the first read: the request keeps the very memory that was received in."""
     size = 1_000_000
     client = Client().send(request("POST", "/", b"x" * size)[:-size])
@@ -79,13 +79,13 @@ def test_first_tensor_of_a_body_in_place_lies_on_a_64_byte_boundary(head: int) -
 
 
 @pytest.mark.parametrize("head", ["x", "-5", "", "99999999999999999999", "1.5", "1" * 5000])
-def test_body_in_place_with_a_wrong_inference_header_length_arrives_for_the_front_end_to_refuse(head: str) -> None:
+def test_body_with_a_wrong_inference_header_length_reaches_the_front_end(head: str) -> None:
     body = pattern(2 * RECEIVE_BUFFER_BYTES)
     client = Client().send(request("POST", "/", body, f"Inference-Header-Content-Length: {head}"))
     assert body_of(client) == body
 
 
-def test_body_that_no_memory_is_there_for_is_closed_without_an_answer() -> None:
+def test_body_without_memory_for_it_closes_without_an_answer() -> None:
     client = Client().send(b"POST / HTTP/1.1\r\nContent-Length: 4611686018427387904\r\n\r\nabc")
     assert client.transport.ended
     assert client.transport.written == b""
@@ -206,7 +206,7 @@ def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: 
 # 100-continue.
 
 
-def test_expect_is_told_to_continue_before_the_body() -> None:
+def test_expect_gets_continue_before_the_body() -> None:
     whole = request("POST", "/", b"abc", "Expect: 100-continue")
     client = Client().send(whole[:-3])
     assert client.transport.written == CONTINUE
@@ -223,7 +223,7 @@ def test_expect_of_an_older_client_is_ignored() -> None:
     assert [answer.body for answer in client.answers] == [b"POST /\nabc"]
 
 
-def test_expect_behind_a_refused_request_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_expect_behind_a_refused_request_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     long = request("GET", "/a", None, "X: " + "y" * 17_000)
     client = Client().send(long + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.closed
@@ -231,7 +231,7 @@ def test_expect_behind_a_refused_request_is_told_nothing(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_expect_with_a_body_in_place_is_told_to_continue() -> None:
+def test_expect_with_a_sized_body_gets_continue() -> None:
     size = 2 * RECEIVE_BUFFER_BYTES
     whole = request("POST", "/", pattern(size), "Expect: 100-continue")
     client = Client().send(whole[:-size])
@@ -240,7 +240,7 @@ def test_expect_with_a_body_in_place_is_told_to_continue() -> None:
     assert body_of(client) == pattern(size)
 
 
-def test_expect_behind_a_request_in_flight_is_told_to_continue_in_its_turn() -> None:
+def test_expect_behind_a_request_in_flight_gets_continue_in_its_turn() -> None:
     """The 100 must not come before the answer to the request before, and it must come: the client waits for it."""
     client = Client().send(request("GET", "/a") + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.written == b""
@@ -250,7 +250,7 @@ def test_expect_behind_a_request_in_flight_is_told_to_continue_in_its_turn() -> 
     assert [bytes(one.body) for one in client.exchanges] == [b"", b"abc"]
 
 
-def test_expect_whose_body_came_behind_a_request_in_flight_is_answered() -> None:
+def test_expect_with_its_body_behind_a_request_in_flight_is_answered() -> None:
     client = Client().send(request("GET", "/a") + request("POST", "/b", b"abc", "Expect: 100-continue"))
     taken: list[Http1Exchange] = client.exchanges
     echo(taken[0])

@@ -28,7 +28,7 @@ def counting(client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
-def test_client_gone_while_waiting_is_told_once(error: Exception | None) -> None:
+def test_client_gone_while_waiting_is_reported_once(error: Exception | None) -> None:
     client = Client().send(request("GET", "/a"))
     gone = counting(client)
     client.lose(error)
@@ -36,7 +36,7 @@ def test_client_gone_while_waiting_is_told_once(error: Exception | None) -> None
     assert not client.listener.connections
 
 
-def test_client_gone_after_its_answer_is_not_told() -> None:
+def test_client_gone_after_its_answer_is_not_reported() -> None:
     client = Client().send(request("GET", "/a"))
     gone = counting(client)
     echo(client.exchanges[0])
@@ -54,7 +54,7 @@ def test_client_gone_with_requests_waiting_drops_them() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_report_that_breaks_is_a_line_in_the_log_only(begun: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_on_gone_is_only_logged(begun: bool, caplog: pytest.LogCaptureFixture) -> None:
     def report() -> None:
         raise ValueError("a defect of ours")
 
@@ -68,7 +68,7 @@ def test_report_that_breaks_is_a_line_in_the_log_only(begun: bool, caplog: pytes
     assert "a defect of ours" in caplog.text
 
 
-def test_malformed_bytes_behind_a_request_in_flight_are_read_and_thrown_away() -> None:
+def test_malformed_bytes_behind_a_request_in_flight_are_discarded() -> None:
     """Or nobody would see that the client goes."""
     client = Client().send(request("GET", "/a") + b"\x00nonsense\r\n\r\n")
     for _ in range(40):
@@ -101,7 +101,7 @@ def test_answer_after_the_client_went_is_ignored() -> None:
     assert client.transport.written == b""
 
 
-def test_answer_from_within_the_report_that_the_client_went_is_ignored() -> None:
+def test_answer_made_in_on_gone_is_ignored() -> None:
     """A cancelled request is answered too, at once."""
     client = Client().send(request("GET", "/a"))
     client.exchanges[0].on_gone = lambda: echo(client.exchanges[0])
@@ -290,7 +290,7 @@ def test_large_bodies_both_ways_over_a_socket_are_whole(new_loop: Callable[[], a
 
 
 @LOOPS
-def test_reset_by_the_client_is_told_over_a_socket(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_reset_by_the_client_is_reported_over_a_socket(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("GET", "/a"))
         taken = await arrived.get()

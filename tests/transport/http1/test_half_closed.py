@@ -45,7 +45,7 @@ def test_quick_answer_comes_in_one_piece() -> None:
     assert len(client.transport.calls) == 1
 
 
-def test_letters_are_sent_one_by_one_and_no_more_than_every_answer_has() -> None:
+def test_probes_are_sent_one_by_one_up_to_the_common_start_of_answers() -> None:
     client = half_closed(request())
     client.clock.advance(0.06)
     assert client.transport.written == ANSWER_START[:1]
@@ -123,7 +123,7 @@ def test_stream_that_has_not_begun_is_whole() -> None:
     assert client.transport.closed
 
 
-def test_stream_that_has_begun_gets_no_letters() -> None:
+def test_begun_stream_is_not_probed() -> None:
     client = Client().send(request())
     stream = client.exchanges[0].begin(200, b"")
     stream.send([b"part"])
@@ -147,7 +147,7 @@ def test_stream_that_has_begun_closes_its_connection_at_once() -> None:
     assert not client.clock.waiting
 
 
-def test_no_letter_follows_the_end_of_the_connection() -> None:
+def test_lost_connection_is_not_probed() -> None:
     client = half_closed(request())
     client.transport.abort()
     client.lose(ConnectionResetError())
@@ -198,7 +198,7 @@ def test_client_that_closed_behind_an_answer_is_noticed_over_a_socket(
 
 
 @LOOPS
-def test_client_that_only_sends_no_more_is_answered_late_over_a_socket(
+def test_half_closed_client_is_answered_late_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -61,7 +61,7 @@ def test_head_that_comes_whole_is_known_the_next_time() -> None:
 
 @given(st.lists(st.lists(st.sampled_from([*PIECES, EVIL, GOOD]), max_size=6), max_size=4), st.data())
 @settings(max_examples=200, deadline=None)
-def test_requests_are_read_as_if_their_connection_were_alone(earlier: list[list[bytes]], data: st.DataObject) -> None:
+def test_requests_do_not_depend_on_other_connections(earlier: list[list[bytes]], data: st.DataObject) -> None:
     last = data.draw(st.lists(st.sampled_from([*PIECES, EVIL, GOOD]), max_size=6))
     shared, alone = Recorded(), Recorded()
     for reads in earlier:

@@ -67,7 +67,7 @@ def test_older_client_gets_the_parts_as_they_are_and_the_end(fields: tuple[str, 
     assert client.transport.closed
 
 
-def test_stream_that_closes_says_so() -> None:
+def test_closing_stream_has_connection_close() -> None:
     client, _, stream = begun("Connection: close")
     stream.send((b"a",), last=True)
     assert written(client) == HEAD + b"Connection: close\r\n\r\n1\r\na\r\n0\r\n\r\n"
@@ -206,7 +206,7 @@ def test_stream_that_ends_when_it_is_resumed_hands_on_what_waited() -> None:
     assert client.exchanges[1].target == b"/next"
 
 
-def test_stream_that_has_ended_holds_nobody_back() -> None:
+def test_ended_stream_resumes_all_senders() -> None:
     client, _, stream = begun()
     client.connection.pause_writing()
     resumed: list[bool] = []
@@ -256,7 +256,7 @@ def test_stream_under_way_ends_its_connection_when_the_server_drains() -> None:
     assert client.transport.closed
 
 
-def test_stream_begun_while_the_server_drains_says_that_it_closes() -> None:
+def test_stream_begun_while_the_server_drains_has_connection_close() -> None:
     client = Client().send(request("POST", "/", b"x"))
     client.listener.drain()
     client.exchanges[0].begin(200, FIELDS).send((b"a",), last=True)

@@ -147,7 +147,7 @@ def test_metadata_that_is_binary() -> None:
 
 
 @pytest.mark.parametrize("value", ["!", "AAE", "A", "AA==AA", "ä"])
-def test_metadata_that_is_no_base64(value: str) -> None:
+def test_metadata_with_invalid_base64(value: str) -> None:
     """Whatever is made of it, the connection goes on."""
     bench = Bench()
     peer = bench.peer()
@@ -227,7 +227,7 @@ def test_unary_call_with_two_messages(together: bool) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 300_000), (300_000, 1), (300_000, 300_000)])
-def test_unary_call_with_two_messages_of_which_one_is_large(sizes: tuple[int, int]) -> None:
+def test_unary_call_with_a_small_and_a_large_message(sizes: tuple[int, int]) -> None:
     """A large message is received into its own buffer, a small one is not."""
     bench = Bench()
     peer = bench.peer()
@@ -417,7 +417,7 @@ def test_deadline_before_the_message_is_there(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/t/Echo", "/t/Chat"])
-def test_deadline_after_the_answer_is_none(path: str) -> None:
+def test_deadline_after_the_answer_has_no_effect(path: str) -> None:
     bench = Bench()
     peer = bench.peer()
     stream = peer.call(path, b"x", more=[("grpc-timeout", "1S")])
@@ -489,7 +489,7 @@ class Broken:
         return cancel
 
 
-def test_service_that_breaks_is_no_end_of_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_the_service_keeps_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     broken = Broken()
     peer = broken.peer
     stream = peer.call("/t/Break", b"x")

@@ -313,7 +313,7 @@ def test_decoder_of_heads_that_differ_in_one_field() -> None:
         assert decoder.decode(block).fields == (constant[3], (b"grpc-timeout", b"%dm" % n))
 
 
-def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
+def test_decoder_checks_fields_that_it_has_seen_malformed() -> None:
     """More fields than are remembered, some of them malformed, again and again."""
     decoder = ours()
     start = b"\x83\x86" + literal(0x00, b":path", b"/s/M")
@@ -324,7 +324,7 @@ def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
             assert malformed == (not name.startswith(b"n"))
 
 
-def test_decoder_remembers_only_so_many_bytes_of_lists() -> None:
+def test_decoder_remembers_a_bounded_number_of_bytes() -> None:
     compiled: list[int] = []
 
     def note(head: RequestHead) -> RequestHead:
@@ -347,7 +347,7 @@ def test_decoder_remembers_only_so_many_bytes_of_lists() -> None:
     assert len(compiled) == 2 * len(blocks) - remembered + 1, "the table has changed: there is room again"
 
 
-def test_decoder_remembers_nothing_that_does_not_last() -> None:
+def test_decoder_remembers_only_cacheable_heads() -> None:
     compiled: list[RequestHead] = []
 
     def note(head: RequestHead) -> RequestHead:

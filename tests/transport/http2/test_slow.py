@@ -138,7 +138,7 @@ def test_slow_reader_is_not_read_from_either() -> None:
 
 
 @pytest.mark.parametrize("end", ["reset", "lost", "eof"])
-def test_slow_reader_that_goes_is_let_go(end: str) -> None:
+def test_slow_reader_that_goes_is_dropped(end: str) -> None:
     bench = Bench()
     peer = bench.peer((Setting.INITIAL_WINDOW_SIZE, 0))
     stream = peer.call("/t/Keep", b"x")
@@ -397,7 +397,7 @@ def test_client_that_goes_cancels_its_calls_once(how: str) -> None:
     bench.others_work()
 
 
-def test_graceful_goaway_takes_calls_that_were_on_their_way() -> None:
+def test_graceful_goaway_accepts_calls_that_were_on_their_way() -> None:
     """GOAWAY of the largest id and a ping first; of the last id that was taken when that is answered (6.8)."""
     bench = Bench(GrpcServerOptions(keepalive=Keepalive(max_age=100)))
     peer = bench.peer()
@@ -469,7 +469,7 @@ def test_closing_connection_stays_as_long_as_its_client_reads() -> None:
     assert (peer.answers[stream].status, peer.transport.lost) == (0, True)
 
 
-def test_closing_connection_whose_client_reads_no_more_is_dropped() -> None:
+def test_closing_connection_is_dropped_if_its_client_stops_reading() -> None:
     bench = Bench()
     peer, _ = closing(bench, 12_000_000)
     peer.wait(4)
@@ -481,7 +481,7 @@ def test_closing_connection_whose_client_reads_no_more_is_dropped() -> None:
     bench.others_work()
 
 
-def test_closing_connection_that_is_drained_as_well_is_dropped_all_the_same() -> None:
+def test_closing_connection_that_is_drained_too_is_dropped() -> None:
     """It has one timer, and is not asked to go once more."""
     bench = Bench()
     left: list[int] = []
