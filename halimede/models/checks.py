@@ -94,6 +94,7 @@ class RequestCheck:
         if raw:
             self._deduce_raw(request)
         batch = self._pass(request)
+        # The quick check only says no. The walk through the rules finds the text that Triton would send.
         if batch < 0:
             self._explain(request, raw)
             # Not reached unless the two checks disagree.
@@ -340,6 +341,7 @@ def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:
 def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     """What is wrong with the length prefixes of a BYTES input of `expected` elements (H70), or None."""
     view = tensor.memory.host()
+    # Many strings are checked at once with numpy. If they are not all short, the loop below decides.
     if expected > _FEW_STRINGS and are_short_strings(view, expected):
         return None
     at, end, found = 0, view.nbytes, 0

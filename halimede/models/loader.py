@@ -207,6 +207,7 @@ def _load_version(
 ) -> LoadedVersion | Error:
     """Tries as often as the options say (C18); returns the error of the last attempt."""
     outcome: LoadedVersion | Error = Internal("never tried")
+    # All kinds of failures are tried again, as in Triton: a GPU may have no memory left for the moment.
     for attempt in range(1 + options.retries):
         try:
             # A further attempt reads the configuration again: a file may have been half written.
@@ -265,7 +266,7 @@ def _open_version(
         model = backend.open(config, folder)
     try:
         instances = create_warm_instances(model, config, wanted, found.folder, number, options)
-    except BaseException:
+    except BaseException:  # whatever it is, the model must not stay open
         close_all([model])
         raise
     return LoadedVersion(
@@ -382,6 +383,7 @@ def version_folder(folder: Path, number: int) -> Path:
     plain = folder / str(number)
     if is_directory(str(plain)):
         return plain
+    # Triton converts the name with `stoll`, which ignores what follows the digits.
     for name in version_names(folder):
         if name.startswith(str(number)) and not name[len(str(number))].isdigit():
             return folder / name

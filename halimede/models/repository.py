@@ -91,6 +91,7 @@ def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote =
             if found.key in models:  # in another repository, or as a folder and in the cloud
                 duplicates.add(found.key)
             models[found.key] = found
+    # A client could not say which one it means, so none of them is loaded (R5).
     unique = {name: model for name, model in models.items() if name not in duplicates}
     return Catalog(unique, tuple(sorted(duplicates)), tuple(unnamed))
 
@@ -178,6 +179,7 @@ def _add_entries(
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
+            # Python writes its cache while the model loads, which is no change of the model.
             if entry.name != _BYTECODE and _is_there(entry.is_dir):
                 status = entry.stat()
                 found.append((name, _DIRECTORY_STAMP))

@@ -118,7 +118,7 @@ def _warm(
     model = warming.config.name
     for sample, request, fit in samples:
         for iteration in range(1, sample.count + 1):
-            if failed.is_set():
+            if failed.is_set():  # the load fails anyway
                 return
             warming.check_ending()
             log.log(
@@ -191,6 +191,7 @@ def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warmi
 
 def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Error]:
     """Takes new responses. Removes requests with their last response from `missing`, and returns the errors."""
+    # A decoupled model's responses come one by one, others all at the end of the batch.
     if decoupled:
         outcomes = execution.take()
     elif execution.done:
@@ -239,6 +240,7 @@ class _WarmingAgain:
 
     def _told(self, sample: str, missing: set[int], errors: list[Error], execution: Execution) -> None:
         errors += _taken(execution, self._warming.config.decoupled, missing)
+        # A decoupled model may end the batch before its responses, or send its responses before the end.
         if not execution.done or missing:
             return
         if errors:

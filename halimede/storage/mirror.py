@@ -138,6 +138,7 @@ class Mirror:
         try:
             found = self._storage.objects(self._prefix)
         except Error as error:
+            # To report no objects would unload all models.
             log.warning(
                 "model repository '%s': looking for changes failed: %s; its models serve on unchanged", self.url, error
             )
