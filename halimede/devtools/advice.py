@@ -10,7 +10,7 @@ from pathlib import Path
 
 from halimede.backends.registry import alternatives, known, served, usual_files
 from halimede.config import Problem
-from halimede.errors import ADVICE
+from halimede.errors import ADVICE, Cause
 
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
 
@@ -130,5 +130,5 @@ def advised(problem: Problem) -> Problem:
         match = re.search(pattern, problem.text)
         if match is not None:
             return replace(problem, instead=advice if isinstance(advice, str) else advice(match))
-    general = {cause.value: advice for cause, advice in ADVICE.items()}
+    general = {cause.value: ADVICE[cause] for cause in (Cause.ENVIRONMENT, Cause.MACHINE)}
     return replace(problem, instead=general.get(problem.code, ""))

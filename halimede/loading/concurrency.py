@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from halimede.errors import Unavailable
-from halimede.platform.threads import pool
 
 A = TypeVar("A")
 
@@ -124,11 +123,11 @@ class LoadThreads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._loaders = pool(MAX_LOADS, "load")
-        self._repositories = pool(REPOSITORY_THREADS, "repository")
-        self._inspectors = pool(INSPECTION_THREADS, "inspect")
-        self._closers = pool(CLOSING_THREADS, "close")
-        self._killer = pool(1, "kill")
+        self._loaders = ThreadPoolExecutor(MAX_LOADS, "load")
+        self._repositories = ThreadPoolExecutor(REPOSITORY_THREADS, "repository")
+        self._inspectors = ThreadPoolExecutor(INSPECTION_THREADS, "inspect")
+        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
+        self._killer = ThreadPoolExecutor(1, "kill")
 
     async def read_repository(self, work: Callable[..., A], *arguments: Any) -> A:
         """Short work on files."""

@@ -23,7 +23,6 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
-from halimede.platform.cores import use_all_cores
 from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
@@ -78,7 +77,7 @@ class ModelVersion:
             f"{config.name}:{loaded.number}",
             self.instances,
             passive,
-            {place.index: partial(_prepare, place) for place in loaded.places},
+            {place.index: place.host.apply for place in loaded.places if place.host},
             _in_flight(loaded),
         )
         batching = config.dynamic_batching
@@ -133,7 +132,10 @@ class ModelVersion:
         self.places, self._signatures = list(places.values()), signatures
         self.config = change.config
         self._passive = {place.index for place in self.places if place.passive}
-        added = {index: (place.passive, partial(_prepare, place)) for index, (place, _, _) in change.added.items()}
+        added = {
+            index: (place.passive, place.host.apply if place.host else None)
+            for index, (place, _, _) in change.added.items()
+        }
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
             self._watch(index)
@@ -319,13 +321,6 @@ class ModelVersion:
         if self._on_idle is not None and not self.held:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
-
-
-def _prepare(place: InstancePlace) -> None:
-    """First on the thread of an instance, which the event loop starts while it may be keeping to one core."""
-    use_all_cores()
-    if place.host:
-        place.host.apply()
 
 
 def _in_flight(loaded: LoadedVersion) -> int:

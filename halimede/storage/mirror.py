@@ -11,14 +11,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.platform.scratch import remove_tree
-from halimede.platform.threads import pool
 from halimede.storage.objects import Object
 
 log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class Mirror:
         self._root = root
         self._ending = ending
         self._clock = clock
-        self._pool = pool(FILES_AT_ONCE, "fetch")
+        self._pool = ThreadPoolExecutor(FILES_AT_ONCE, "fetch")
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
         self._names: list[str] | None = None

@@ -330,9 +330,7 @@ def test_large_responses_keep_their_place(rig: Rig) -> None:
     assert [value if isinstance(value, int) else value[-1] for value in values] == [1, 2, 3, 4]
 
 
-def test_error_while_writing_a_large_response_resumes_all_senders(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_error_while_writing_a_large_response_resumes_all_senders(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeExchange):
         def begin(self, status: int, fields: bytes) -> FakeStream:
             raise ValueError("a defect of ours")
