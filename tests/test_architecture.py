@@ -51,8 +51,10 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "wire": "schema engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "http_client engine engine_port wire models config options requests tensors errors",
-            "cli": "traces devtools top front engine engine_port transport models config options "
+            "checking": "engine models agents backends config options tensors errors",
+            "devtools": "http_client checking engine engine_port wire models backends config options requests "
+            "tensors errors",
+            "cli": "traces devtools checking top front engine engine_port transport models config options "
             "requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
@@ -76,7 +78,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "httptools": "transport.http1.connection",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
-            "google": "config wire",
+            "google": "config wire checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
@@ -159,7 +161,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "engine" in below}
-    assert users == {"cli", "devtools"}
+    assert users == {"cli", "checking", "devtools"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)

@@ -13,7 +13,6 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 import numpy.typing as npt
 
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
 from halimede.errors import Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy
 from halimede.requests import InferRequest, Parameters
@@ -251,6 +250,18 @@ class ModelFolder:
     number: int
     code: Path | None = None
     opened: object = field(default=None, compare=False, repr=False)
+
+
+class Severity(Enum):
+    """How bad a problem of a model is.
+
+    `ERROR`: the server does not load the model, or refuses its requests. `WARNING`: the server serves it, but probably
+    not as its author meant. `NOTE`: something that only running the model's code can show.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)

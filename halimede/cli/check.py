@@ -10,9 +10,9 @@ import os
 import signal
 import sys
 
+from halimede.checking.check import Checked, check, load
+from halimede.checking.report import document, passes, text_of
 from halimede.cli.model_run import own_output
-from halimede.devtools.check_report import document, passes, text_of
-from halimede.devtools.checking import Checked, check, load
 from halimede.errors import Error
 from halimede.options import Check
 from halimede.platform.gpus import visible_gpus

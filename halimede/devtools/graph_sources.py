@@ -1,14 +1,18 @@
 """Where `halimede graph` has configurations and times from: model repositories, or a running server. Blocks."""
 
+import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from halimede.checking.model import review_model
+from halimede.config import read
 from halimede.devtools.graph_pipeline import LATEST, Config, Times
 from halimede.errors import Error, NotFound, Unavailable
 from halimede.http_client import Refused, fetch_json, with_scheme
-from halimede.models.description import described
-from halimede.models.repository import scan
+from halimede.models.backend_pool import pool_to_look
+from halimede.models.loader import LoadOptions
+from halimede.models.repository import FoundModel, scan
 from halimede.options import suggestion
 
 LIMIT = 5.0
@@ -91,3 +95,21 @@ def _mean(stats: Mapping[str, Any], name: str) -> float:
     entry = stats.get(name, {})
     count = int(entry.get("count", 0))
     return int(entry.get("ns", 0)) / count if count else 0.0
+
+
+def described(found: FoundModel) -> dict[str, Any]:
+    """The configuration, as the protocol prints it. Inputs and outputs that it does not name are read from the model's
+    file, where that can be done without running code of the model; or else they are missing. Raises Error."""
+    draft = read(found.folder)
+    text = draft.json()
+    if draft.needs_description and not draft.is_ensemble:
+        text = _completed(found) or text
+    config: dict[str, Any] = json.loads(text)
+    return config
+
+
+def _completed(found: FoundModel) -> str | None:
+    options = LoadOptions()
+    with pool_to_look(options.settings) as backends:
+        config = review_model(found, backends, options).config
+    return None if config is None else config.json

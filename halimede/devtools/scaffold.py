@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from halimede.config import ModelConfig, Severity
+from halimede.backends.api import Severity
+from halimede.checking.repository import review_repositories
+from halimede.config import ModelConfig
 from halimede.devtools.new_config import config_text
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.loader import LoadOptions
-from halimede.models.repository_review import review_repositories
 from halimede.models.scaffold import VERSION, beginning_of
 from halimede.options import Init
 from halimede.tensors import BYTES

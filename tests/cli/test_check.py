@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.cli.main import main
-from tests.devtools.faulty import FAULTS, write_faults
+from tests.checking.faulty import FAULTS, write_faults
 
 LIMIT = 60
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from halimede.checking.check import check
 from halimede.config import read
-from halimede.devtools.checking import check
 from halimede.devtools.scaffold import begin
 from halimede.errors import Error
 from halimede.options import Init, ServerOptions

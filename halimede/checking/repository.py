@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from halimede.config import ModelConfig, Problem, Severity, with_decoupling
-from halimede.config.rules import until_it_breaks
+from halimede.backends.api import Severity
+from halimede.checking.configuration import until_it_breaks
+from halimede.checking.model import ModelReview, review_model
+from halimede.checking.problems import Problem
+from halimede.config import ModelConfig, with_decoupling
 from halimede.errors import Error
 from halimede.models.backend_pool import pool_to_look
 from halimede.models.dependencies import Dependencies
 from halimede.models.ensembles import is_decoupled, member_problems, members_of, missing, steps_of
 from halimede.models.loader import LoadOptions
 from halimede.models.repository import FoundModel, scan
-from halimede.models.review import ModelReview, review_model
 
 _MODEL_ENDINGS = frozenset({".onnx", ".py", ".pt", ".pt2", ".plan", ".graphdef", ".savedmodel", ".pbtxt"})
 

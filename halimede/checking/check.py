@@ -6,15 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from halimede.config import Problem, Severity
-from halimede.devtools.advice import advised
+from halimede.backends.api import Severity
+from halimede.checking.advice import advised
+from halimede.checking.model import ModelReview
+from halimede.checking.problems import Problem
+from halimede.checking.repository import review_repositories
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
 from halimede.models.lifecycle import ModelRecord, State
 from halimede.models.loader import LoadOptions
-from halimede.models.repository_review import review_repositories
-from halimede.models.review import ModelReview
 from halimede.options import ServerOptions
 
 CLOSE_SECONDS = 30.0

@@ -3,21 +3,21 @@
 For `halimede check`; a load stops at the first problem (`draft`). Reads files; any thread.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.checking.problems import Problem
+from halimede.checking.source import Source
+from halimede.checking.text import read_text
 from halimede.config import message as messages
-from halimede.config.checks import config_problems, tensor_problems
+from halimede.config.checks import check_instance_groups, config_problems, tensor_problems
 from halimede.config.defaults import fill_defaults
 from halimede.config.draft import Draft
-from halimede.config.faults import read_text
 from halimede.config.files import read_whole
 from halimede.config.identify import complete_backend
 from halimede.config.model_config import ModelConfig
-from halimede.config.problems import Problem
-from halimede.config.rules import until_it_breaks
-from halimede.config.source import Source
+from halimede.config.states import state_problems
 from halimede.errors import Error, Invalid
 
 LARGEST = 4 << 20
@@ -46,7 +46,7 @@ class Reviewed:
         """The configuration that a load comes to, None where it does not; what is wrong then is among `problems`."""
         if self.draft is None:
             return None
-        found = [*self.draft.problems(gpus=gpus, default_instance_count=default_instance_count)]
+        found = [*finishing_problems(self.draft.with_groups(gpus, default_instance_count), gpus)]
         known = {problem.text for problem in self.problems}
         self.add((code, text) for code, text in found if text not in known)
         if found:
@@ -112,3 +112,34 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
     reviewed.add(each for each in found if is_known or not each[1].startswith(_NO_BACKEND))
     if is_known and (message.backend or message.platform):
         reviewed.draft = Draft(reviewed.file, message)
+
+
+def until_it_breaks(problems: Iterator[str]) -> Iterator[str]:
+    """A later rule may rest on one that does not hold: what comes after it cannot be asked."""
+    try:
+        yield from problems
+    except (ValueError, LookupError, TypeError, ArithmeticError):
+        return
+
+
+def group_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[str]:
+    """The rules for instance groups, asked of each group."""
+    for group in message.instance_group:
+        alone = messages.copy_of(message)
+        del alone.instance_group[:]
+        alone.instance_group.append(group)
+        try:
+            check_instance_groups(alone, gpus)
+        except Error as error:
+            yield str(error)
+
+
+def finishing_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """Of a configuration with everything filled in: all that stands between it and a load."""
+    for code, texts in (
+        ("instance-group", group_problems(message, gpus)),
+        ("configuration", config_problems(message)),
+        ("tensor", tensor_problems(message)),
+        ("state", state_problems(message)),
+    ):
+        yield from ((code, text) for text in until_it_breaks(texts))

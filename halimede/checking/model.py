@@ -13,12 +13,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
-from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder
+from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.checking.configuration import Reviewed, review
+from halimede.checking.problems import Problem
+from halimede.checking.stray_files import stray_files
 from halimede.config import (
     Draft,
     ModelConfig,
-    Problem,
-    Severity,
     VersionChoice,
     VersionPolicy,
     agents_of,
@@ -26,14 +27,12 @@ from halimede.config import (
     versions_to_load,
 )
 from halimede.config.files import read_whole
-from halimede.config.review import Reviewed, review
 from halimede.errors import Error
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
 from halimede.models.sequence_states import states_for
 from halimede.models.strategies import strategy_file
-from halimede.models.stray_files import stray_files
 from halimede.models.warmup import sample_problems
 
 A = TypeVar("A")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from halimede.config import Problem
+from halimede.checking.problems import Problem
 
 _EXTRA = "a backend of its own in --backend-directory, or one of: identity, onnxruntime, python"
 _BACKENDS = {

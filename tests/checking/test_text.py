@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.config.faults import MOST, read_text
-from halimede.config.review import review
-from halimede.config.source import Source
+from halimede.checking.configuration import review
+from halimede.checking.source import Source
+from halimede.checking.text import MOST, read_text
 
 FILE = Path("config.pbtxt")
 _TEXT = """# a comment with { in it

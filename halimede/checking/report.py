@@ -3,8 +3,9 @@
 import textwrap
 from typing import Any
 
-from halimede.config import Problem, Severity
-from halimede.devtools.checking import Checked, CheckedModel
+from halimede.backends.api import Severity
+from halimede.checking.check import Checked, CheckedModel
+from halimede.checking.problems import Problem
 
 FORMAT = 1
 """Of the document: changes where a tool that reads it would have to."""

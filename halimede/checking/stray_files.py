@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from halimede.config import ModelConfig, Problem, Severity, WarmupData
+from halimede.backends.api import Severity
+from halimede.checking.configuration import Reviewed
+from halimede.checking.problems import Problem
+from halimede.config import ModelConfig, WarmupData
 from halimede.config.identify import FORMATS
-from halimede.config.review import Reviewed
 
 CONFIG = "config.pbtxt"
 _MEANT = re.compile(

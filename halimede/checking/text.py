@@ -14,9 +14,9 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from halimede.checking.problems import Problem
+from halimede.checking.source import Source, Statement
 from halimede.config.message import Message, empty
-from halimede.config.problems import Problem
-from halimede.config.source import Source, Statement
 
 MOST = 100
 """Mistakes of one file; who has more of them has sent no configuration."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import halimede
-from halimede.config import Severity
-from halimede.devtools.check_report import document, passes, text_of
-from halimede.devtools.checking import Checked, check, load
+from halimede.backends.api import Severity
+from halimede.checking.check import Checked, check, load
+from halimede.checking.report import document, passes, text_of
 from halimede.options import ServerOptions
 from tests.backends.onnx_models import identity
-from tests.devtools.faulty import FAULTS, Fault, write_faults
+from tests.checking.faulty import FAULTS, Fault, write_faults
 
 OPTIONS = ServerOptions(metrics=ServerOptions().metrics)
 PACKAGE = Path(halimede.__file__).parent
@@ -214,7 +214,7 @@ def test_code_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 
     file = write(tmp_path, "m", f"{_GOOD}\nmax_batch_size: 4\ndynamic_batching {{ }}") / "batch_strategy.py"
     file.write_text(_MARK)
-    monkeypatch.setattr("halimede.models.review.read_whole", refused)
+    monkeypatch.setattr("halimede.checking.model.read_whole", refused)
     [model] = check([str(tmp_path)], OPTIONS).models
     assert ("unreadable", "cannot be read: Permission denied", file) in [
         (problem.code, problem.text, problem.file) for problem in model.problems
@@ -316,8 +316,7 @@ def test_warnings_fail_strict_only(tmp_path: Path) -> None:
 
 def test_every_code_is_documented() -> None:
     page = (EXAMPLES.parent / "docs" / "checking-a-repository.md").read_text()
-    rooms = ("config", "models", "loading", "devtools")
-    sources = [path.read_text() for room in rooms for path in PACKAGE.glob(f"{room}/*.py")]
+    sources = [path.read_text() for path in PACKAGE.glob("checking/*.py")]
     used = {
         code for text in sources for code in re.findall(r'(?:Problem|\.add|\.attempt|problem)\(\s*"([a-z-]+)"', text)
     }
