@@ -71,6 +71,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
+            "shtab": "cli.completion",
+            "grandalf": "devtools.graph_svg",
             "hpack": "transport.http2.headers",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",

@@ -10,6 +10,7 @@ PACKAGE = Path(halimede.__file__).parent
 
 EXTRAS = (
     "cryptography",
+    "grandalf",
     "obstore",
     "onnx",
     "onnxruntime",
@@ -18,6 +19,7 @@ EXTRAS = (
     "pynvml",
     "redis",
     "rich",
+    "shtab",
     "sklearn",
 )
 """What the extras of pyproject.toml install, as it is imported."""
@@ -26,6 +28,8 @@ FOR_AN_EXTRA = {
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.cache.redis_tls": "redis",
+    "halimede.cli.completion": "completion",
+    "halimede.devtools.graph_svg": "graph",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",
 }

@@ -12,9 +12,9 @@ import sys
 
 from halimede.checking.check import Checked, check, load
 from halimede.checking.report import document, passes, text_of
+from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
 from halimede.errors import Error
-from halimede.options import Check
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop

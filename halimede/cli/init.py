@@ -3,10 +3,11 @@
 import logging
 import os
 import sys
+from pathlib import Path
 
+from halimede.cli.arguments import Init
 from halimede.devtools.scaffold import begin
 from halimede.errors import Error
-from halimede.options import Init
 from halimede.platform.gpus import visible_gpus
 
 
@@ -14,7 +15,7 @@ def run(order: Init) -> int:
     """0 where the model was made; its files and the next command are printed then."""
     logging.getLogger("halimede").setLevel(logging.CRITICAL)
     try:
-        begun = begin(order, visible_gpus(os.environ))
+        begun = begin(Path(order.source), Path(order.repository), order.name, order.server, visible_gpus(os.environ))
     except Error as error:
         print(f"error: {str(error).rstrip()}", file=sys.stderr)
         return 1

@@ -10,31 +10,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from types import MappingProxyType
 
 from halimede import FORM, __version__
 from halimede.errors import Error, Unsupported
-from halimede.options import (
-    HelpRequested,
-    ServerOptions,
-    VersionRequested,
-    check_usage,
-    completion_script,
-    completion_usage,
-    graph_usage,
-    init_usage,
-    model_run_usage,
-    parse,
-    parse_check,
-    parse_completion,
-    parse_graph,
-    parse_init,
-    parse_model_run,
-    parse_top,
-    suggestion,
-    top_usage,
-    usage,
-)
+from halimede.options import HelpRequested, ServerOptions, VersionRequested, parse, suggestion, usage
 from halimede.platform.imports import quick_imports
 
 
@@ -82,110 +64,54 @@ def _start(options: ServerOptions) -> int:
 
 
 def _model(args: Sequence[str]) -> int:
-    """`model run` is the only one so far."""
-    if not args or args[0] != "run":
-        _say(f"Usage: halimede model run PATH [options]\n\n{_not_run(args)}")
+    """`model run` is the only command of two words."""
+    if args[:1] != ["run"]:
+        problem = f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
+        _say(f"Usage: halimede model run PATH [options]\n\n{problem}")
         return 1
+    return _run_small("model run", args[1:])
+
+
+def _run_small(command: str, args: Sequence[str]) -> int:
+    """A command whose line argparse reads; `halimede.cli` has a module of its name with its `run`."""
+    from halimede.cli.arguments import Completion, read  # `serve` does without argparse
+
     try:
-        order = parse_model_run(args[1:])
-    except HelpRequested:
-        print(model_run_usage())
+        order = read(command, args)
+    except SystemExit:  # argparse has printed the help
         return 0
     except Error as error:
-        _say(f"error: {error}\nhalimede model run --help lists the options.")
+        _say(f"error: {error}\nhalimede {command} --help lists the options.")
         return 1
-    for warning in order.server.warnings:
+    if isinstance(order, Completion):
+        return _completion(order.shell)
+    for warning in order.warnings:
         _say(f"Warning: {warning}")
     with quick_imports():
-        from halimede.cli.model_run import run
-
-    return run(order)
-
-
-def _not_run(args: Sequence[str]) -> str:
-    return f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
+        module = import_module(f"halimede.cli.{command.replace(' ', '_')}")
+    status: int = module.run(order)
+    return status
 
 
-def _top(args: Sequence[str]) -> int:
+def _completion(shell: str) -> int:
     try:
-        order = parse_top(args)
-    except HelpRequested:
-        print(top_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede top --help lists the options.")
+        from halimede.cli.completion import script_of
+    except ImportError:
+        _say("error: completion needs a library: pip install 'halimede[completion]'")
         return 1
-    from halimede.cli.top import run
-
-    return run(order)
-
-
-def _check(args: Sequence[str]) -> int:
-    try:
-        order = parse_check(args)
-    except HelpRequested:
-        print(check_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede check --help lists the options.")
-        return 1
-    with quick_imports():
-        from halimede.cli.check import run
-
-    return run(order)
-
-
-def _graph(args: Sequence[str]) -> int:
-    try:
-        order = parse_graph(args)
-    except HelpRequested:
-        print(graph_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede graph --help lists the options.")
-        return 1
-    from halimede.cli.graph import run
-
-    return run(order)
-
-
-def _init(args: Sequence[str]) -> int:
-    try:
-        order = parse_init(args)
-    except HelpRequested:
-        print(init_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede init --help lists the options.")
-        return 1
-    with quick_imports():
-        from halimede.cli.init import run
-
-    return run(order)
-
-
-def _completion(args: Sequence[str]) -> int:
-    try:
-        shell = parse_completion(args)
-    except HelpRequested:
-        print(completion_usage())
-        return 0
-    except Error as error:
-        _say(f"{completion_usage()}\n\nerror: {error}")
-        return 1
-    print(completion_script(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
+    print(script_of(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
     return 0
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
-        "top": Command("show what the models of a running server do: halimede top URL", _top),
-        "init": Command("make a model of a file: halimede init model.onnx REPO", _init),
-        "check": Command("name every problem of model repositories: halimede check REPO", _check),
-        "graph": Command("draw the steps of an ensemble: halimede graph MODEL", _graph),
+        "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
+        "init": Command("make a model of a file: halimede init model.onnx REPO", partial(_run_small, "init")),
+        "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
+        "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
         "model": Command("run one model without a server: halimede model run PATH", _model),
-        "completion": Command("complete commands and flags: halimede completion bash", _completion),
+        "completion": Command("complete words in a shell: halimede completion bash", partial(_run_small, "completion")),
     }
 )
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TextIO
 
+from halimede.cli.arguments import ModelRun
 from halimede.devtools.inputs import request_of
 from halimede.devtools.outputs import response_json, response_text, timing_text
 from halimede.devtools.session import Response, Session
 from halimede.errors import Error, Unavailable
-from halimede.options import ModelRun
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 

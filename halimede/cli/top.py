@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from halimede.cli.arguments import Top
 from halimede.errors import Unavailable
-from halimede.options import Top
 from halimede.top.document import document
 from halimede.top.rates import rates
 from halimede.top.sample import Look

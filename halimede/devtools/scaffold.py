@@ -22,7 +22,7 @@ from halimede.devtools.new_config import config_text
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.loader import LoadOptions
 from halimede.models.scaffold import VERSION, beginning_of
-from halimede.options import Init
+from halimede.options import ServerOptions
 from halimede.tensors import BYTES
 
 _NAME = re.compile(r"[^./\\\0:][^/\\\0:]*")
@@ -53,11 +53,13 @@ class Begun:
     run: str
 
 
-def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
-    """`gpus` are those of this machine. Raises Error where nothing was made; then nothing is left."""
-    source, repository = Path(order.source), Path(order.repository)
+def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus: tuple[int, ...] = ()) -> Begun:
+    """Makes the model `name` of `source` in `repository`; an empty name is taken from the file.
+
+    `gpus` are those of this machine. Raises Error if nothing was made; then nothing is left.
+    """
     kind = _kind_of(source)
-    name = order.name or _name_of(source)
+    name = name or _name_of(source)
     if not _NAME.fullmatch(name):
         raise Invalid(f"'{name}' cannot be the name of a model: write --name")
     if name.isdecimal():
@@ -67,7 +69,7 @@ def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
         raise Invalid(f"'{folder}' exists already; --name gives the model another name")
     if repository.exists() and not repository.is_dir():
         raise Invalid(f"'{repository}' is no directory")
-    options = LoadOptions(settings=order.server.backend_settings, gpus=gpus)
+    options = LoadOptions(settings=server.backend_settings, gpus=gpus)
     try:
         return _made(source, kind, folder, options)
     except OSError as error:

@@ -1,8 +1,8 @@
 """The table of flags: every flag of the contract (C1 to C59) and those of this server alone, in the groups of the usage
 text, and which of them act.
 
-Data only: reading a command line is `parser`, what the values become is `values`. A feature that arrives flips the
-`support` of its flags to SERVED and gives them a field in `ServerOptions`.
+Data, and the help that is printed from it. `parser` reads a command line, `values` is what the flags become. A feature
+that arrives sets the `support` of its flags to SERVED and gives them a field in `ServerOptions`.
 """
 
 from collections.abc import Mapping
@@ -46,6 +46,7 @@ class Support(Enum):
     """Read, checked and without effect: a hint for machinery that is not here. `note` says so to the user."""
 
 
+_USAGE_WIDTH = 80
 SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
 
 
@@ -364,3 +365,28 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
 # fmt: on
 
 FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for group in GROUPS.values() for flag in group})
+
+
+def usage() -> str:
+    """The help of `halimede serve`: every flag under the heading of its group, as Triton prints it (C1)."""
+    groups = ((f"\n{title}:\n" if title else "") + "".join(map(_entry, flags)) for title, flags in GROUPS.items())
+    return "Usage: halimede serve [options]\n" + "".join(groups)
+
+
+def _entry(flag: Flag) -> str:
+    import textwrap  # only printed help needs it
+
+    label = f" <{flag.kind.label}>" if flag.kind.label else ""
+    lines = textwrap.wrap(flag.help + _remarks(flag), _USAGE_WIDTH, break_on_hyphens=False, break_long_words=False)
+    return f"  --{flag.name}{label}\n" + "".join(f"\t{line}\n" for line in lines)
+
+
+def _remarks(flag: Flag) -> str:
+    remarks = [
+        "may be repeated" if flag.repeatable else "",
+        f"default {flag.default}" if flag.default else "",
+        "not supported yet" if flag.support is PLANNED else "",
+        f"no effect: {flag.note}" if flag.support is INERT else "",
+    ]
+    shown = "; ".join(remark for remark in remarks if remark)
+    return f" ({shown})" if shown else ""

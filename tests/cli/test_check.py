@@ -64,9 +64,11 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
 def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 1
     assert main(["check", "r", "--jsn"]) == 1
-    assert "REPO, the directory of a model repository, is missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: the following arguments are required: REPO\nhalimede check --help lists the options.\n" in said
+    assert "unrecognized option '--jsn'\nDid you mean '--json'?" in said
 
 
 def test_help_says_that_nothing_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--help"]) == 0
-    assert "Nothing of the models is executed" in capsys.readouterr().out
+    assert "No code of a\nmodel runs" in capsys.readouterr().out

@@ -212,7 +212,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, more: tuple[s
     [
         ([], "a command is missing after 'model'"),
         (["walk"], "unknown command 'model walk'"),
-        (["run"], "error: PATH, a model's directory, is missing\nhalimede model run --help lists the options.\n"),
+        (["run"], "error: the following arguments are required: PATH\nhalimede model run --help lists the options.\n"),
     ],
 )
 def test_mistakes_in_the_command(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,5 +228,5 @@ def test_path_that_is_no_directory() -> None:
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "run", "--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Usage: halimede model run PATH [options]\n")
-    assert "--backend-directory <string>" in out
+    assert out.startswith("usage: halimede model run PATH [options]\n")
+    assert "--backend-directory DIRECTORY" in out

@@ -56,7 +56,7 @@ def test_wrong_line_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--onec"]) == 1
     assert "Did you mean '--once'?" in capsys.readouterr().err
     assert main(["top", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: halimede top [URL] [options]")
+    assert capsys.readouterr().out.startswith("usage: halimede top [URL] [options]")
 
 
 @pytest.mark.parametrize("terminal", ["0", "1"])
