@@ -33,10 +33,6 @@ class Tensor:
     name: str
     kind: str
 
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.kind}".rstrip()
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -63,6 +59,11 @@ class Pipeline:
     given: tuple[int, ...]
     results: tuple[int, ...]
     times: Times | None = None
+
+    @property
+    def writers(self) -> dict[int, int]:
+        """For each tensor that a step writes, the place of that step in `steps`."""
+        return {number: i for i, step in enumerate(self.steps) for _, number in step.writes}
 
 
 ConfigOf = Callable[[str, int], Config]
