@@ -24,7 +24,8 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
     """The lines for the model with the smallest request, of those the one with the shortest answer; none where no
     request can be typed.
 
-    `http_address` is host and port as the server has them, IPv6 in brackets; `python` is how to call the interpreter.
+    `http_address` is host and port as the server has them, IPv6 in brackets. `python` is how to call an interpreter
+    that has tritonclient; if it is empty, there is no line for Python.
     """
     typable = [config for config in configs if _typable(config)]
     if not typable:
@@ -43,10 +44,8 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
     infer = f"http.InferenceServerClient('{address}').infer('{config.name}', [{_names(config)}])"
     statements = f"import numpy, tritonclient.http as http; {_tensors(config)}; print({infer}.get_response())"
     url = shlex.quote(f"http://{address}/v2/models/{config.name}/infer")
-    return [
-        f"curl -s {url} -d '{json.dumps({'inputs': inputs})}'",
-        f'{shlex.quote(python)} -c "{statements}"',
-    ]
+    curl = f"curl -s {url} -d '{json.dumps({'inputs': inputs})}'"
+    return [curl, f'{shlex.quote(python)} -c "{statements}"'] if python else [curl]
 
 
 def _address(bound: str) -> str:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from itertools import islice
 
 from halimede import FORM, __version__
@@ -243,7 +244,7 @@ class Server:
         return place(endpoint.address, server.port)
 
     def _say_hints(self, engine: Engine) -> None:
-        """A line for curl and one for Python that get an answer from one of the models."""
+        """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
         if not self._http:
             return
         configs = [
@@ -296,7 +297,10 @@ def is_exposed(options: ServerOptions) -> bool:
 
 
 def _interpreter() -> str:
-    """How to call this Python from the present folder."""
+    """How to call this Python from the present folder; empty if it does not have tritonclient's HTTP client."""
+    # A plain install has no client. `tritonclient` without its extra `http` lacks geventhttpclient.
+    if find_spec("tritonclient") is None or find_spec("geventhttpclient") is None:
+        return ""
     path = os.path.relpath(sys.executable)
     return sys.executable if path.startswith("..") else path
 

@@ -17,7 +17,7 @@ from halimede.config.pacing import missing_batcher, pacing_problems
 from halimede.config.queueing import parameter_problems
 from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER
 
 _TENSORRT = "tensorrt_plan"

@@ -29,7 +29,7 @@ from halimede.config.pacing import latency_target
 from halimede.config.queueing import default_policy, policy_of
 from halimede.config.sequencing import sequence_batching_of
 from halimede.errors import Invalid
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
 
 _KINDS = {

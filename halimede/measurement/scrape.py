@@ -1,4 +1,4 @@
-"""What answers a scrape: the models, the machine and the event loop as they are now. Event-loop thread only."""
+"""Answers a scrape from the models, the machine and the event loop as they are now. Event-loop thread only."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +22,12 @@ from halimede.options import MetricsOptions
 log = logging.getLogger(__name__)
 
 Oldest = Callable[[], Mapping[ModelVersion, int]]
-"""Since when the oldest inference has been waiting, by version, of those where one waits."""
+"""Returns since when the oldest queued inference waits, by version, in monotonic nanoseconds."""
 
 
 class Measuring:
-    """`answers` are questions of the port. `cache_counts` is what the response cache says of itself."""
+    """Collects the metrics. `answers` are the questions of the engine port that it answers. `cache_counts` reads the
+    counters of the response cache."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Measuring:
                 )
 
     def _tags(self, version: ModelVersion) -> dict[str, str]:
-        """Labels besides name and version: the namespace where there are such, the GPU where the version is on one."""
+        """Labels besides name and version: tags of the configuration, the namespace, the GPU if there is just one."""
         tags = dict(version.config.metric_tags)
         if version.key != version.name:
             tags["namespace"] = version.key.removesuffix(f"::{version.name}")
@@ -92,7 +93,7 @@ class Measuring:
 
 
 def latencies_of(config: ModelConfig, options: MetricsOptions) -> Latencies | None:
-    """What is kept of a version beside its statistics; None where nothing was asked for."""
+    """The latencies to keep for a version, or None if the options ask for none."""
     for family in config.metric_buckets:
         if family != FIRST_RESPONSE:
             text = "model '%s': metric family '%s' has fixed buckets; its 'histogram_options' are ignored"

@@ -113,6 +113,10 @@ def test_of_equal_requests_that_with_the_shortest_answer_is_shown() -> None:
     assert curl[2].endswith("/v2/models/b/infer")
 
 
+def test_without_a_client_there_is_only_the_line_for_curl() -> None:
+    assert hints([config_of(X)], ADDRESS, "") == hints([config_of(X)], ADDRESS, "python")[:1]
+
+
 def test_no_models_have_no_lines() -> None:
     assert hints([], ADDRESS, "python") == []
 

@@ -226,7 +226,7 @@ def test_what_others_wrote_there_is_as_nothing(start: Callable[..., Serving], re
         client.set(key, b"nothing like it")
         assert ask(serving, 1) == [1]
     assert serving.stop() == 0
-    assert "is left alone: not an entry of a response cache" in serving.log_text()
+    assert "ignored a cache entry that cannot be read: not an entry of a response cache" in serving.log_text()
     assert "Traceback" not in serving.log_text()
 
 

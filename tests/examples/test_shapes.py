@@ -117,7 +117,7 @@ def test_spectrum_is_the_same_wherever_the_shape_lies() -> None:
 def test_training_that_does_not_settle_says_so(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     for name, value in {"ROUNDS": 1, "CLASSIFIER_PICTURES": 20, "SEGMENTER_PICTURES": 5}.items():
         monkeypatch.setattr(shapes_onnx, name, value)
-    with pytest.raises(TrainingError, match=r"^only \d+% of what it has seen is right"):
+    with pytest.raises(TrainingError, match=r"^only \d+% of the training data are classified correctly"):
         shapes_onnx.train(role)
 
 

@@ -19,7 +19,7 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Invalid, Unsupported
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, sendable
 from halimede.wire.settings import LOG_FILE, NUMBERS, TRACE_FILE, read_levels, read_number

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from google.protobuf.message import DecodeError
 
 from halimede.errors import Internal, Invalid
+from halimede.protocol import inference_pb2 as pb
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
-from halimede.schema import service_pb2 as pb
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc.parts import (
     CLASSIFICATION,

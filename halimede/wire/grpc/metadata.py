@@ -26,7 +26,7 @@ from halimede.engine_port import (
     ServerReady,
     TensorInfo,
 )
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, prefix, version_of
 
@@ -58,13 +58,13 @@ def _of_model(kind: Any, query: Callable[[str, int], Query[Any]]) -> Read:
     return read
 
 
-read_server_live = _of_server(pb.ServerLiveRequest, ServerLive())
-read_server_ready = _of_server(pb.ServerReadyRequest, ServerReady())
-read_server_metadata = _of_server(pb.ServerMetadataRequest, ServerMetadata())
-read_model_ready = _of_model(pb.ModelReadyRequest, ModelReady)
-read_model_metadata = _of_model(pb.ModelMetadataRequest, ModelMetadata)
-read_model_config = _of_model(pb.ModelConfigRequest, ModelConfiguration)
-read_statistics = _of_model(pb.ModelStatisticsRequest, ModelStatistics)
+read_server_live: Read = _of_server(pb.ServerLiveRequest, ServerLive())
+read_server_ready: Read = _of_server(pb.ServerReadyRequest, ServerReady())
+read_server_metadata: Read = _of_server(pb.ServerMetadataRequest, ServerMetadata())
+read_model_ready: Read = _of_model(pb.ModelReadyRequest, ModelReady)
+read_model_metadata: Read = _of_model(pb.ModelMetadataRequest, ModelMetadata)
+read_model_config: Read = _of_model(pb.ModelConfigRequest, ModelConfiguration)
+read_statistics: Read = _of_model(pb.ModelStatisticsRequest, ModelStatistics)
 
 
 def read_health(message: Buffer) -> ServerReady:

@@ -16,7 +16,7 @@ from halimede.engine_port import (
     SystemRegion,
     UnregisterMemory,
 )
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, sendable
 

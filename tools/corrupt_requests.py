@@ -1,6 +1,6 @@
-"""Corruption number N of a seed: which valid request, what was done to it, and the bytes that go over a connection.
+"""Makes corruption number N of a seed: a valid request, the changes to it, and the resulting bytes.
 
-Pure: the same seed, number and corpus give the same bytes, so that a failure can be shown again. Any thread.
+Pure: the same seed, number and corpus give the same bytes, so a failure can be repeated. Any thread.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ from tools.soak_grpc import PREFACE, frame
 
 
 @dataclass(frozen=True, slots=True)
-class Shot:
-    """One corruption. `whole`: the framing is right, so an answer is due; else the connection may only end. `cuts` are
-    the places where the bytes are sent apart."""
+class Corruption:
+    """One corrupted request. If it is `whole`, its framing is valid and it must be answered; otherwise the server may
+    close the connection. `cuts` are the offsets at which the bytes are split into separate writes."""
 
     number: int
     family: str
@@ -41,9 +41,9 @@ class Shot:
 
 
 Made = tuple[bytes, str]
-"""The bytes, and what was done."""
+"""The bytes, and a description of the changes."""
 
-# HTTP with right framing.
+# HTTP with valid framing.
 
 _METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS", "get", "M-SEARCH")
 _PATHS = (
@@ -73,14 +73,14 @@ _HEADERS: Mapping[str, Sequence[str]] = {
 
 
 def _http_document(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
-    """The JSON changed, the framing right: also the header that says how long it is."""
+    """Changes the JSON. The framing stays valid, also the header with the length of the JSON."""
     case = draw.choice([one for one in corpus.http if one.document is not None and one.document != b""])
     text, how = mutate_json(draw, case.document)
     return case, (replace(case, document=text).bytes, how)
 
 
 def _http_body(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
-    """The bytes of the body changed, behind the headers that were right."""
+    """Changes the bytes of the body. The headers stay those of the valid request."""
     case = draw.choice([one for one in corpus.http if one.body])
     body, how = mutate_bytes(draw, case.body or b"")
     if draw.chance(0.1):
@@ -90,7 +90,7 @@ def _http_body(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
 
 
 def _http_head(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
-    """Another method, path or header."""
+    """Changes the method, the path or headers."""
     case = draw.choice(corpus.http)
     method, path, headers, body = case.method, case.path, list(case.all_headers), case.body
     names = []
@@ -127,7 +127,7 @@ def _other_path(draw: Draw, path: str) -> str:
     return "/".join(parts)
 
 
-# gRPC with right framing.
+# gRPC with valid framing.
 
 
 def _with_messages(case: GrpcCase, messages: Sequence[bytes]) -> bytes:
@@ -195,7 +195,7 @@ def _with_head(head: Sequence[tuple[str, str]], case: GrpcCase) -> bytes:
 
 
 def _grpc_framing(draw: Draw, corpus: Corpus) -> tuple[GrpcCase, Made]:
-    """What stands around the messages, and compressed bytes."""
+    """Changes the gRPC framing of the messages: flag, length or any byte, compressed ones included."""
     case = draw.choice(corpus.grpc)
     data = case.framed(case.messages)
     if draw.chance(0.5):
@@ -218,7 +218,7 @@ def _http_stream(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
 
 
 def _http_head_bytes(draw: Draw, corpus: Corpus) -> tuple[HttpCase, Made]:
-    """As above, but only in the head or the sizes of chunks, where it hurts."""
+    """Changes bytes of the head or of the chunked body only, where parsers are most sensitive."""
     case = draw.choice([one for one in corpus.http if one.body])
     if case.chunked and draw.chance(0.7):
         head, _, body = case.bytes.partition(b"\r\n\r\n")
@@ -236,7 +236,7 @@ def _h2_bytes(draw: Draw, corpus: Corpus) -> tuple[GrpcCase, Made]:
 
 
 def _h2_frames(draw: Draw, corpus: Corpus) -> tuple[GrpcCase, Made]:
-    """Frames left out, twice, in another order, changed in their heads, or between the others."""
+    """Removes, repeats, reorders, splits and inserts frames, or changes their headers."""
     case = draw.choice(corpus.grpc)
     frames = call_frames(case.head, case.framed(case.messages))
     names = []
@@ -280,7 +280,7 @@ def _other_head(draw: Draw, data: bytes) -> bytes:
 
 
 def _split(draw: Draw, data: bytes) -> list[bytes]:
-    """A frame in two: of DATA that is right, of HEADERS only with a CONTINUATION."""
+    """Splits a frame in two. That is valid for DATA, and for HEADERS only if the second is a CONTINUATION."""
     kind, flags, stream, payload = data[3], data[4], int.from_bytes(data[5:9]), data[9:]
     at = draw.randint(0, len(payload))
     second = draw.choice((kind, 9))
@@ -321,23 +321,23 @@ FAMILIES: Mapping[str, tuple[int, Family, bool]] = {
     "http2 frames": (5, _h2_frames, False),
     "http2 bytes": (4, _h2_bytes, False),
 }
-"""How often each is drawn, who makes it, and whether its framing is right."""
+"""By name: the weight of the family, the function that makes a corruption, and whether its framing stays valid."""
 _NAMES = list(FAMILIES)
 _WEIGHTS = [weight for weight, _, _ in FAMILIES.values()]
 
 
-def shot(seed: int, number: int, corpus: Corpus) -> Shot:
-    """The corruption of that number."""
+def corruption(seed: int, number: int, corpus: Corpus) -> Corruption:
+    """The corruption with that number."""
     draw = Draw(f"{seed}-{number}")
     family = draw.choices(_NAMES, _WEIGHTS)[0]
     _, make, whole = FAMILIES[family]
     case, (data, how) = make(draw, corpus)
     protocol = "http" if isinstance(case, HttpCase) else "grpc"
     cuts = sorted(draw.randint(0, len(data)) for _ in range(draw.choice((0, 0, 1, 3, 8))))
-    return Shot(number, family, case.name, how, protocol, data, whole, tuple(cuts))
+    return Corruption(number, family, case.name, how, protocol, data, whole, tuple(cuts))
 
 
-def as_it_is(number: int, case: HttpCase | GrpcCase) -> Shot:
-    """A valid request, to be answered well."""
+def as_it_is(number: int, case: HttpCase | GrpcCase) -> Corruption:
+    """A valid request, unchanged."""
     protocol = "http" if isinstance(case, HttpCase) else "grpc"
-    return Shot(number, "valid", case.name, "as it is", protocol, case.bytes, True)
+    return Corruption(number, "valid", case.name, "as it is", protocol, case.bytes, True)
