@@ -1,7 +1,7 @@
-"""The `halimede` command: finds the subcommand, reads its options, prints what is wrong with them.
+"""The `halimede` command: finds the subcommand, has its options read, and prints what is wrong with them.
 
-Knows nothing of the server: a subcommand's machinery is imported only once its command line is good, so that a mistake
-is answered at once. Runs on the main thread.
+Imports the machinery of a subcommand only after its command line was read, so a wrong line is answered at once. Main
+thread.
 """
 
 import os
@@ -22,7 +22,7 @@ from halimede.platform.imports import quick_imports
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: takes the words after its name, returns the exit status of the process."""
+    """A subcommand. `run` takes the words after its name and returns the exit status of the process."""
 
     summary: str
     run: Callable[[Sequence[str]], int]
@@ -33,7 +33,7 @@ def _say(text: str) -> None:
 
 
 def _serve(args: Sequence[str]) -> int:
-    """Exit status 1 for help and for every mistake: the usage text on stderr and the message last, as C1 has it."""
+    """Returns 1 for help and for every mistake. The usage text goes to standard error, the message last (C1)."""
     try:
         options = parse(args, os.environ)
     except HelpRequested:
@@ -42,7 +42,7 @@ def _serve(args: Sequence[str]) -> int:
     except VersionRequested:
         return _version()
     except Unsupported as error:
-        # Not a mistake in the line: four hundred lines of usage would hide the one that counts.
+        # The line has no mistake, so the usage text would only hide this message.
         _say(f"error: {error}")
         return 1
     except Error as error:
@@ -139,34 +139,34 @@ def _unknown(word: str) -> int:
 
 
 def _fill_standard_descriptors() -> None:
-    """Where whoever started this process closed 0, 1 or 2, the next socket would get that number, and a client what is
-    written to standard error."""
+    """Opens /dev/null for each of the descriptors 0, 1 and 2 that the parent process closed. Otherwise a socket would
+    get such a number, and its client would receive what is written to standard error."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name) and return the exit status."""
+    """Runs one command line, without the program's name. Returns the exit status."""
     if argv is None:
         _fill_standard_descriptors()
     # ONNX Runtime, here and in the workers, reports to its maker and keeps a database for that in the home directory.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
-        if sys.stdout is not None:  # it is where it was closed by whoever started this process
+        if sys.stdout is not None:  # it is None if the parent process closed it
             sys.stdout.flush()
     except BrokenPipeError:
         if _is_read(sys.stdout.fileno()):
             raise
-        # `| head`: what could not be written must not fail once more at exit.
+        # The reader is gone, as with `| head`. Python would fail to write the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
 
 
 def _is_read(descriptor: int) -> bool:
-    """False for a pipe whose reader went away."""
+    """False for a pipe whose reader is gone."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return not poll.poll(0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halimede.cli.grpc_options import transport_options
+from halimede.cli.serve import transport_options
 from halimede.errors import Invalid
 from halimede.options import parse
 from halimede.transport.grpc.server import Options

@@ -64,12 +64,12 @@ def test_what_is_no_setting_is_refused(text: str) -> None:
     ("text", "said"),
     [
         ("x=y", "has no effect: there is no such setting."),
-        ("summary_latencies=yes", "has no effect: it is 'true' or 'false'."),
-        ("histogram_latencies=1", "has no effect: it is 'true' or 'false'."),
-        ("summary_quantiles=0.5", ": '0.5' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=a:b", ": 'a:b' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=2:0.1", ": '2:0.1' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=nan:0.1", ": 'nan:0.1' has no effect, it is no <quantile>:<error>."),
+        ("summary_latencies=yes", "has no effect: the value must be 'true' or 'false'."),
+        ("histogram_latencies=1", "has no effect: the value must be 'true' or 'false'."),
+        ("summary_quantiles=0.5", ": '0.5' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=a:b", ": 'a:b' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=2:0.1", ": '2:0.1' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=nan:0.1", ": 'nan:0.1' has no effect, it is not of the form <quantile>:<error>."),
     ],
 )
 def test_setting_that_is_not_understood_is_said_and_changes_nothing(text: str, said: str) -> None:

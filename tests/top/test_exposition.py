@@ -1,7 +1,7 @@
 """Metrics as the view reads them."""
 
 from halimede.engine_port import Histogram, MetricFamily
-from halimede.top.exposition import Sample, read_metrics
+from halimede.top.sample import Sample, read_metrics
 from halimede.wire.prometheus import encode_metrics
 
 FAMILIES = (

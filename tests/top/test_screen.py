@@ -5,13 +5,12 @@ from io import StringIO
 
 from rich.console import Console
 
-from halimede.top.document import document
-from halimede.top.rates import rates
-from halimede.top.sample import Counted, Look, Machine, ModelSample
+from halimede.top.rates import document, rates
+from halimede.top.sample import Counted, Machine, ModelSample, Snapshot
 from halimede.top.screen import screen
 
-BEFORE = Look(1.0, "triton", "2.51.0", {("m", "1"): ModelSample(), ("quiet", "2"): ModelSample()}, has_metrics=True)
-AFTER = Look(
+BEFORE = Snapshot(1.0, "triton", "2.51.0", {("m", "1"): ModelSample(), ("quiet", "2"): ModelSample()}, has_metrics=True)
+AFTER = Snapshot(
     2.0,
     "triton",
     "2.51.0",
@@ -26,7 +25,7 @@ AFTER = Look(
 )
 
 
-def shown(before: Look, after: Look, trouble: str = "", width: int = 160) -> list[str]:
+def shown(before: Snapshot, after: Snapshot, trouble: str = "", width: int = 160) -> list[str]:
     console = Console(width=width, file=StringIO(), record=True)
     console.print(screen("http://x:8000", after, rates(before, after), width, trouble))
     return [line.rstrip() for line in console.export_text().splitlines() if line.strip()]
@@ -57,7 +56,7 @@ def test_what_went_wrong_is_under_the_last_numbers() -> None:
 
 
 def test_missing_metrics_are_said() -> None:
-    assert shown(Look(1.0), Look(2.0))[-1].startswith("no metrics found (--metrics-url)")
+    assert shown(Snapshot(1.0), Snapshot(2.0))[-1].startswith("no metrics found (--metrics-url)")
 
 
 def test_narrow_terminal_shows_names_and_what_matters_most() -> None:
