@@ -24,6 +24,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
         for room, may in {
             "errors": "",
             "tensors": "errors",
+            "devices": "tensors errors",
             "requests": "tensors errors",
             "traces": "requests tensors errors",
             "tracing": "traces requests tensors errors platform",
@@ -32,14 +33,19 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "protocol": "",
             "options": "errors",
             "platform": "errors",
-            "config": "protocol tensors errors",
-            "scheduling": "requests tensors errors",
+            "backends.traits": "",
+            "backends.elsewhere": "backends.traits",
+            "backends.registry": "backends.traits backends.elsewhere",
+            "config": "backends.traits backends.registry protocol tensors errors",
+            "scheduling": "devices requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "config workers workers.child requests tensors errors platform",
+            "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
+            "errors platform",
             "agents": "errors",
             "storage": "errors platform",
-            "models": "agents scheduling backends config requests tensors errors platform",
+            "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
+            "platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
             "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
@@ -47,15 +53,15 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
             "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
-            "custom_metrics requests tensors errors platform version",
+            "backends.registry custom_metrics requests tensors errors platform version",
             "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "checking": "engine models agents backends config options tensors errors",
-            "devtools": "http_client checking engine engine_port wire models backends config options requests "
-            "tensors errors",
-            "cli": "traces devtools checking top front engine engine_port transport models config options "
-            "requests tensors errors platform version",
+            "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
+            "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
+            "backends options requests tensors errors",
+            "cli": "backends.registry traces devtools checking top front engine engine_port transport models config "
+            "options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",
@@ -83,7 +89,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
+            "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
+            "devtools",
         }.items()
     }
 )

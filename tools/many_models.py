@@ -32,7 +32,7 @@ from statistics import median
 
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.backends.onnx.session import thread_budget
+from halimede.backends.api import CpuShare
 from tools.versus import free_ports, memory_mib
 
 START_SECONDS, STOP_SECONDS = 600.0, 60.0
@@ -178,7 +178,7 @@ class Script:
 def run_script(repository: Path) -> Script:
     """Opens the sessions with as many threads as the server's sessions have."""
     instances = 2  # the backend's default for models without instance groups
-    threads = thread_budget(len(os.sched_getaffinity(0)), instances)
+    threads = CpuShare(frozenset(os.sched_getaffinity(0)), instances).pool
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(repository), str(threads)], stdout=subprocess.PIPE, text=True

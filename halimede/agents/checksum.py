@@ -1,7 +1,7 @@
 """The built-in agent `checksum` (contract R23): a model is loaded only if its files are those that were meant.
 
     model_repository_agents { agents [ { name: "checksum"
-      parameters { key: "MD5:1/model.onnx" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
+      parameters { key: "MD5:1/model.plan" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
 
 The key names the digest and the file below the model's folder. MD5 as in Triton; it shows accidents, and not an attack,
 so SHA256 and SHA512 are there too.

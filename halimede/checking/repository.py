@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from halimede.backends.api import Severity
+from halimede.backends.registry import formats
 from halimede.checking.configuration import until_it_breaks
 from halimede.checking.model import ModelReview, review_model
 from halimede.checking.problems import Problem
@@ -18,7 +19,7 @@ from halimede.models.ensembles import is_decoupled, member_problems, members_of,
 from halimede.models.loader import LoadOptions
 from halimede.models.repository import FoundModel, scan
 
-_MODEL_ENDINGS = frozenset({".onnx", ".py", ".pt", ".pt2", ".plan", ".graphdef", ".savedmodel", ".pbtxt"})
+_ENDINGS_OF_OTHERS = frozenset({".pbtxt"})
 
 
 @dataclass(slots=True)
@@ -68,10 +69,12 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
     for folder in catalog.unnamed:
         text = "the name of this directory is no text in UTF-8, and it is not read"
         problems.append(Problem("name", text, folder, instead="rename it", severity=Severity.WARNING))
+    taken = {each.ending for _, each in formats() if each.ending}
+    endings = {Path(each.filename).suffix for _, each in formats()} | taken | _ENDINGS_OF_OTHERS
     for entry in entries:
-        if entry.is_file() and entry.suffix in _MODEL_ENDINGS:
+        if entry.is_file() and entry.suffix in endings:
             text = f"'{entry.name}' lies beside the models and is not read"
-            instead = f"halimede init {entry} {repository}" if entry.suffix in (".onnx", ".py") else ""
+            instead = f"halimede init {entry} {repository}" if entry.suffix in taken else ""
             problems.append(Problem("stray-file", text, entry, instead=instead, severity=Severity.WARNING))
     if not models:
         text = "there are no models: each is a directory here, with a directory 1 in it"

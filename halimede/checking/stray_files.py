@@ -6,10 +6,10 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from halimede.backends.api import Severity
+from halimede.backends.registry import formats
 from halimede.checking.configuration import Reviewed
 from halimede.checking.problems import Problem
 from halimede.config import ModelConfig, WarmupData
-from halimede.config.identify import FORMATS
 
 CONFIG = "config.pbtxt"
 _MEANT = re.compile(
@@ -17,7 +17,6 @@ _MEANT = re.compile(
 )
 _BACKUP = re.compile(r"\.(bak|orig|old|example|sample|template|disabled)$|~$", re.I)
 _NEAR = 0.85
-_MODEL_FILES = frozenset(each.filename for each in FORMATS)
 _FOLDERS = {"warmup": "a warm-up sample", "initial_state": "an initial state"}
 
 
@@ -41,7 +40,7 @@ def _configurations(folder: Path, reviewed: Reviewed) -> Iterator[Problem]:
 
 
 def _model_files(folder: Path) -> Iterator[Problem]:
-    for name in sorted(_MODEL_FILES):
+    for name in sorted({each.filename for _, each in formats()}):
         path = folder / name
         if path.exists():
             yield _stray(

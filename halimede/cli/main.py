@@ -15,6 +15,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from halimede import FORM, __version__
+from halimede.backends.registry import set_environment
 from halimede.errors import Error, Unsupported
 from halimede.options import HelpRequested, ServerOptions, VersionRequested, parse, suggestion, usage
 from halimede.platform.imports import quick_imports
@@ -107,7 +108,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
         "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
-        "init": Command("make a model of a file: halimede init model.onnx REPO", partial(_run_small, "init")),
+        "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
         "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
         "model": Command("run one model without a server: halimede model run PATH", _model),
@@ -150,8 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line, without the program's name. Returns the exit status."""
     if argv is None:
         _fill_standard_descriptors()
-    # ONNX Runtime, here and in the workers, reports to its maker and keeps a database for that in the home directory.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    set_environment()  # before any runtime is imported, here or in a worker
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:  # it is None if the parent process closed it

@@ -9,6 +9,8 @@ from halimede.config.compiling import with_decoupling
 from halimede.config.draft import Draft, read, read_override
 from halimede.config.labels import read_labels
 from halimede.config.model_config import (
+    BatchDimension,
+    CompletionRules,
     DescribedTensor,
     Description,
     DynamicBatching,
@@ -16,6 +18,7 @@ from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    Profile,
     QueuePolicy,
     TensorSpec,
     VersionChoice,
@@ -31,6 +34,8 @@ __all__ = [
     "LATENCY_TARGET",
     "AgentSpec",
     "AskedAgents",
+    "BatchDimension",
+    "CompletionRules",
     "DescribedTensor",
     "Description",
     "Draft",
@@ -39,6 +44,7 @@ __all__ = [
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
+    "Profile",
     "QueuePolicy",
     "TensorSpec",
     "VersionChoice",

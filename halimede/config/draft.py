@@ -11,7 +11,7 @@ from typing import Any
 from halimede.config import message as messages
 from halimede.config.checks import check_config, check_instance_groups, check_tensors
 from halimede.config.compiling import compile_config, incomplete_of, version_policy_of
-from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
+from halimede.config.completion import Completed, complete_from_description, complete_from_values, lacks_tensors
 from halimede.config.defaults import fill_defaults, fill_instance_groups
 from halimede.config.files import mode_of
 from halimede.config.identify import ENSEMBLE, complete_backend
@@ -150,14 +150,14 @@ class Draft:
         message.version_policy.specific.versions.append(version)
         return json_text(message)
 
-    def complete(self, description: Description, default_max_batch_size: int) -> list[str]:
-        """Fills in what is missing from what the model file declares; returns warnings to log (contract R72).
+    def complete(self, description: Description, default_max_batch_size: int) -> Completed:
+        """Fills in what is missing from what the model file declares (contract R72).
 
         Raises Invalid where the configuration asks for batches and the model cannot.
         """
-        warnings = complete_from_description(self._message, description, default_max_batch_size)
+        completed = complete_from_description(self._message, description, default_max_batch_size)
         fill_defaults(self._message)
-        return warnings
+        return completed
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Takes over what a model's own code decided (contract R77, R82): the fields that it may; the rest is ignored.

@@ -1,7 +1,7 @@
 """The loads of a start, many at once: most take a millisecond, some take long.
 
 What a load does in Python, only one thread can do at a time: more of them take turns and are slower than one (a server
-with 1,000 small ONNX models on two cores starts in 1.2 s by one thread, in 1.3 s by two, though the runtime lets go of
+with 1,000 small models on two cores starts in 1.2 s by one thread, in 1.3 s by two, though the runtime lets go of
 the interpreter). So one thread takes the loads, and another joins it only while it is held by one. It takes the same
 step of many loads one right after the other, which is quicker than load after load (`models.steps`). What was made goes
 to the event loop in one piece every few milliseconds. Event-loop thread, but for what says otherwise.

@@ -72,6 +72,7 @@ class Measuring:
                     load_seconds=None if version.loaded.ensemble else version.loaded.load_seconds,
                     inline_executions=version.inline_executions,
                     restarts=version.restarts,
+                    device_copies=version.device_copies,
                     tags=self._tags(version),
                     oldest_seconds=max(0, now - since) / 1e9,
                     instances=len(version.serving),

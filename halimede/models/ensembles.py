@@ -169,6 +169,10 @@ class Serving(Member, Protocol):
     def number(self) -> int: ...
     @property
     def config(self) -> ModelConfig: ...
+    @property
+    def takes_device(self) -> bool:
+        """Whether it takes tensors on a device as they are."""
+        ...
 
 
 def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Serving]) -> Binding:
@@ -179,7 +183,8 @@ def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Servi
             raise Unavailable(f"model '{version.name}' has become decoupled")
     batching = config.max_batch_size > 0
     batched = {number: versions[step].config.max_batch_size > 0 for number, step in graph.writer.items()}
-    steps = []
+    on_device = _on_device(config, graph, versions)
+    steps: list[BoundStep] = []
     for version, reads in zip(versions, graph.reads, strict=True):
         dims = {spec.name: spec.dims for spec in version.config.inputs}
         batches = version.config.max_batch_size > 0
@@ -187,12 +192,23 @@ def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Servi
             (name, number, _fitting(batched.get(number, batching), batches, dims.get(name, ())))
             for name, number in reads
         )
-        steps.append(BoundStep(version, version.name, version.number, inputs, version.decoupled))
+        takes = on_device[len(steps)]
+        steps.append(BoundStep(version, version.name, version.number, inputs, version.decoupled, takes))
     results = {
         spec.name: _fitting(batched.get(graph.number[spec.name], batching), batching, spec.model_dims)
         for spec in config.outputs
     }
     return Binding(tuple(steps), results, tuple(dict.fromkeys(versions)))
+
+
+def _on_device(config: ModelConfig, graph: StepGraph, versions: Sequence[Serving]) -> list[bool]:
+    """Of each step, whether all that it writes is read on a device: not by a model of the host, and by no client."""
+    on_host = {graph.number[spec.name] for spec in config.outputs}
+    for version, reads in zip(versions, graph.reads, strict=True):
+        if not version.takes_device:
+            on_host |= {number for _, number in reads}
+    held = {step for number, step in graph.writer.items() if number in on_host}
+    return [step not in held for step in range(len(versions))]
 
 
 def _fitting(written: bool, read: bool, dims: Shape) -> Fitting | None:

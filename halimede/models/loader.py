@@ -14,7 +14,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
+from halimede.backends.registry import traits_of
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
+from halimede.backends.traits import Completes, Traits
 from halimede.config import (
     LATENCY_TARGET,
     Description,
@@ -52,8 +54,6 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 
 _NO_POLICIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-_RUNTIMES_FOR_DATA = frozenset({"", "identity", "onnxruntime"})
-"""Backends for which the files of a model are data (an ensemble has none). Any other may be a Python-based one."""
 
 
 class Backends(Protocol):
@@ -99,6 +99,8 @@ class NoModel:
 
     placement = Placement.LOOP
     inline_safe = False
+    gathers = False
+    in_flight = 1
 
     def create_instance(self, place: InstancePlace) -> Instance:
         raise Internal("an ensemble has no instances")
@@ -221,8 +223,12 @@ def _pause(options: LoadOptions) -> Steps[None]:
 
 
 def _code_of(draft: Draft) -> Code | None:
-    is_data = draft.backend in _RUNTIMES_FOR_DATA and draft.runtime != PYTHON_BASED
-    return None if is_data else Code(draft.backend, draft.environment, draft.execution)
+    traits = traits_of(draft.backend)
+    # A backend that is not known may be a Python-based one. An ensemble names none, and has no files.
+    is_data = not draft.backend or (traits is not None and not traits.runs_user_code)
+    return (
+        None if is_data and draft.runtime != PYTHON_BASED else Code(draft.backend, draft.environment, draft.execution)
+    )
 
 
 def load(
@@ -301,7 +307,7 @@ def _open_version(
         if described is not None:
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
@@ -422,20 +428,31 @@ def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadO
 
 def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Steps[Description | None]:
     """The same; the description that counted, if one did."""
-    if not (draft.needs_description or backend.describes_always):
+    if not _completes(backend.traits, draft):
         return None
     gpus = backend.usable_gpus(options.gpus)
-    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.default_instance_count)
+    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     yield from _pause(options)
     described = backend.describe(asked, folder, draft.model_filename)
     yield from _pause(options)
     if isinstance(described, Description):
-        for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):
-            log.warning(warning)
+        completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
+        for warning in completed.warnings:
+            log.warning("%s", warning)
+        if completed.fields:
+            fields = ", ".join(completed.fields)
+            log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
     if described is not None:
         draft.update(described)
     return None
+
+
+def _completes(traits: Traits, draft: Draft) -> bool:
+    """Whether the backend completes this configuration (R72, R77)."""
+    if traits.completes is Completes.MISSING:
+        return draft.needs_description
+    return traits.completes is Completes.ALWAYS
 
 
 def _default_max_batch_size(settings: Mapping[str, str]) -> int:

@@ -126,7 +126,7 @@ def _resize(
     draft, _, backend = prepare(found, number, backends, options, seen)
     draft.complete_as(version.config.message)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     had = signatures(version)
     left = list(had)
     missing: list[tuple[InstancePlace, Signature]] = []

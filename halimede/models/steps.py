@@ -1,5 +1,5 @@
 """Work that stops between its steps, so that the same step of many models can be taken one right after the other: the
-caches then know both the code and the data (a start with 1,000 small ONNX models takes 1.2 s instead of 1.6). Pure.
+caches then know both the code and the data (a start with 1,000 small models takes 1.2 s instead of 1.6). Pure.
 """
 
 from collections.abc import Generator

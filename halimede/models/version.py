@@ -12,6 +12,7 @@ from halimede.backends.api import (
     Placement,
     SelfAssessing,
     Supervised,
+    is_on_device,
     is_self_assessing,
     is_supervised,
 )
@@ -77,6 +78,7 @@ class ModelVersion:
             loaded.instances,
             passive,
             {place.index: partial(_prepare, place) for place in loaded.places},
+            _in_flight(loaded),
         )
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
@@ -187,6 +189,17 @@ class ModelVersion:
             return None
         return self._restarts_of_others + sum(instance.restarts for instance in self._supervised)
 
+    @property
+    def device_copies(self) -> int | None:
+        """How many tensors were copied from a device to the host, None if the model runs on the host."""
+        model = self.loaded.model
+        return model.copies.value if is_on_device(model) else None
+
+    @property
+    def takes_device(self) -> bool:
+        """Whether the model takes tensors on a device as they are."""
+        return is_on_device(self.loaded.model)
+
     def infer(self, key: int, request: InferRequest, reply: Reply, start: int) -> Inference:
         """Begins an inference that arrived at `start`. Raises Error where the request does not fit the model."""
         fit = self._check.fit(request)
@@ -293,6 +306,13 @@ def _prepare(place: InstancePlace) -> None:
         place.host.apply()
 
 
+def _in_flight(loaded: LoadedVersion) -> int:
+    """How many batches each instance has at a time. One where the order of batches matters (sequences), and where a
+    slot of the rate limiter stands for one batch."""
+    alone = loaded.turns is not None or loaded.config.sequence_batching is not None
+    return 1 if alone else max(1, loaded.model.in_flight)
+
+
 def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
     config, shapes = loaded.config, OutputShapes(loaded.config)
     return RunnerConfig(
@@ -302,8 +322,9 @@ def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
         decoupled=config.decoupled,
         inline_safe=loaded.model.inline_safe and inline and not any(place.host for place in loaded.places),
         on_loop=loaded.model.placement is Placement.LOOP,
+        completes_later=loaded.model.placement is Placement.ASYNC,
         restore=shapes.restore if shapes else None,
-        gathers=getattr(loaded.model, "gathers", False),
+        gathers=loaded.model.gathers,
         ragged=ragged_of(config),
         stateful=loaded.states is not None,
     )

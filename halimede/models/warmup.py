@@ -162,13 +162,14 @@ def _execution(
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
     own = getattr(instance, "thread", None)
+    finishes = warming.placement is not Placement.ASYNC
     if warming.placement is Placement.LOOP:
         execution.on_loop = True
         warming.on_loop(partial(execution.run, instance.execute, False))
     elif own is not None:
-        own.submit(partial(execution.run, instance.execute, True))
+        own.submit(partial(execution.run, instance.execute, finishes))
     else:
-        execution.run(instance.execute, True)
+        execution.run(instance.execute, finishes)
 
 
 def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warming) -> Sequence[Error]:

@@ -110,7 +110,9 @@ def test_spectrum_is_the_same_wherever_the_shape_lies() -> None:
     plain[0, :, 10:22, 12:30] = 0.9
     plain[1, :, 35:47, 25:43] = 0.9
     one, other = shapes_onnx.spectrum(plain)
-    np.testing.assert_allclose(one, other, atol=1e-6)
+    # The contrast is computed in FP32: its rounding depends on the processor and on where the shape is. Shapes of
+    # different kinds differ by 0.1 and more.
+    np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("role", ["classifier", "segmenter"])

@@ -15,7 +15,17 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from halimede.backends.api import Batch, BatchedRequest, Fault, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import (
+    BackendContext,
+    Batch,
+    BatchedRequest,
+    Fault,
+    InstancePlace,
+    ModelFolder,
+    Placement,
+    Responses,
+)
+from halimede.backends.python import TRAITS
 from halimede.backends.python.in_flight import InFlightBatch
 from halimede.backends.python.in_process import InProcess, InProcessModel
 from halimede.backends.python.orders import ids_of, model_of, start_order, where
@@ -31,9 +41,8 @@ from halimede.backends.python.source import faults_of
 from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Error, Internal, Unsupported
 from halimede.platform.hosts import available_cores
-from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import Buffer
-from halimede.workers.calls import CallRouter, Nobody, Port, WorkerCalls
+from halimede.workers.calls import CallRouter, Nobody, WorkerCalls
 from halimede.workers.child import frames
 from halimede.workers.child.berth import NOWHERE
 from halimede.workers.environments import Environments
@@ -308,6 +317,8 @@ class PythonModel:
 
     placement = Placement.LOOP
     inline_safe = False
+    gathers = False
+    in_flight = 1
 
     def __init__(
         self,
@@ -335,23 +346,15 @@ class PythonModel:
 
 
 class PythonBackend:
-    """Starts workers. `loop` is the event loop that batches come from; raises Invalid for a bad setting."""
+    """Starts workers. Raises Invalid for a bad setting."""
 
-    name = "python"
-    default_instance_count = 1
-    describes_always = True
+    traits = TRAITS
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        settings: Mapping[str, str],
-        port: Port | None = None,
-        worker_poller: WorkerPoller | None = None,
-    ) -> None:
-        self._loop = loop
-        self._router = CallRouter(loop, port or Nobody())
-        self._settings = parse_settings(settings)
-        self._workers = Workers(worker_poller)
+    def __init__(self, context: BackendContext) -> None:
+        loop = self._loop = context.loop
+        self._router = CallRouter(loop, context.calls or Nobody())
+        self._settings = parse_settings(context.settings)
+        self._workers = Workers(context.worker_poller)
         self._packer = Packer(loop, self._settings.packs)
         self._in_process = InProcess(loop, self._router, self._settings.finish_limit, self._packer)
         self._environments = Environments()
@@ -372,10 +375,10 @@ class PythonBackend:
             worker.kill()
             self._workers.forget(worker)
 
-    def runs_code(self, config_json: str) -> bool:
+    def runs_code(self, asked: Incomplete) -> bool:
         return True
 
-    def faults(self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         """What can be seen of the model's file, and of the parameters that only this backend reads."""
         faults = faults_of(config, folder, filename)
         try:

@@ -274,6 +274,7 @@ class InProcessModel:
     placement = Placement.THREAD
     inline_safe = False
     gathers = True
+    in_flight = 1
 
     def __init__(self, home: "InProcess", config: ModelConfig, folder: ModelFolder) -> None:
         self._home = home

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from halimede.backends.api import InstancePlace
+from halimede.backends.api import CpuShare, InstancePlace
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
 from halimede.workers.restarts import PATIENCE
@@ -103,7 +103,7 @@ def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
     text = config.parameters.get(THREADS)
     if text is None:
         beside = config.instances_beside(place.host_policy)
-        return max(1, cores // beside) if beside > 1 and not place.passive else 0
+        return CpuShare(frozenset(range(cores)), beside).threads if beside > 1 and not place.passive else 0
     if not text.isdecimal():
         raise Invalid(f"model '{config.name}': the parameter '{THREADS}' must be a number of 0 or more, not '{text}'")
     return int(text)
