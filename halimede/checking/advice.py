@@ -1,6 +1,7 @@
-"""What to write instead: for problems in the server's words, which say what is wrong and not what would be right.
+"""What to write instead, for problems whose texts are Triton's: those say what is wrong, but not what would be right.
 
-Pure, but for files that are looked at where one is missing or broken.
+Knows no backend by name: `backends.registry` says what each takes. Reads the start of model files, and lists the folder
+of a file that is missing. Any thread.
 """
 
 import re
@@ -37,21 +38,19 @@ def _backends_by_file(match: re.Match[str]) -> str:
 
 
 def _of_model_file(match: re.Match[str]) -> str:
-    """What lies where a model was expected that can be read."""
+    """For a model file that the runtime cannot read."""
     try:
         with Path(match[1]).open("rb") as file:
             start = file.read(len(_POINTER))
     except OSError:
         return ""
     if start == _POINTER:
-        return "git lfs pull: what lies there only points to the model"
-    return (
-        "the whole file: this one is broken off, or none of this kind" if start else "the whole file: this one is empty"
-    )
+        return "git lfs pull: the file is only a pointer to the model"
+    return f"the complete file: this one is {'cut off, or of another kind' if start else 'empty'}"
 
 
 def _renamed(match: re.Match[str]) -> str:
-    """Where a file is expected and another one lies there."""
+    """For a model file that is missing: another file in the folder may be meant."""
     wanted = Path(match[1])
     ending = wanted.suffix
     try:
@@ -122,7 +121,7 @@ _TABLE: tuple[tuple[str, _Advice], ...] = (
 
 
 def advised(problem: Problem) -> Problem:
-    """The problem with what to write instead, where that is known."""
+    """The problem, with what to write instead if that is known."""
     if problem.instead:
         return problem
     for pattern, advice in _TABLE:

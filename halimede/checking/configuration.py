@@ -1,6 +1,6 @@
-"""Everything that is wrong with a configuration, not only the first thing: the rules of `checks`, asked to the end.
+"""Every problem of a configuration: the rules of `config.checks`, asked to the end. Reads files; any thread.
 
-For `halimede check`; a load stops at the first problem (`draft`). Reads files; any thread.
+A load stops at the first problem (`config.draft`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,15 +20,17 @@ from halimede.config.model_config import ModelConfig
 from halimede.config.states import state_problems
 from halimede.errors import Error, Invalid
 
-LARGEST = 4 << 20
-"""Bytes of a text that is looked at; the largest that people write have some thousand lines."""
+MAX_BYTES = 4 << 20
+"""Of a text that is read. Real configurations have up to some thousand lines."""
 _NO_BACKEND = "unexpected platform type ''"
 
 
 @dataclass(slots=True)
 class Reviewed:
-    """`draft` is None where the text says too little to go on: not what model this is, or nothing that can be read.
-    `is_there`: there is a file."""
+    """A configuration and its problems.
+
+    `draft` is None if the configuration cannot be read or names no backend. `is_there` says whether there is a file.
+    """
 
     file: Path
     is_there: bool
@@ -38,12 +40,12 @@ class Reviewed:
     _blanked: frozenset[str] = frozenset()
 
     def problem(self, code: str, text: str, instead: str = "") -> Problem:
-        """One about this configuration, with its line."""
+        """A problem of this configuration, with its line."""
         place = self.file if self.is_there else self.file.parent
         return Problem(code, text, place, self.source.line_of(text), instead)
 
     def finish(self, gpus: Sequence[int], default_instance_count: int) -> ModelConfig | None:
-        """The configuration that a load comes to, None where it does not; what is wrong then is among `problems`."""
+        """The configuration that a load makes of it; None if a load refuses it, and then `problems` has the reasons."""
         if self.draft is None:
             return None
         found = [*finishing_problems(self.draft.with_groups(gpus, default_instance_count), gpus)]
@@ -58,22 +60,25 @@ class Reviewed:
             return None
 
     def add(self, found: Iterable[tuple[str, str]]) -> None:
-        """What follows from a field that is wrong itself is not said again."""
+        """Adds problems, except that a field is missing whose value was wrong: that is one problem already."""
         for code, text in dict.fromkeys(found):
             if not any(f"must specify '{field}'" in text for field in self._blanked):
                 self.problems.append(self.problem(code, text))
 
 
 def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Reviewed:
-    """As `read`, and every problem instead of the first."""
+    """Reads and checks the configuration of the model in `folder`.
+
+    `config_name` and `strict` are those of `config.read`.
+    """
     file = messages.file_of(folder, config_name)
     reviewed = Reviewed(file, True, Source(""), [])
     try:
         reviewed.is_there = file.exists()
         if reviewed.is_there or strict:
             raw = read_whole(file)
-            if len(raw) > LARGEST:
-                raise Invalid(f"{len(raw)} bytes are no configuration")
+            if len(raw) > MAX_BYTES:
+                raise Invalid(f"{len(raw)} bytes are too many for a configuration; at most {MAX_BYTES}")
             read = read_text(raw.decode(), file, folder.name)
             reviewed.source, reviewed.problems, reviewed._blanked = read.source, list(read.problems), read.blanked
             message = read.message
@@ -83,7 +88,7 @@ def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Revi
             _review(message, folder, strict, reviewed)
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        reviewed.problems.append(Problem("syntax", "this is not text in UTF-8", file, line))
+        reviewed.problems.append(Problem("syntax", "this is not UTF-8 text", file, line))
     except OSError as error:
         where = Path(error.filename or file)
         reviewed.problems.append(Problem("unreadable", f"cannot be read: {error.strerror}", where))
@@ -115,7 +120,7 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
 
 
 def until_it_breaks(problems: Iterator[str]) -> Iterator[str]:
-    """A later rule may rest on one that does not hold: what comes after it cannot be asked."""
+    """The problems up to the first rule that fails with an error: it relies on an earlier rule that does not hold."""
     try:
         yield from problems
     except (ValueError, LookupError, TypeError, ArithmeticError):
@@ -123,8 +128,9 @@ def until_it_breaks(problems: Iterator[str]) -> Iterator[str]:
 
 
 def group_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[str]:
-    """The rules for instance groups, asked of each group."""
+    """The problems of each instance group."""
     for group in message.instance_group:
+        # The rule stops at the first group that breaks it, so each group gets a message of its own.
         alone = messages.copy_of(message)
         del alone.instance_group[:]
         alone.instance_group.append(group)
@@ -135,7 +141,7 @@ def group_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[s
 
 
 def finishing_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Of a configuration with everything filled in: all that stands between it and a load."""
+    """The problems of a completed configuration, as pairs of code and text."""
     for code, texts in (
         ("instance-group", group_problems(message, gpus)),
         ("configuration", config_problems(message)),

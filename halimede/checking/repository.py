@@ -1,5 +1,6 @@
-"""Everything that can be said against the models of repositories, and against all of them together, without running
-anything of them. For `halimede check`. Any thread; blocks.
+"""Every problem of the models of repositories, each by itself and all together, without running their code.
+
+Any thread; blocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ _ENDINGS_OF_OTHERS = frozenset({".pbtxt"})
 
 @dataclass(slots=True)
 class Review:
-    """`problems` are those of repositories; each model has its own."""
+    """The models, and the problems of the repositories. Each model has its own problems."""
 
     models: list[ModelReview] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
 def review_repositories(repositories: Sequence[str], options: LoadOptions, namespaces: bool) -> Review:
-    """Looks at all models of the repositories, one after the other. Opens none; blocks."""
+    """Checks all models of the repositories. `namespaces`: several may have a model of the same name."""
     review = Review()
     found: list[FoundModel] = []
     for repository in repositories:
@@ -113,7 +114,7 @@ def _review_ensembles(models: Sequence[ModelReview], by_name: Mapping[str, Seque
 
 
 def _members(ensemble: ModelReview, by_name: Mapping[str, Sequence[ModelReview]]) -> dict[str, ModelReview]:
-    """Those that there are: of the ensemble's own repository, or the only one of that name."""
+    """The members that exist: in the ensemble's own repository, or else the only model of that name."""
     assert ensemble.config is not None
     assert ensemble.config.ensemble is not None
     chosen: dict[str, ModelReview] = {}

@@ -1,4 +1,4 @@
-"""Files in a model's folder that nobody reads, and that somebody meant something with. Looks at names; any thread."""
+"""Files in a model's folder that look as if they should be used, but are not. Looks at names only; any thread."""
 
 import re
 from collections.abc import Iterator
@@ -21,10 +21,10 @@ _FOLDERS = {"warmup": "a warm-up sample", "initial_state": "an initial state"}
 
 
 def stray_files(folder: Path, reviewed: Reviewed, config: ModelConfig | None, config_name: str) -> list[Problem]:
-    """Warnings. `config` is the whole configuration where it is known."""
+    """Warnings. `config` is the complete configuration; None if it is unknown."""
     try:
         return [*_configurations(folder, reviewed), *_model_files(folder), *_unnamed(folder, config)]
-    except OSError:  # said by those that cannot do without
+    except OSError:  # the folder cannot be listed, which is a problem already
         return []
 
 
@@ -49,7 +49,7 @@ def _model_files(folder: Path) -> Iterator[Problem]:
 
 
 def _unnamed(folder: Path, config: ModelConfig | None) -> Iterator[Problem]:
-    """What only a configuration can name, and does not."""
+    """Files that need a mention in the configuration, and have none."""
     if config is None:
         return
     labels = {Path(spec.label_filename).name for spec in config.outputs}

@@ -113,8 +113,8 @@ def test_name_that_is_no_text_is_warned_of(tmp_path: Path) -> None:
     ("content", "instead"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
-        (b"", "the whole file: this one is empty"),
-        (identity("FP32", [4])[:-9], "the whole file: this one is broken off"),
+        (b"", "the complete file: this one is empty"),
+        (identity("FP32", [4])[:-9], "the complete file: this one is cut off"),
     ],
 )
 def test_model_file_that_is_none_is_told_apart(tmp_path: Path, content: bytes, instead: str) -> None:
@@ -271,7 +271,7 @@ def test_load_says_what_the_files_do_not(tmp_path: Path) -> None:
     assert "no disk" in raises.problems[-1].text
     assert seen.loaded == ()
     assert [p.code for p in seen.problems] == ["tensor", "tensor"]
-    assert "; 1 could be loaded, in " in text_of(checked)
+    assert "; 1 of them loaded, in " in text_of(checked)
 
 
 def test_document_has_a_stable_form(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from halimede.checking.configuration import review
 from halimede.checking.source import Source
-from halimede.checking.text import MOST, read_text
+from halimede.checking.text import MAX_MISTAKES, read_text
 
 FILE = Path("config.pbtxt")
 _TEXT = """# a comment with { in it
@@ -74,9 +74,9 @@ def test_mistakes_are_blanked_one_by_one() -> None:
 
 
 def test_hopeless_text_ends() -> None:
-    read = read_text("\n".join(f"f{i}: 1" for i in range(3 * MOST)), FILE)
+    read = read_text("\n".join(f"f{i}: 1" for i in range(3 * MAX_MISTAKES)), FILE)
     assert read.message is None
-    assert len(read.problems) == MOST
+    assert len(read.problems) == MAX_MISTAKES
 
 
 @pytest.mark.parametrize("text", ["{" * 5000, "input {" * 5000, "a: [" * 5000, "\0", "'", '"\\xff"', "name: '\\xff'"])

@@ -222,7 +222,7 @@ def test_mistakes_in_the_command(words: list[str], text: str, capsys: pytest.Cap
 
 def test_path_that_is_no_directory() -> None:
     done = run(os.devnull)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is no model directory\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is not a model directory\n")
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ def test_array_of_a_file(tmp_path: Path, saved: Any, spec: TensorSpec, expected:
         (np.array([1.5]), one(INT32, 1), "input 'A' takes INT32, the file has float64"),
         (np.array([2**40]), one(INT32, 1), "which cannot hold all numbers"),
         (np.array([1]), one(BYTES, 1), "input 'A' takes BYTES, the file has int64"),
-        (np.array([object()], dtype=object), one(BYTES, 1), "is no array"),
+        (np.array([object()], dtype=object), one(BYTES, 1), "is not an array"),
     ],
 )
 def test_array_of_another_datatype_is_refused(tmp_path: Path, saved: Any, spec: TensorSpec, text: str) -> None:
@@ -131,15 +131,15 @@ def test_json_of_a_file(tmp_path: Path) -> None:
         ([], "input 'A' is missing; model 'm' takes A: INT32 [batch, 2], B: BYTES [batch, ?] (optional)"),
         (["C=1", "A=[1,2]"], "the model has no input 'C'; model 'm' takes A: INT32"),
         (["A=[1,2]", "A=[1,2]"], "input 'A' is given twice"),
-        (["A=[1,x]"], "input 'A': '[1,x]' is no INT32; write A=[1,2,3], or A=@FILE.npy"),
+        (["A=[1,x]"], "input 'A': '[1,x]' is not INT32; write A=[1,2,3] or A=@FILE.npy"),
         (["A=[1.5,2]"], "input 'A' takes INT32: "),
-        (["A=[[1,2],[3]]"], "input 'A': its rows are not all of the same length"),
+        (["A=[[1,2],[3]]"], "input 'A': its rows differ in length"),
         (["A=[1,2,3]"], "input 'A' has the shape [3], but A: INT32 [batch, 2] is wanted (the batch dimension may"),
         (["A=@none.npy"], "failed to read 'none.npy': No such file or directory"),
         (["A=@tests/__init__.py"], "must be a .npy or .json file"),
         (["whole"], "'whole' is neither NAME=VALUE nor a file"),
         (["whole.json"], "failed to read 'whole.json'"),
-        (["A=[1,2]", "whole.json"], "'whole.json' is a whole request: it stands alone"),
+        (["A=[1,2]", "whole.json"], "'whole.json' is a whole request and cannot be combined"),
     ],
 )
 def test_wrong_inputs(words: list[str], text: str) -> None:
@@ -166,5 +166,5 @@ def test_whole_request_of_a_file(tmp_path: Path) -> None:
     assert (request.model_name, request.version, request.id, request.parameters) == ("m", 7, "q", {"k": 1})
     assert array_of(request.inputs["A"]).tolist() == [[1, 2]]
     (tmp_path / "q.json").write_text("{")
-    with pytest.raises(Invalid, match=r"q\.json' is no inference request"):
+    with pytest.raises(Invalid, match=r"q\.json' is not an inference request"):
         request_of([str(tmp_path / "q.json")], config(one(INT32, 2), batch=4), 7)

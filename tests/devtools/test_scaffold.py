@@ -101,7 +101,7 @@ def test_code_that_says_nothing_gets_a_skeleton(tmp_path: Path) -> None:
         ("m.onnx", b"<html>", "onnx runtime error"),
         ("m.py", "class TritonPythonModel:\n  def", "1/model.py:2: "),
         ("m.py", _COMPLETES.replace("return config", "raise OSError('no net')"), "no net"),
-        ("m.txt", b"", "is no model that is known here"),
+        ("m.txt", b"", "is not a model of a known kind"),
     ],
 )
 def test_what_is_no_model_leaves_nothing(name: str, content: bytes | str, text: str, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_name_comes_from_the_model_and_not_from_its_version(source: str, tmp_pat
 
 
 def test_name_of_digits_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Error, match="'12' would be taken for a version: write --name"):
+    with pytest.raises(Error, match="'12' is the name of a version and cannot be that of a model"):
         made(write(tmp_path, "12.onnx", identity("FP32", [3])), tmp_path / "models")
 
 
@@ -141,5 +141,5 @@ def test_missing_file_and_a_file_for_a_repository(tmp_path: Path) -> None:
     source = write(tmp_path, "m.onnx", identity("FP32", [3]))
     with pytest.raises(Error, match="does not exist"):
         made(tmp_path / "gone.onnx", tmp_path)
-    with pytest.raises(Error, match="is no directory"):
+    with pytest.raises(Error, match="is not a directory"):
         made(source, source)

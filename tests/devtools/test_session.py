@@ -45,7 +45,7 @@ def test_models_of_the_repositories_are_loaded_or_those_that_are_named(tmp_path:
             assert await session.close(CLOSE_SECONDS)
 
     run(lambda: open_with("a"))
-    with pytest.raises(Invalid, match="not all models could be loaded that this one may call"):
+    with pytest.raises(Invalid, match="some of the models that this one may call could not be loaded"):
         run(open_with)
 
 
@@ -122,5 +122,5 @@ def test_session_that_is_given_up_while_it_loads_ends(tmp_path: Path) -> None:
 
 
 def test_path_that_is_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="is no model directory"):
+    with pytest.raises(Invalid, match="is not a model directory"):
         Session(tmp_path / "none", -1, ServerOptions())
