@@ -42,7 +42,7 @@ def test_faults_are_printed_as_compilers_do(tmp_path: Path) -> None:
     assert ended.stdout.endswith("no code of the models was run (--load does)\n")
 
 
-def test_json_is_one_document_whatever_models_print(tmp_path: Path) -> None:
+def test_json_is_one_document_if_models_print(tmp_path: Path) -> None:
     folder = good(tmp_path)
     (folder / "config.pbtxt").write_text((folder / "config.pbtxt").read_text().replace("identity", "python"))
     (folder / "1" / "model.py").write_text(
@@ -69,6 +69,6 @@ def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unrecognized option '--jsn'\nDid you mean '--json'?" in said
 
 
-def test_help_says_that_nothing_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_that_no_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--help"]) == 0
     assert "No code of a\nmodel runs" in capsys.readouterr().out

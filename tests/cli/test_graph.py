@@ -69,12 +69,12 @@ def url(server: ThreadingHTTPServer) -> str:
     return f"127.0.0.1:{server.server_address[1]}"
 
 
-def test_repository_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_of_a_repository_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "text_embedding", f"--model-repository={EXAMPLES}"]) == 0
     assert capsys.readouterr().out == f"{TEXT_EMBEDDING}\n"
 
 
-def test_running_server_is_drawn_with_its_times(
+def test_model_of_a_running_server_is_shown_with_times(
     server: ThreadingHTTPServer, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["graph", "outer", "--url", url]) == 0
@@ -114,9 +114,7 @@ def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ([], "the following arguments are required: MODEL"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
-    url: str, words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_is_one_line(url: str, words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", *(url if word == "URL" else word for word in words)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -125,7 +123,7 @@ def test_what_is_wrong_is_said_in_a_line(
     assert "Traceback" not in said.err
 
 
-def test_names_say_nothing_to_the_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_control_the_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "loud", "--url", url]) == 0
     out = capsys.readouterr().out
     assert "?[31mred?X [1]" in out

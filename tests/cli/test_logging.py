@@ -94,7 +94,7 @@ def test_iso_line_has_date_before_severity() -> None:
     assert line == '2024-11-21T02:32:20Z W 7950 lifecycle.py:472] "loading: m:1"'
 
 
-def test_message_is_escaped_as_the_real_server_does() -> None:
+def test_message_is_escaped_as_triton_does() -> None:
     # The right side is what the real server wrote for the same message of a Python model.
     line = TritonFormatter().format(record('café\n\x1b tab\there "q" \\ /slash \x7f'))
     assert line.endswith('] "café\\n\\u001B tab\\there \\"q\\" \\\\ /slash \x7f"')
@@ -142,9 +142,7 @@ def test_line_names_this_process_and_the_caller(console: Console) -> None:
         (LogOptions(verbose=-1), ["info"], ["warning", "error"]),
     ],
 )
-def test_each_level_has_a_switch_of_its_own(
-    console: Console, options: LogOptions, out: list[str], err: list[str]
-) -> None:
+def test_each_level_has_its_own_switch(console: Console, options: LogOptions, out: list[str], err: list[str]) -> None:
     console.install(options)
     speak()
     said = console.lines()
@@ -157,7 +155,7 @@ def test_verbose_message_is_not_enabled_below_its_level(console: Console) -> Non
     assert not logger.isEnabledFor(verbose(2))
 
 
-def test_table_follows_its_heading_as_it_is(console: Console) -> None:
+def test_table_follows_its_heading_unchanged(console: Console) -> None:
     console.install(LogOptions())
     log_table(logger, '+--+\n| "|', "Models")
     out, _ = console.lines()
@@ -204,7 +202,7 @@ def test_second_installation_replaces_the_first(console: Console) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT", out[1])
 
 
-def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
+def test_closed_console_does_not_stop_the_log(console: Console) -> None:
     console.install(LogOptions())
     console.out.close()
     logger.info("lost")
@@ -313,7 +311,7 @@ def test_lines_lost_at_the_end_are_counted(console: Console, stuck: StuckTermina
     assert words(lines)[-2:] == [f"line {MAX_WAITING}", "1 log line lost: the reader of the log did not keep up"]
 
 
-def test_changed_levels_and_format_act_at_once(console: Console) -> None:
+def test_changed_levels_and_format_apply_at_once(console: Console) -> None:
     """Contract L5: from the next line on; the streams stay."""
     console.install(LogOptions())
     speak()

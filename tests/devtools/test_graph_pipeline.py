@@ -123,7 +123,7 @@ def test_example_as_json() -> None:
     assert (document["given"], document["results"], document["times"]) == ([0], [1], None)
 
 
-def test_ensemble_in_an_ensemble_is_taken_apart() -> None:
+def test_nested_ensemble_is_replaced_by_its_steps() -> None:
     pipeline = drawn(NESTED)
     names = [tensor.name for tensor in pipeline.tensors]
     steps = [
@@ -148,18 +148,18 @@ def test_ensemble_in_an_ensemble_is_taken_apart() -> None:
     ]
 
 
-def test_ensemble_that_is_part_of_itself_is_refused() -> None:
+def test_circular_ensemble_is_refused() -> None:
     circle = {**NESTED, "first": ensemble(step("inner", {"X": "IN"}, {"Y": "OUT"}))}
     with pytest.raises(Invalid, match=r"^circular dependency between ensembles: outer -> inner -> first -> inner$"):
         drawn(circle)
 
 
-def test_model_that_is_no_ensemble_is_one_box() -> None:
+def test_single_model_is_one_step() -> None:
     pipeline = drawn({"m": model(input=[tensor("A"), tensor("B")])}, "m")
     assert [(each.model, len(each.reads), len(each.writes)) for each in pipeline.steps] == [("m", 2, 1)]
 
 
-def test_kinds_are_told_by_those_who_know_them() -> None:
+def test_kind_of_a_tensor_comes_from_any_model_that_declares_it() -> None:
     """A member that says nothing of its tensors leaves them to who reads or writes them as well."""
     configs = {
         "outer": ensemble(step("mute", {"X": "IN"}, {"Y": "a"}), step("last", {"IN": "a"}, {"OUT": "OUT"})),
@@ -186,7 +186,7 @@ def test_kind_is_datatype_and_shape(spec: dict[str, Any], batch: int, kind: str)
     assert kind_of(spec, {"max_batch_size": batch}) == kind
 
 
-def test_time_in_each_step_is_shown_and_weighed() -> None:
+def test_times_and_shares_of_steps_are_shown() -> None:
     times = {
         "outer": Times(12, 0, 0, 4.21e6),
         "first": Times(12, 1e5, 9e5, 1e6),
@@ -231,12 +231,12 @@ def test_times_are_means_of_the_newest_version() -> None:
     assert times_in([]) is None
 
 
-def test_model_that_is_not_there_is_named_with_the_nearest() -> None:
+def test_missing_model_is_named_with_the_nearest() -> None:
     with pytest.raises(NotFound, match=r"^no model 'text_embeding' in .*\nDid you mean 'text_embedding'\?$"):
         Folders([EXAMPLES]).config_of("text_embeding", LATEST)
 
 
-def test_member_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_member_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "alone"
     folder.mkdir()
     (folder / "config.pbtxt").write_text(
@@ -250,14 +250,14 @@ def test_member_that_is_not_there_is_named(tmp_path: Path) -> None:
         pipeline_of("alone", source.config_of)
 
 
-def test_tensors_that_only_the_model_file_names_are_drawn(tmp_path: Path) -> None:
+def test_tensors_of_the_model_file_are_shown(tmp_path: Path) -> None:
     write_add(tmp_path / "add" / "1")
     text = text_of(pipeline_of("add", Folders([str(tmp_path)]).config_of))
     assert text.startswith("add (onnxruntime, batch 4)\ninput: a FP32[-1,4]\ninput: b FP32[-1,4]\n")
     assert text.endswith("output: sum FP32[-1,4]")
 
 
-def test_tensors_that_only_code_names_are_not_drawn(tmp_path: Path) -> None:
+def test_tensors_that_only_code_declares_are_not_shown(tmp_path: Path) -> None:
     version = tmp_path / "secret" / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text("raise RuntimeError('it was run')")
@@ -310,7 +310,7 @@ PARALLEL = {
 }
 
 
-def test_steps_that_may_run_at_once_have_one_number() -> None:
+def test_parallel_steps_have_one_number() -> None:
     stages = re.findall(r"^(\d)\. (\w+)", text_of(drawn(PARALLEL)), re.MULTILINE)
     assert stages == [("1", "left"), ("1", "right"), ("2", "both")]
 
@@ -323,7 +323,7 @@ CIRCLE = {
 
 
 @pytest.mark.parametrize("write", [text_of, mermaid_of, json_of, svg_of])
-def test_steps_that_wait_for_each_other_are_shown_all_the_same(write: Callable[[Pipeline], str]) -> None:
+def test_circular_steps_are_shown(write: Callable[[Pipeline], str]) -> None:
     """No server loads them. The author of the configuration may want to see why."""
     shown = write(drawn(CIRCLE))
     assert "one" in shown

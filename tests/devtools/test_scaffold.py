@@ -89,7 +89,7 @@ def test_directory_with_data_is_copied_whole(tmp_path: Path) -> None:
     assert check([str(tmp_path / "models")], ServerOptions()).all_problems == []
 
 
-def test_code_that_says_nothing_gets_a_skeleton(tmp_path: Path) -> None:
+def test_code_without_declarations_gets_a_skeleton(tmp_path: Path) -> None:
     begun = made(write(tmp_path, "m.py", _SILENT), tmp_path / "models")
     assert len(begun.notes) == 1
     assert "# input [ { name:" in (begun.folder / "config.pbtxt").read_text()
@@ -104,7 +104,7 @@ def test_code_that_says_nothing_gets_a_skeleton(tmp_path: Path) -> None:
         ("m.txt", b"", "is not a model of a known kind"),
     ],
 )
-def test_what_is_no_model_leaves_nothing(name: str, content: bytes | str, text: str, tmp_path: Path) -> None:
+def test_failed_init_leaves_nothing(name: str, content: bytes | str, text: str, tmp_path: Path) -> None:
     source = write(tmp_path, name, content)
     with pytest.raises(Error, match=text) as caught:
         made(source, tmp_path / "models")
@@ -112,7 +112,7 @@ def test_what_is_no_model_leaves_nothing(name: str, content: bytes | str, text: 
     assert not (tmp_path / "models").exists() or not list((tmp_path / "models").iterdir())
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_existing_model_is_not_overwritten(tmp_path: Path) -> None:
     source = write(tmp_path, "m.onnx", identity("FP32", [3]))
     write(tmp_path, "models/m/config.pbtxt", "mine")
     with pytest.raises(Error, match="exists already; --name gives the model another name"):
@@ -121,7 +121,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["net/1/model.onnx", "net/1", "net/model.onnx", "1/net.onnx", "net/1/model.onnx/"])
-def test_name_comes_from_the_model_and_not_from_its_version(source: str, tmp_path: Path) -> None:
+def test_default_name_is_not_that_of_a_version(source: str, tmp_path: Path) -> None:
     write(tmp_path, source if source.endswith(".onnx") else f"{source}/model.onnx", identity("FP32", [3]))
     assert made(tmp_path / source, tmp_path / "models").folder == tmp_path / "models" / "net"
 
@@ -137,7 +137,7 @@ def test_name_stays_in_the_repository(name: str, tmp_path: Path) -> None:
         made(write(tmp_path, "m.onnx", identity("FP32", [3])), tmp_path / "models", name)
 
 
-def test_missing_file_and_a_file_for_a_repository(tmp_path: Path) -> None:
+def test_missing_file_and_wrong_repository_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path, "m.onnx", identity("FP32", [3]))
     with pytest.raises(Error, match="does not exist"):
         made(tmp_path / "gone.onnx", tmp_path)
