@@ -103,7 +103,7 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
         text = f"unexpected directory name '{folder.name}' for model '{named}', directory name must equal model name"
         line = reviewed.source.line_of(f"'{named}'")
         reviewed.problems.append(Problem("name", text, reviewed.file, line, f'name: "{folder.name}"'))
-        message.name = folder.name
+        message.name = folder.name  # the other rules are asked as if the name were right
     try:
         complete_backend(message, folder)
         is_known = True
@@ -115,6 +115,7 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
     if strict:
         found += [("tensor", text) for text in until_it_breaks(tensor_problems(message))]
     reviewed.add(each for each in found if is_known or not each[1].startswith(_NO_BACKEND))
+    # Without a backend no version can be checked further.
     if is_known and (message.backend or message.platform):
         reviewed.draft = Draft(reviewed.file, message)
 

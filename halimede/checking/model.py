@@ -93,8 +93,9 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     model = ModelReview(found, reviewed)
     sent = quote(found.name, safe="", errors="surrogateescape")
     if sent != found.name:  # neither this server nor Triton decodes names in URLs
-        text = f"HTTP clients ask for this model as '{sent}', and names are taken as they are written"
+        text = f"HTTP clients ask for this model as '{sent}', and the server does not decode names"
         model.add("name", text, found.folder, Severity.WARNING)
+    # Without access to the folder every further problem would only follow from that.
     if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):
         return _finished(model)
     _review_agents(model, options)
@@ -107,6 +108,7 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     elif reviewed.draft is not None:
         draft = reviewed.draft
         for number in model.versions:
+            # Each version completes a draft of its own, since the model files may differ.
             _review_version(model, draft.copy(), number, backends, options)
     model.problems += stray_files(found.folder, reviewed, model.config, options.config_name)
     return _finished(model)
@@ -128,7 +130,7 @@ def _review_agents(model: ModelReview, options: LoadOptions) -> None:
     for name in foreign:
         if is_there(name, options.agents.directory):
             model.is_hidden = True
-            text = f"what agent '{name}' does to the model was not seen: its code was not run"
+            text = f"what agent '{name}' does to the model is not known: its code was not run"
             model.add("not-seen", text, model.place, Severity.NOTE)
         else:
             model.add("agent", f"there is no repository agent '{name}'", model.place)

@@ -42,7 +42,7 @@ def review_repositories(repositories: Sequence[str], options: LoadOptions, names
     by_name: dict[str, list[ModelReview]] = {}
     for model in review.models:
         by_name.setdefault(model.found.name, []).append(model)
-    if not namespaces:
+    if not namespaces:  # with namespaces a name may stand for several models
         _review_names(by_name)
     _review_ensembles(review.models, by_name)
     return review
@@ -51,7 +51,7 @@ def review_repositories(repositories: Sequence[str], options: LoadOptions, names
 def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> list[FoundModel]:
     root = Path(repository)
     if "://" in repository:
-        text = "only directories of this machine can be looked at"
+        text = "only directories on this machine can be checked"
         problems.append(Problem("repository", text, root, instead="copy it, and check the copy"))
         return []
     try:
@@ -63,22 +63,22 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
         return []
     versions = [entry.name for entry in entries if entry.is_dir() and entry.name.isdecimal()]
     if (root / "config.pbtxt").exists() or (versions and len(versions) == len(models)):
-        text = f"'{repository}' looks like a model and not like a repository of models"
+        text = f"'{repository}' looks like a model, not like a repository of models"
         parent = root.resolve().parent
         problems.append(Problem("repository", text, root, instead=f"halimede check {parent}"))
         return []
     for folder in catalog.unnamed:
-        text = "the name of this directory is no text in UTF-8, and it is not read"
+        text = "the name of this directory is not UTF-8, so it is not read"
         problems.append(Problem("name", text, folder, instead="rename it", severity=Severity.WARNING))
     taken = {each.ending for _, each in formats() if each.ending}
     endings = {Path(each.filename).suffix for _, each in formats()} | taken | _ENDINGS_OF_OTHERS
     for entry in entries:
         if entry.is_file() and entry.suffix in endings:
-            text = f"'{entry.name}' lies beside the models and is not read"
+            text = f"'{entry.name}' is beside the models and is not read"
             instead = f"halimede init {entry} {repository}" if entry.suffix in taken else ""
             problems.append(Problem("stray-file", text, entry, instead=instead, severity=Severity.WARNING))
     if not models:
-        text = "there are no models: each is a directory here, with a directory 1 in it"
+        text = "there are no models; a model is a directory here, with a directory 1 in it"
         problems.append(Problem("repository", text, root, severity=Severity.WARNING))
     return models
 
@@ -106,6 +106,7 @@ def _review_ensembles(models: Sequence[ModelReview], by_name: Mapping[str, Seque
     for key in graph.order():
         circle = graph.circle(key)
         if circle:
+            # The members of a circle have no order in which they could be checked.
             way = " -> ".join(Path(each).name for each in circle)
             model = ensembles[key]
             model.add("ensemble", f"circular dependency between ensembles: {way}", model.place)
@@ -137,6 +138,7 @@ def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -
         if step.model in chosen:
             _review_member(ensemble, step.model, step.version, chosen[step.model])
     members = {each: model.config for each, model in chosen.items() if model.config is not None}
+    # The rules compare the tensors of all members, so each must be known.
     if len(members) == len(members_of(config.ensemble)) and all(map(_is_whole, members.values())):
         for text in until_it_breaks(member_problems(config, members)):
             ensemble.add("ensemble", text, ensemble.place)
@@ -153,7 +155,7 @@ def _review_member(ensemble: ModelReview, name: str, version: int, member: Model
     elif version != -1 and member.versions and version not in member.versions:
         ensemble.add("ensemble", f"{depends} whose required version {version} is not loaded.", ensemble.place)
     elif member.config is None or not _is_whole(member.config):
-        text = f"{depends}, whose inputs and outputs are not known: whether they fit was not seen"
+        text = f"{depends}, whose inputs and outputs are not known; whether they fit was not checked"
         ensemble.add("not-seen", text, ensemble.place, Severity.NOTE)
 
 

@@ -99,6 +99,7 @@ class Source:
         `max batch size`) leads to a line in that message, or anywhere if there is no such value. Without either it is
         the line of the field `otherwise`.
         """
+        # An instance group is named by its number in the text, which is no value of the configuration.
         if group := _GROUP.search(text):
             groups = [each for each in self.statements if each.name == "instance_group"]
             if int(group[1]) < len(groups):

@@ -35,17 +35,15 @@ def _configurations(folder: Path, reviewed: Reviewed) -> Iterator[Problem]:
         if path.name == CONFIG or not path.is_file() or _BACKUP.search(path.name):
             continue
         if _MEANT.match(path.name) or SequenceMatcher(None, path.name.lower(), CONFIG).ratio() >= _NEAR:
-            instead = f"take it away: {CONFIG} is what is read" if reviewed.is_there else f"rename it to {CONFIG}"
-            yield _stray(path, f"'{path.name}' is not read: configurations are called {CONFIG}", instead)
+            instead = f"remove it: {CONFIG} is read" if reviewed.is_there else f"rename it to {CONFIG}"
+            yield _stray(path, f"'{path.name}' is not read: the configuration must be called {CONFIG}", instead)
 
 
 def _model_files(folder: Path) -> Iterator[Problem]:
     for name in sorted({each.filename for _, each in formats()}):
         path = folder / name
         if path.exists():
-            yield _stray(
-                path, f"'{name}' lies outside of a version directory and is not read", f"move it to {folder}/1/"
-            )
+            yield _stray(path, f"'{name}' is outside a version directory and is not read", f"move it to {folder}/1/")
 
 
 def _unnamed(folder: Path, config: ModelConfig | None) -> Iterator[Problem]:

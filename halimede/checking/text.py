@@ -63,9 +63,8 @@ def read_text(text: str, file: Path, model: str = "") -> Read:
             offset = source.offset(error.GetLine() or 1, error.GetColumn() or 1)
             path = source.path_to(offset)
             if not path or not left[path[-1].start : path[-1].end].strip():
-                repair = _repair(source)
-                text = "brackets are not closed as they were opened" if "bracket" in repair else _plain(error)
-                problems.append(Problem("syntax", text, file, error.GetLine() or 0, repair))
+                # The mistake is not within a statement, so nothing can be blanked.
+                problems.append(_syntax_problem(error, source, file))
                 return Read(None, source, problems)
             problems.append(_explained(error, path, file))
             left = _blanked(left, path[-1])
@@ -79,6 +78,7 @@ def read_text(text: str, file: Path, model: str = "") -> Read:
 def _blanked(text: str, statement: Statement) -> str:
     """The text with blanks for the statement. Lines and columns do not move."""
     inside = text[statement.start : statement.end]
+    # A separator that stays behind would be the next mistake.
     behind = re.match(r"\s*[,;]", text[statement.end :])
     end = statement.end + (len(behind[0]) if behind else 0)
     return text[: statement.start] + re.sub(r"[^\n]", " ", inside + text[statement.end : end]) + text[end:]
@@ -88,12 +88,16 @@ def _plain(error: text_format.ParseError) -> str:
     return _POSITION.sub("", str(error))
 
 
-def _repair(source: Source) -> str:
+def _syntax_problem(error: text_format.ParseError, source: Source, file: Path) -> Problem:
+    line = error.GetLine() or 0
     opened = source.text.count("{") - source.text.count("}")
     if opened:
-        more, less = ("{", "}") if opened > 0 else ("}", "{")
-        return f"as many brackets '{less}' as '{more}': {abs(opened)} more"
-    return "statements are written `field: value` or `field { ... }`, lists `[ a, b ]`"
+        # protobuf reports the place where it noticed that, which may be far from the missing bracket.
+        missing, other = ("}", "{") if opened > 0 else ("{", "}")
+        text = "opening and closing brackets do not match"
+        return Problem("syntax", text, file, line, f"{abs(opened)} more '{missing}', to match every '{other}'")
+    repair = "statements of the form `field: value` or `field { ... }`, and lists of the form `[ a, b ]`"
+    return Problem("syntax", _plain(error), file, line, repair)
 
 
 def _explained(error: text_format.ParseError, path: Sequence[Statement], file: Path) -> Problem:
@@ -136,6 +140,7 @@ def _nearest(name: str, message: Any) -> str:
     meant = _OTHER_FIELDS.get(name.lower(), "")
     if meant in message.fields_by_name:
         return f"did you mean '{meant}'?"
+    # A field of another message is more likely misplaced than misspelt.
     places = list(_places(name, empty().DESCRIPTOR, _DEPTH))
     if places:
         shortest = min(places, key=len)
@@ -143,6 +148,7 @@ def _nearest(name: str, message: Any) -> str:
     near = get_close_matches(name.lower(), message.fields_by_name, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
+    # Too different for a misspelling, but one name may begin with the other: `batch` and `batch_input`.
     start = next((known for known in message.fields_by_name if known.startswith(name) or name.startswith(known)), "")
     return f"did you mean '{start}'?" if start else f"it has: {', '.join(sorted(message.fields_by_name))}"
 

@@ -105,7 +105,7 @@ def test_name_that_is_not_utf8_is_a_warning(tmp_path: Path) -> None:
     assert checked.models == []
     problem = checked.all_problems[0]
     assert (problem.code, problem.file, problem.severity.value) == ("name", folder, "warning")
-    assert "no text" in text_of(checked)
+    assert "is not UTF-8" in text_of(checked)
     assert document(checked, strict=False)["errors"] == 0
 
 
