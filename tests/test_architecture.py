@@ -42,6 +42,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "workers.child": "",
             "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
             "errors platform",
+            "backends.testing": "backends models scheduling platform requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
@@ -79,7 +80,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "rich": "top.screen cli.top",
             "shtab": "cli.completion",
             "grandalf": "devtools.graph_svg",
-            "hpack": "transport.http2.headers",
+            "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",

@@ -27,8 +27,8 @@ MODULES = tuple(
         "backends.onnx.": "instance",
         "engine.": "engine tracing",
         "front.": "tracing",
-        "front.grpc.": "access front",
-        "front.http.": "front",
+        "front.grpc.": "access service",
+        "front.http.": "service",
         "measurement.": "statistics",
         "models.": "checks version",
         "scheduling.": "assembly ensemble ensemble_run execution fast_path flow inference inline instances limited "
@@ -36,7 +36,7 @@ MODULES = tuple(
         "tracing.": "files text",
         "transport.grpc.": "bidirectional heads messages streams",
         "transport.http1.": "connection exchange",
-        "transport.http2.": "connection frames headers outbox reader stream",
+        "transport.http2.": "connection frames headers reader stream writer",
         "wire.grpc.": "infer parts",
         "wire.http.": "head infer json_data",
     }.items()

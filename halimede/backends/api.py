@@ -19,7 +19,7 @@ import numpy.typing as npt
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
-from halimede.errors import Error
+from halimede.errors import Cause, Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
@@ -333,6 +333,7 @@ class Fault:
     line: int = 0
     instead: str = ""
     severity: Severity = Severity.ERROR
+    cause: Cause | None = None
 
 
 @runtime_checkable

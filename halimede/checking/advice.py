@@ -11,6 +11,7 @@ from pathlib import Path
 
 from halimede.backends.registry import alternatives, known, served, usual_files
 from halimede.checking.problems import Problem
+from halimede.errors import ADVICE, Cause
 
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
 
@@ -128,4 +129,6 @@ def advised(problem: Problem) -> Problem:
         match = re.search(pattern, problem.text)
         if match is not None:
             return replace(problem, instead=advice if isinstance(advice, str) else advice(match))
-    return problem
+    # The general advice about a configuration is to run this command.
+    general = {cause.value: advice for cause, advice in ADVICE.items() if cause is not Cause.CONFIGURATION}
+    return replace(problem, instead=general.get(problem.code, ""))

@@ -27,7 +27,7 @@ from halimede.config import (
     versions_to_load,
 )
 from halimede.config.files import read_whole
-from halimede.errors import Error
+from halimede.errors import Cause, Error
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
@@ -207,6 +207,8 @@ def _runs_code(draft: Draft, backend: Backend) -> bool:
 
 def _add_fault(model: ModelReview, fault: Fault) -> None:
     code = "not-seen" if fault.severity is Severity.NOTE else "model-file"
+    if fault.cause in (Cause.ENVIRONMENT, Cause.MACHINE):  # nothing of the model is wrong
+        code = fault.cause.value
     file, line = fault.file, fault.line
     if file is None:
         line = model.reviewed.source.line_of(fault.text)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
@@ -26,9 +27,9 @@ from halimede.engine_port import EnginePort
 from halimede.errors import Error
 from halimede.front.access import access_of
 from halimede.front.delaying_port import DelayingPort
-from halimede.front.grpc.front import GrpcService
-from halimede.front.http.front import HttpFront
-from halimede.front.metrics import MetricsFront, Scrapes
+from halimede.front.grpc.service import GrpcService
+from halimede.front.http.service import HttpService
+from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -36,9 +37,9 @@ from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import Offload
 from halimede.traces import Sampler
-from halimede.transport.grpc.server import GrpcServer, Options
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.shared import Handler
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Handler, Http1Listener
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.sockets import place, serve_at
 from halimede.transport.tls import server_context
@@ -193,7 +194,7 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens the allowed ports and logs their addresses (L6)."""
         options, port = self._options, self._port_of(engine, loop)
-        scrapes = Scrapes(port)
+        scrapes = MetricsScrapes(port)
         if is_exposed(options):
             log.warning(
                 "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
@@ -202,7 +203,7 @@ class Server:
             await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
-            front = HttpFront(
+            front = HttpService(
                 port,
                 offload,
                 options.http_max_input_size,
@@ -215,7 +216,7 @@ class Server:
             self._http = await self._listen(options.http, front.handle, _say_waiting)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(scrapes).handle, lambda left, count: None)
+            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
@@ -235,9 +236,11 @@ class Server:
         self._closers.append(close)
 
     async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
-        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to `Listener.closed`."""
-        listener = Listener(handler)
-        server = await serve_at(endpoint.address, endpoint.port, listener.connect, endpoint.reuse_port)
+        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`."""
+        listener = Http1Listener(handler)
+        server = await serve_at(
+            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
+        )
 
         async def close(timeout: float) -> None:
             server.close()
@@ -304,11 +307,11 @@ def is_exposed(options: ServerOptions) -> bool:
     return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
 
 
-def transport_options(options: ServerOptions) -> Options:
+def transport_options(options: ServerOptions) -> GrpcServerOptions:
     """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
     grpc = options.grpc_options
     tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
-    return Options(
+    return GrpcServerOptions(
         reuse_port=options.grpc.reuse_port,
         response_compression=grpc.compression_level,
         tls=tls,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.errors import Error
-from halimede.front.http.front import HttpFront
+from halimede.front.http.service import HttpService
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 from tests.front.fakes import FakePort
 
 MAX_INPUT_SIZE = 1 << 23
@@ -129,7 +129,7 @@ class Rig:
     offload: HeldOffload = field(default_factory=HeldOffload)
 
     def __post_init__(self) -> None:
-        self.front = HttpFront(self.port, self.offload, MAX_INPUT_SIZE)
+        self.front = HttpService(self.port, self.offload, MAX_INPUT_SIZE)
 
     def ask(self, method: str, target: str, body: Buffer = b"", **headers: str) -> FakeExchange:
         exchange = FakeExchange(method, target, body, **headers)

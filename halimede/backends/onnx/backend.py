@@ -199,7 +199,7 @@ class OnnxRuntimeBackend:
             plan = plan_session(_of_model(name, {}), self._settings, level, 1, None)
             described = describe_session(open_session(path, plan), path, name)
         except Error as error:
-            return [Fault(str(error))]
+            return [Fault(str(error), cause=error.cause)]
         return [] if config is None else [Fault(str(error)) for error in problems(config, described)]
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:

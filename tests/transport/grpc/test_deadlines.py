@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Cancel, Unary
+from halimede.transport.grpc.calls import Cancel, GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
 from tests.transport.grpc_fakes import TIMES, WAIT, Echo, chat, error_of, run, running, served, status_of, unary
 
@@ -167,7 +167,7 @@ def test_cancelled_stream_after_its_half_close() -> None:
 def test_cancelled_call_is_not_told_after_its_answer() -> None:
     cancels: list[int] = []
 
-    def answer(message: Buffer, call: Call) -> Cancel:
+    def answer(message: Buffer, call: GrpcCall) -> Cancel:
         call.send([message])
         call.finish()
         return lambda: cancels.append(1)

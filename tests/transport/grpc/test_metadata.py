@@ -96,7 +96,7 @@ def test_metadata_that_are_too_large_end_their_call_alone(size: int | None, coun
     run(test)
 
 
-def test_metadata_beyond_measure_end_the_connection_and_the_client_makes_another() -> None:
+def test_metadata_beyond_the_limit_ends_the_connection_and_the_client_reconnects() -> None:
     async def test() -> None:
         async with served(Echo()) as channel:
             code, _ = await error_of(unary(channel, "/t/Echo", b"", metadata=(("key", "v" * 200_000),)))
@@ -118,7 +118,7 @@ def test_metadata_of_bytes_that_a_proxy_has_joined() -> None:
     assert head.metadata == (("a-bin", b"\0\1"), ("a-bin", b"\2"), ("a-bin", b""), ("a", "1,2"))
 
 
-def test_metadata_of_bytes_that_are_joined_count_as_fields_of_their_own() -> None:
+def test_metadata_of_joined_bytes_count_as_separate_fields() -> None:
     """Each takes its 32 bytes of the header list: an index of one byte may stand for thousands of them."""
     compiler = HeadCompiler(Echo().rpcs(), "none")
     taken = compiler.compile(_head((b"a-bin", b"," * 400)))
@@ -136,12 +136,12 @@ def test_metadata_are_not_looked_at_where_no_call_begins() -> None:
     assert compiler.compile(replace(head, malformed=True)).refusal is None
 
 
-def test_heads_that_are_remembered_begin_a_call_and_are_no_larger_than_their_fields() -> None:
+def test_remembered_heads_begin_a_call_and_are_no_larger_than_their_fields() -> None:
     compiler = HeadCompiler(Echo().rpcs(), "none")
     head = _head((b"key", b"value"))
-    assert compiler.compile(head).lasts
+    assert compiler.compile(head).is_cacheable
     others = [_head((b"a-bin", b"")), replace(head, path=b"/t/Nowhere"), replace(head, malformed=True)]
-    assert not any(compiler.compile(other).lasts for other in others)
+    assert not any(compiler.compile(other).is_cacheable for other in others)
 
 
 @settings(deadline=None)

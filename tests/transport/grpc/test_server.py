@@ -15,9 +15,9 @@ import uvloop
 
 from halimede.errors import Unavailable
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Unary
-from halimede.transport.grpc.messages import LARGE
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Bidirectional, GrpcCall, Unary
+from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.grpc_fakes import ANY_SIZE, WAIT, Chat, Echo, chat, error_of, run, running, served, unary
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -58,7 +58,7 @@ def test_unary_unknown_path(path: str) -> None:
 
 
 def test_unary_empty_messages() -> None:
-    def nothing(message: Buffer, call: Call) -> None:
+    def nothing(message: Buffer, call: GrpcCall) -> None:
         assert len(message) == 0
         call.send([])
         call.finish()
@@ -181,7 +181,7 @@ def test_message_larger_than_the_server_takes(limit: int) -> None:
     exhausted, text = grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({limit + 1} vs. {limit})"
 
     async def test() -> None:
-        async with served(echo := Echo(), Options(max_receive_bytes=limit)) as channel:
+        async with served(echo := Echo(), GrpcServerOptions(max_receive_bytes=limit)) as channel:
             assert len(await unary(channel, "/t/Echo", bytes(limit))) == limit + 2
             assert await error_of(unary(channel, "/t/Echo", bytes(limit + 1))) == (exhausted, text)
             assert len(echo.calls) == 1
@@ -206,7 +206,7 @@ def test_message_larger_than_the_client_takes() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 37, 64, 1000])
-@pytest.mark.parametrize("size", [LARGE, 5_000_000])
+@pytest.mark.parametrize("size", [LARGE_MESSAGE_BYTES, 5_000_000])
 def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> None:
     places: list[tuple[int, bool]] = []
     message = content(size)
@@ -220,7 +220,7 @@ def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> N
         place = np.frombuffer(received, np.uint8)[offset:].ctypes.data
         places.append((place % 64, bytes(received) == message))
 
-    def whole(received: Buffer, call: Call) -> None:
+    def whole(received: Buffer, call: GrpcCall) -> None:
         note(received)
         call.finish()
 
@@ -318,7 +318,7 @@ def test_start_on_a_port_in_use(taken: int) -> None:
 
 def test_start_twice_on_one_port_with_reuse() -> None:
     async def test() -> None:
-        first, second = (GrpcServer(Echo().rpcs(), Options(reuse_port=True)) for _ in range(2))
+        first, second = (GrpcServer(Echo().rpcs(), GrpcServerOptions(reuse_port=True)) for _ in range(2))
         port = await first.start("127.0.0.1", 0)
         try:
             assert await second.start("127.0.0.1", port) == port

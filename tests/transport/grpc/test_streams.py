@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from halimede.transport.http2.stream import FULL, RECEIVE_WINDOW
+from halimede.transport.http2.stream import FULL_QUEUE_BYTES, RECEIVE_WINDOW_BYTES
 from tests.transport.grpc_fakes import WAIT, Echo, chat, run, served, status_of, unary
 
 BLOCK = bytes(100_000)
@@ -151,7 +151,7 @@ def test_stream_not_writable_holds_its_client_back() -> None:
             for _ in range(100):  # calls enough for the writer to come to its end, if it could
                 assert await unary(channel, "/t/Echo", b"x") == b"<x>"
             assert not writing.done()
-            assert written <= RECEIVE_WINDOW + FULL
+            assert written <= RECEIVE_WINDOW_BYTES + FULL_QUEUE_BYTES
             assert echo.streams[0].messages == [b"x"]
             while len(echo.streams[0].messages) < 201:
                 assert await call.read() == BLOCK
@@ -179,7 +179,7 @@ def test_streams_do_not_wait_for_each_other() -> None:
     run(test)
 
 
-def test_stream_cancelled_while_it_is_full_resumes_nobody() -> None:
+def test_stream_cancelled_while_full_resumes_no_sender() -> None:
     async def test() -> None:
         async with served(echo := Echo(), settings=NARROW) as channel:
             call = await opened(channel, echo)

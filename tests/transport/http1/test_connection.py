@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.transport.http1.connection import MAX_HEAD_BYTES
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 STREAM = (
@@ -37,7 +37,7 @@ def seen(client: Client) -> list[tuple[bytes, bytes, bytes]]:
 def recording() -> Client:
     """A client whose requests are recorded and answered at once."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         client.exchanges.append(exchange)
         echo(exchange)
 
@@ -102,7 +102,7 @@ def test_keep_alive_connection_takes_the_next_request_after_the_answer() -> None
     assert all(answer.field("Connection") is None for answer in client.answers)
 
 
-def test_half_a_head_is_not_taken_for_the_whole_one_that_came_before() -> None:
+def test_half_a_head_does_not_match_a_known_head() -> None:
     """What was received before still lies in the buffer, behind what was received now."""
     whole = request("POST", "/a", b"first")
     client = recording().send(whole).send(whole)
@@ -130,13 +130,13 @@ def test_connection_close_is_answered_and_closed() -> None:
     assert client.transport.closed
 
 
-def test_connection_close_keeps_what_follows_from_being_handled() -> None:
+def test_requests_after_connection_close_are_ignored() -> None:
     client = recording().send(request("GET", "/a", None, "Connection: close") + request("GET", "/b"))
     assert [answer.body for answer in client.answers] == [b"GET /a\n"]
     assert client.transport.closed
 
 
-def test_connection_close_answered_later_keeps_what_follows_from_being_handled() -> None:
+def test_requests_after_connection_close_are_ignored_if_it_is_answered_later() -> None:
     client = Client().send(request("GET", "/a", None, "Connection: close") + request("GET", "/b"))
     assert not client.transport.ended
     echo(client.exchanges[0])
@@ -181,7 +181,7 @@ def test_upgrade_with_a_chunked_body_is_an_ordinary_request() -> None:
     assert seen(client) == [(b"POST", b"/a", b"abc"), (b"GET", b"/b", b"")]
 
 
-def test_upgrade_asked_two_thousand_times_in_one_read_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_thousand_upgrade_requests_in_one_read_are_answered(caplog: pytest.LogCaptureFixture) -> None:
     client = recording().send(request("GET", "/", None, "Connection: Upgrade", "Upgrade: h2c") * 2000)
     assert len(client.answers) == 2000
     assert not caplog.records
@@ -228,7 +228,7 @@ def test_head_line_that_never_ends_is_closed_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("line", ["X-Long: " + "a" * 200_000, "Expect: " + "a" * 200_000])
-def test_line_far_beyond_what_the_original_takes_is_closed_without_an_answer(line: str) -> None:
+def test_line_far_beyond_the_limit_closes_without_an_answer(line: str) -> None:
     client = recording().send(request("POST", "/", b"abc", line))
     assert client.transport.closed
     assert client.transport.written == b""
@@ -333,7 +333,7 @@ def test_request_cut_off_behind_one_in_flight_does_not_harm_it(cut: int) -> None
 
 
 def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         raise ValueError("a defect of ours")
 
     client = Client(handle).send(request("GET", "/"))
@@ -341,13 +341,13 @@ def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.Lo
     assert "a defect of ours" in caplog.text
 
 
-def test_handler_that_breaks_on_a_waiting_request_does_not_harm_the_one_who_answers(
+def test_error_in_the_handler_of_a_waiting_request_does_not_reach_the_answering_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Answers come from the engine, which must never meet an error of the next request's handling."""
-    taken: list[Exchange] = []
+    taken: list[Http1Exchange] = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         taken.append(exchange)
         if exchange.target == b"/b":
             raise ValueError("a defect of ours")

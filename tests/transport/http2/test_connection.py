@@ -198,7 +198,7 @@ def test_settings_table_size_lowered_and_raised_before_a_block() -> None:
     peer.echo()
 
 
-def test_settings_ack_that_nobody_asked_for() -> None:
+def test_unexpected_settings_ack() -> None:
     peer = Bench().peer()
     peer.send(settings(ack=True), settings(ack=True))
     assert peer.fresh() == []
@@ -223,7 +223,7 @@ def test_ping_with_other_flags_is_answered() -> None:
     assert [frame.flags for frame in peer.fresh_of(Type.PING)] == [ACK]
 
 
-def test_ping_ack_that_nobody_asked_for_is_not_answered() -> None:
+def test_unexpected_ping_ack_is_not_answered() -> None:
     peer = Bench().peer()
     peer.send(ping(b"........", ack=True))
     assert peer.fresh() == []

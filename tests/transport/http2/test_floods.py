@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
@@ -24,7 +24,7 @@ from tests.transport.http2_wire import (
     window_update,
 )
 
-ANY_PINGS = Options(keepalive=Keepalive(max_ping_strikes=0))
+ANY_PINGS = GrpcServerOptions(keepalive=Keepalive(max_ping_strikes=0))
 
 
 def calm(bench: Bench, peer: Peer) -> None:
@@ -84,7 +84,7 @@ def test_flood(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, rate) in FLOODS.items() if rate])
-def test_flood_no_more_than_its_rate_is_none(name: str) -> None:
+def test_frames_at_the_permitted_rate_are_no_flood(name: str) -> None:
     make, burst, rate = FLOODS[name]
     bench = Bench()
     peer = bench.peer()
@@ -240,7 +240,7 @@ def test_flood_of_pings() -> None:
 
 @pytest.mark.parametrize(("calls", "seconds"), [(1, 300.0), (0, 7200.0)])
 def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: float) -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9)))
     peer = bench.peer()
     if calls:
         peer.call("/t/Keep", end=False)
@@ -256,7 +256,7 @@ def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: floa
 
 
 def test_flood_of_pings_without_calls_where_that_is_permitted() -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
     peer = bench.peer()
     for _ in range(10):
         peer.send(ping())
@@ -303,7 +303,7 @@ def unread(peer: Peer, make: Callable[[], bytes]) -> None:
 
 
 @pytest.mark.parametrize("one", [ping(), settings()], ids=["pings", "settings"])
-def test_flood_whose_answers_nobody_reads(one: bytes) -> None:
+def test_flood_of_a_client_that_does_not_read(one: bytes) -> None:
     bench = Bench(ANY_PINGS)
     peer = bench.peer()
     unread(peer, lambda: one)
@@ -321,7 +321,7 @@ def test_flood_whose_answers_nobody_reads(one: bytes) -> None:
     ids=["unknown path", "no POST", "malformed", "unknown encoding"],
 )
 @pytest.mark.parametrize("end", [False, True])
-def test_flood_of_refused_calls_whose_answers_nobody_reads(fields: list[tuple[str, str]], end: bool) -> None:
+def test_flood_of_refused_calls_of_a_client_that_does_not_read(fields: list[tuple[str, str]], end: bool) -> None:
     bench = Bench()
     peer = bench.peer()
     peer.open(fields)
@@ -330,7 +330,7 @@ def test_flood_of_refused_calls_whose_answers_nobody_reads(fields: list[tuple[st
     bench.others_work()
 
 
-def test_flood_of_calls_whose_answers_nobody_reads() -> None:
+def test_flood_of_calls_of_a_client_that_does_not_read() -> None:
     bench = Bench()
     peer = bench.peer((Setting.INITIAL_WINDOW_SIZE, 2**31 - 1))
     peer.send(window_update(0, 2**31 - 1 - 65_535))

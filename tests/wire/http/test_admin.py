@@ -91,7 +91,7 @@ def test_load_that_cannot_be_read_is_refused(value: Any, kind: type[Error], text
 
 
 @pytest.mark.parametrize("read", [read_load, read_unload])
-def test_repository_of_a_control_is_refused_first(read: Any) -> None:
+def test_repository_name_in_a_command_is_refused_first(read: Any) -> None:
     with pytest.raises(Unsupported, match="'repository_name' specification is not supported"):
         read("r", "m", b"{", LIMIT)
 
@@ -201,7 +201,7 @@ def test_trace_settings_are_written(level: tuple[str, ...], shown: list[str]) ->
     }
 
 
-def test_trace_settings_of_opentelemetry_have_no_file_and_a_setting_as_often_as_it_was_given() -> None:
+def test_trace_settings_of_opentelemetry_have_no_file_and_repeat_settings() -> None:
     """Contract H121."""
     more = (("url", ("u",)), ("resource", ("a=b", 'c="')))
     written = write_trace_settings(TraceInfo(("TIMESTAMPS",), 1, -1, 0, "", "opentelemetry", more))

@@ -202,7 +202,7 @@ def test_data_up_to_the_limit_and_past_it(datatype: str, shape: Shape, data: lis
     )
 
 
-def test_shape_past_the_limit_counts_before_the_data() -> None:
+def test_shape_over_the_limit_is_refused_before_the_data() -> None:
     with pytest.raises(Invalid, match=r"^JSON input 'I' has a byte_size \(4000000000000 bytes\)"):
         pack_data("I", INT32, (10**12,), ["x"], 100)
 

@@ -1,4 +1,4 @@
-"""Loads that bring code need the consent of who started the server (a flag of this server's own)."""
+"""Loads that bring code need `--allow-code-upload=true`, a flag of this server's own."""
 
 import json
 from pathlib import Path

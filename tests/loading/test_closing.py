@@ -1,10 +1,10 @@
-"""Free memory is given back after models were closed, and not a thousand times for a thousand models."""
+"""Free memory is returned to the system after models were closed, once for many models."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from halimede.loading.memory_return import SECONDS, MemoryReturn
+from halimede.loading.closing import MEMORY_RETURN_SECONDS, MemoryReturn
 
 
 class HandMovedLoop:
@@ -32,27 +32,27 @@ class HandMovedLoop:
             callback()
 
 
-def test_first_is_at_once_and_those_after_it_together() -> None:
+def test_memory_is_returned_at_once_and_then_together_for_many_models() -> None:
     loop, given = HandMovedLoop(), list[float]()
     memory = MemoryReturn(cast(asyncio.AbstractEventLoop, cast(Any, loop)), lambda: given.append(loop.now))
-    memory.ask()
+    memory.request()
     loop.advance()
     assert given == [0.0]
     for _ in range(1000):
-        memory.ask()
+        memory.request()
         loop.advance(0.0001)
     assert given == [0.0]
-    loop.advance(SECONDS)
+    loop.advance(MEMORY_RETURN_SECONDS)
     assert len(given) == 2  # the last that went is not forgotten
-    loop.advance(10 * SECONDS)
+    loop.advance(10 * MEMORY_RETURN_SECONDS)
     assert len(given) == 2
 
 
-def test_nothing_after_the_end() -> None:
+def test_memory_is_not_returned_after_the_end() -> None:
     loop, given = HandMovedLoop(), list[float]()
     memory = MemoryReturn(cast(asyncio.AbstractEventLoop, cast(Any, loop)), lambda: given.append(loop.now))
-    memory.ask()
+    memory.request()
     memory.end()
-    memory.ask()
-    loop.advance(10 * SECONDS)
+    memory.request()
+    loop.advance(10 * MEMORY_RETURN_SECONDS)
     assert not given

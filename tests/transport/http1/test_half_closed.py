@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from halimede.transport.half_closed import BEGINNING
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.half_closed import ANSWER_START
 from halimede.transport.lingering import STALLED_SECONDS
 from tests.transport.http1.test_ending import LIMIT, LOOPS, over_sockets
 from tests.transport.http1_fakes import Client, echo, request
@@ -45,12 +45,12 @@ def test_quick_answer_comes_in_one_piece() -> None:
     assert len(client.transport.calls) == 1
 
 
-def test_letters_are_sent_one_by_one_and_no_more_than_every_answer_has() -> None:
+def test_probes_are_sent_one_by_one_up_to_the_common_start_of_answers() -> None:
     client = half_closed(request())
     client.clock.advance(0.06)
-    assert client.transport.written == BEGINNING[:1]
+    assert client.transport.written == ANSWER_START[:1]
     client.clock.advance(LONG)
-    assert client.transport.written == BEGINNING
+    assert client.transport.written == ANSWER_START
     assert max(len(call[0]) for call in client.transport.calls) == 1
 
 
@@ -69,7 +69,7 @@ def test_waiting_request_is_probed_for_in_its_turn() -> None:
     echo(client.exchanges[0])
     before = client.transport.written
     client.clock.advance(LONG)
-    assert client.transport.written == before + BEGINNING
+    assert client.transport.written == before + ANSWER_START
     echo(client.exchanges[1])
     assert [answer.body for answer in client.answers] == [b"GET /a\n", b"GET /b\n"]
 
@@ -84,7 +84,7 @@ def test_request_behind_a_stream_is_probed_for_in_its_turn() -> None:
     stream.send([], last=True)
     before = client.transport.written
     client.clock.advance(LONG)
-    assert client.transport.written == before + BEGINNING
+    assert client.transport.written == before + ANSWER_START
     echo(client.exchanges[1])
     assert client.transport.closed
 
@@ -94,7 +94,7 @@ def test_slow_reader_is_probed_for_once_only() -> None:
     client.connection.pause_writing()
     client.connection.resume_writing()
     client.clock.advance(LONG)
-    assert client.transport.written == BEGINNING
+    assert client.transport.written == ANSWER_START
     echo(client.exchanges[0])
     assert [answer.body for answer in client.answers] == [b"GET /a\n"]
 
@@ -123,7 +123,7 @@ def test_stream_that_has_not_begun_is_whole() -> None:
     assert client.transport.closed
 
 
-def test_stream_that_has_begun_gets_no_letters() -> None:
+def test_begun_stream_is_not_probed() -> None:
     client = Client().send(request())
     stream = client.exchanges[0].begin(200, b"")
     stream.send([b"part"])
@@ -147,7 +147,7 @@ def test_stream_that_has_begun_closes_its_connection_at_once() -> None:
     assert not client.clock.waiting
 
 
-def test_no_letter_follows_the_end_of_the_connection() -> None:
+def test_lost_connection_is_not_probed() -> None:
     client = half_closed(request())
     client.transport.abort()
     client.lose(ConnectionResetError())
@@ -171,7 +171,7 @@ def test_client_that_closed_is_noticed_over_a_socket(
         await asyncio.wait_for(gone.wait(), LIMIT)
         assert taken.gone
 
-    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    arrived: asyncio.Queue[Http1Exchange] = asyncio.Queue()
     gone = asyncio.Event()
     over_sockets(new_loop, arrived.put_nowait, talk)
 
@@ -192,25 +192,25 @@ def test_client_that_closed_behind_an_answer_is_noticed_over_a_socket(
         second.on_gone = gone.set
         await asyncio.wait_for(gone.wait(), LIMIT)
 
-    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    arrived: asyncio.Queue[Http1Exchange] = asyncio.Queue()
     gone = asyncio.Event()
     over_sockets(new_loop, arrived.put_nowait, talk)
 
 
 @LOOPS
-def test_client_that_only_sends_no_more_is_answered_late_over_a_socket(
+def test_half_closed_client_is_answered_late_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("GET", "/a"))
         writer.write_eof()
         taken = await arrived.get()
-        assert await reader.readexactly(2) == BEGINNING[:2]
+        assert await reader.readexactly(2) == ANSWER_START[:2]
         echo(taken)
         rest = await reader.read()
         assert rest.startswith(b"TP/1.1 200 OK\r\n")
         assert rest.endswith(b"\r\n\r\nGET /a\n")
         assert not taken.gone
 
-    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    arrived: asyncio.Queue[Http1Exchange] = asyncio.Queue()
     over_sockets(new_loop, arrived.put_nowait, talk)

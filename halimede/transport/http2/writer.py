@@ -1,7 +1,16 @@
-"""What one connection has to send: frames in order, and DATA within the windows of the peer.
+"""The sending half of one HTTP/2 connection: frames in order, and DATA within the windows of the peer.
 
-Streams whose data must wait take turns, one frame each. What is put is written together at the end of the turn of the
-loop. Event-loop thread only.
+Streams whose data must wait take turns, one frame each. All frames of a turn of the loop are written together at its
+end. Event-loop thread only.
+
+| a stream's data | event | then |
+| --- | --- | --- |
+| fits into the windows, nothing waits | `send_data` | put at once |
+| does not fit | `enqueue` | queued on the stream, which takes its turn (`_turns`) |
+| queued, the stream's window is empty | its turn comes | it waits without a turn, for WINDOW_UPDATE or SETTINGS |
+| queued | `wake` with an open window | it takes its turn |
+| queued, last byte put | | the trailers are put, if there are any |
+| queued | `forget` | dropped |
 """
 
 import asyncio
@@ -13,11 +22,11 @@ from typing import Protocol
 from halimede.tensors import Buffer
 from halimede.transport.http2.frames import (
     DATA,
-    DEFAULT_WINDOW,
+    DEFAULT_WINDOW_BYTES,
     HEAD,
-    LEAST_MAX_FRAME,
-    MAX_WINDOW,
-    MOST_MAX_FRAME,
+    MAX_MAX_FRAME_BYTES,
+    MAX_WINDOW_BYTES,
+    MIN_MAX_FRAME_BYTES,
     Code,
     ConnectionFault,
     Setting,
@@ -27,15 +36,15 @@ from halimede.transport.http2.frames import (
 from halimede.transport.http2.headers import HeaderEncoder
 
 JOIN_BYTES = 1 << 16
-"""Up to this size one joined buffer is written faster than a list."""
-BURST_BYTES = 1 << 20
-"""Written at once before the transport is asked whether it still takes more."""
-CHOKED = 1 << 26
-"""Bytes that wait for the windows of one client, of all its streams, from which on no new call of it is begun."""
+"""Up to this size buffers are joined and written at once, because one write costs less than the copy."""
+MAX_BURST_BYTES = 1 << 20
+"""Bytes that are written before the transport is asked whether it takes more."""
+CONGESTED_BYTES = 1 << 26
+"""Bytes that wait for the windows of one client, over all its streams, from which on none of its new calls is begun."""
 
 
-class Sender(Protocol):
-    """A stream as the outbox sees it; see `Stream`."""
+class SendingStream(Protocol):
+    """A stream as the writer sees it."""
 
     id: int
     window: int
@@ -48,14 +57,18 @@ class Sender(Protocol):
     def trailers(self) -> object | None: ...
 
     def take(self, limit: int) -> list[Buffer]: ...
-    def relieved(self) -> None: ...
+    def data_sent(self) -> None: ...
     def drop(self) -> None: ...
     def put_trailers(self) -> None: ...
 
 
-class Outbox:
-    """`finished` is called with a stream whose trailers were put, `abandoned` with one that was reset from this side,
-    `unchoked` when it is no longer choked, `call_soon` runs a callback at the end of the loop's turn."""
+class FrameWriter:
+    """Writes frames.
+
+    `finished` is called with a stream whose trailers were put, `abandoned` with one that this side has reset, and
+    `on_uncongested` when the client has taken enough of what waited. `call_soon` runs a callback at the end of the
+    loop's turn.
+    """
 
     __slots__ = (
         "_call_soon",
@@ -67,55 +80,57 @@ class Outbox:
         "_turns",
         "abandoned",
         "backlog",
-        "clogged",
         "closed",
         "data_frames",
         "encoder",
         "finished",
         "initial_window",
         "max_frame",
+        "on_uncongested",
         "pending",
         "sent_data",
-        "unchoked",
         "window",
+        "write_paused",
     )
 
     def __init__(
         self,
         transport: asyncio.Transport,
         call_soon: Callable[[Callable[[], None]], object],
-        finished: Callable[[Sender], None],
-        abandoned: Callable[[Sender], None],
-        unchoked: Callable[[], None],
+        finished: Callable[[SendingStream], None],
+        abandoned: Callable[[SendingStream], None],
+        on_uncongested: Callable[[], None],
     ) -> None:
         self._transport = transport
         self._call_soon = call_soon
         self.finished = finished
         self.abandoned = abandoned
-        self.unchoked = unchoked
+        self.on_uncongested = on_uncongested
         self.encoder = HeaderEncoder()
-        self.window = DEFAULT_WINDOW
-        self.initial_window = DEFAULT_WINDOW
-        self.max_frame = LEAST_MAX_FRAME
-        self.clogged = False
+        self.window = DEFAULT_WINDOW_BYTES
+        self.initial_window = DEFAULT_WINDOW_BYTES
+        self.max_frame = MIN_MAX_FRAME_BYTES
+        self.write_paused = False
         self.backlog = 0
-        """Bytes written while it was clogged: answers that the client asks for without reading any."""
+        """Bytes written while the transport asked to pause: answers that the client requests and does not read."""
         self.closed = False
-        """The connection is lost, or ends with what was written: nothing more is."""
+        """Set when the connection is lost, or ends with what was written. Nothing is written after that."""
         self.pending = 0
+        """Bytes that wait for windows, over all streams."""
         self.data_frames = 0
+        """DATA frames put so far. Each gives the client reason for window updates."""
         self.sent_data = False
-        """Whether headers or data were put since somebody last cleared it (ping strikes)."""
+        """Whether headers or data were put since this was last cleared. The timers clear it (gRPC's ping strikes)."""
         self._frames: list[Buffer] = []
         self._size = 0
-        self._turns: deque[Sender] = deque()
+        self._turns: deque[SendingStream] = deque()
         self._flush_due = False
-        self._deferred: dict[Sender, Callable[[], None]] = {}
+        self._deferred: dict[SendingStream, Callable[[], None]] = {}
 
     # Putting frames.
 
     def put(self, frames: bytes) -> None:
-        """Whole frames that no window counts; they give the client its pings back, as gRPC has it."""
+        """Puts whole frames that no window counts. They reset the client's ping strikes (gRPC's rule)."""
         self._frames.append(frames)
         self._size += len(frames)
         self.sent_data = True
@@ -123,20 +138,21 @@ class Outbox:
             self._schedule()
 
     def put_control(self, frames: bytes) -> None:
-        """The same for frames that are neither headers nor data."""
+        """Puts frames that are neither headers nor data. They do not reset the client's ping strikes."""
         self._frames.append(frames)
         self._size += len(frames)
         if not self._flush_due:
             self._schedule()
 
     def takes(self, size: int) -> bool:
-        """Whether data of this size can go out in one frame now, as far as the connection is concerned."""
-        if self._turns or self.clogged or self._size >= BURST_BYTES:
+        """Whether the connection could send data of this size in one frame now."""
+        # Data of other streams waits already: what is sent now would overtake it.
+        if self._turns or self.write_paused or self._size >= MAX_BURST_BYTES:
             return False
         return size <= self.max_frame and size <= self.window
 
     def put_data(self, head: bytes, buffers: Sequence[Buffer], size: int) -> None:
-        """A DATA frame (and frames before it in `head`) that the windows have room for."""
+        """Puts a DATA frame, and the frames before it in `head`. The windows must have room."""
         self._frames.append(head)
         self._frames += buffers
         self.window -= size
@@ -147,32 +163,34 @@ class Outbox:
             self._schedule()
 
     def grant(self, stream_id: int, count: int) -> None:
-        """Lets the peer send more on a stream, or (0) on the connection."""
+        """Lets the peer send `count` bytes more on a stream, or on the connection (stream 0)."""
         self.put(window_update(stream_id, count))
 
-    def reset(self, stream: Sender, code: Code) -> None:
+    def reset(self, stream: SendingStream, code: Code) -> None:
         self.put_control(rst_stream(stream.id, code))
         self.abandoned(stream)
 
     # Streams that wait.
 
     @property
-    def choked(self) -> bool:
-        return self.pending >= CHOKED
+    def congested(self) -> bool:
+        """Whether so much waits for this client that no new call of it is begun."""
+        return self.pending >= CONGESTED_BYTES
 
-    def apply(self, number: int, value: int, streams: Iterable[Sender]) -> None:
-        """One setting of the peer (6.5.2). Raises ConnectionFault."""
+    def apply(self, number: int, value: int, streams: Iterable[SendingStream]) -> None:
+        """Applies one setting of the peer (section 6.5.2). Raises ConnectionFault."""
         if number == Setting.INITIAL_WINDOW_SIZE:
-            if value > MAX_WINDOW:
+            if value > MAX_WINDOW_BYTES:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "initial window too large")
             difference, self.initial_window = value - self.initial_window, value
             for stream in streams:
-                stream.window += difference  # it may become negative (6.9.2)
-                if stream.window > MAX_WINDOW:
+                # The window may become negative (section 6.9.2).
+                stream.window += difference
+                if stream.window > MAX_WINDOW_BYTES:
                     raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "a stream's window is too large")
                 self.wake(stream)
         elif number == Setting.MAX_FRAME_SIZE:
-            if not LEAST_MAX_FRAME <= value <= MOST_MAX_FRAME:
+            if not MIN_MAX_FRAME_BYTES <= value <= MAX_MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range")
             self.max_frame = value
         elif number == Setting.HEADER_TABLE_SIZE:
@@ -180,44 +198,46 @@ class Outbox:
         elif number == Setting.ENABLE_PUSH and value > 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1")
 
-    def when_unchoked(self, stream: Sender, begin: Callable[[], None]) -> None:
-        """Calls `begin` once, when the client has taken enough of what waits for it, unless the stream is over then."""
+    def when_uncongested(self, stream: SendingStream, begin: Callable[[], None]) -> None:
+        """Calls `begin` once, when the client is no longer congested. A stream that is over is forgotten."""
         self._deferred[stream] = begin
 
-    def _unchoke(self) -> None:
-        self.unchoked()
-        while self._deferred and not self.choked:
+    def _resume_deferred(self) -> None:
+        self.on_uncongested()
+        while self._deferred and not self.congested:
             self._deferred.pop(next(iter(self._deferred)))()
 
-    def enqueue(self, stream: Sender, size: int) -> None:
-        """`size` more bytes wait on the stream."""
+    def enqueue(self, stream: SendingStream, size: int) -> None:
+        """Counts `size` more queued bytes of the stream."""
         self.pending += size
         self.wake(stream)
 
-    def wake(self, stream: Sender) -> None:
-        """The stream may have become able to send."""
+    def wake(self, stream: SendingStream) -> None:
+        """Gives the stream a turn if it can send."""
         if stream.queued and not stream.waiting and stream.window > 0:
             stream.waiting = True
             self._turns.append(stream)
             if not self._flush_due:
                 self._schedule()
 
-    def forget(self, stream: Sender) -> None:
-        """The stream is over: what it had queued is not sent any more, and not kept."""
+    def forget(self, stream: SendingStream) -> None:
+        """Drops what a stream that is over had queued."""
         self._deferred.pop(stream, None)
         if stream.waiting:
             stream.waiting = False
-            with suppress(ValueError):  # its turn may be just now
+            # If it is its turn just now, it is not in the queue of turns.
+            with suppress(ValueError):
                 self._turns.remove(stream)
         self._sent(stream.queued)
         stream.drop()
 
     def _pump(self) -> None:
-        """Puts the data that may go out now, a frame of each stream in turn."""
+        """Puts the data that may be sent now, one frame of each stream in turn."""
         turns = self._turns
-        while turns and not self.clogged and self._size < BURST_BYTES and self.window > 0:
+        while turns and not self.write_paused and self._size < MAX_BURST_BYTES and self.window > 0:
             stream = turns.popleft()
             size = min(self.max_frame, self.window, stream.window, stream.queued)
+            # A window may have closed since the stream took its turn (section 6.9.2).
             if stream.over or size <= 0:
                 stream.waiting = False
                 continue
@@ -229,25 +249,26 @@ class Outbox:
             else:
                 stream.waiting = False
                 if stream.trailers is not None:
+                    # The stream is over, so nobody waits for its queue.
                     stream.put_trailers()
                     continue
-            stream.relieved()
+            stream.data_sent()
 
     def _sent(self, count: int) -> None:
-        was_choked = self.choked
+        was_congested = self.congested
         self.pending -= count
-        if was_choked and not self.choked:
-            self._call_soon(self._unchoke)
+        if was_congested and not self.congested:
+            self._call_soon(self._resume_deferred)
 
     # Writing.
 
     @property
     def unwritten(self) -> int:
-        """Bytes that the system has not taken yet."""
+        """Bytes that the kernel has not taken yet."""
         return self._transport.get_write_buffer_size()
 
     def hold(self) -> None:
-        """From now on frames are gathered until `flush`."""
+        """Collects frames until `flush`."""
         self._flush_due = True
 
     def _schedule(self) -> None:
@@ -255,7 +276,7 @@ class Outbox:
         self._call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes what was put, and of the data that waits as much as the windows and the transport take."""
+        """Writes the frames that were put, and of the queued data as much as the windows and the transport take."""
         self._flush_due = True
         if self._turns:
             self._pump()
@@ -264,7 +285,7 @@ class Outbox:
             self._frames, self._size = [], 0
             if self.closed:
                 break
-            if self.clogged:
+            if self.write_paused:
                 self.backlog += size
             if size <= JOIN_BYTES:
                 self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))

@@ -36,8 +36,8 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.http.front import KNOWN_TARGETS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
+from halimede.front.http.service import MAX_KNOWN_TARGETS
 from halimede.requests import InferResponse
 from halimede.tensors import FP16, FP32, INT32, Buffer, HostMemory, Tensor, array_of, tensor_of
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
@@ -117,7 +117,7 @@ def test_model_named_stats_is_shadowed() -> None:
     assert list(json.loads(exchange.body_sent)) == ["model_stats"]
 
 
-def test_facts_are_written_in_the_protocols_order() -> None:
+def test_metadata_is_written_in_tritons_order() -> None:
     rig = answering({ServerMetadata(): SERVER, ModelMetadata("m"): MODEL, ModelConfiguration("m"): CONFIG})
     assert rig.ask("GET", "/v2").body_sent == (
         b'{"name":"triton","version":"1.2.3","extensions":["classification","statistics"]}'
@@ -198,7 +198,7 @@ def test_wrong_method_of_an_unknown_path_is_not_found() -> None:
 
 def test_targets_without_end_are_still_answered() -> None:
     rig = answering({ServerLive(): True})
-    for number in range(KNOWN_TARGETS + 10):
+    for number in range(MAX_KNOWN_TARGETS + 10):
         assert rig.ask("GET", f"/v2/health/live?{number}").status == 200
     assert rig.ask("GET", "/v2/health/live?0").status == 200
 
@@ -246,7 +246,7 @@ def test_version_past_64_bits_is_refused_without_asking(what: str) -> None:
     assert b"(details: stol), version should be an integral value > 0" in exchange.body_sent
 
 
-def test_server_that_is_exiting_says_so_to_a_health_check() -> None:
+def test_exiting_server_answers_a_health_check() -> None:
     exchange = answering({ServerLive(): Unavailable("Server exiting")}).ask("GET", "/v2/health/live")
     assert exchange.status == 503
     assert exchange.body_sent == b'{"error":"Server exiting"}'

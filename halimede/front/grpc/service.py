@@ -1,7 +1,7 @@
-"""The gRPC service `inference.GRPCInferenceService`: its table of RPCs, their handlers, streams, and status codes.
+"""The gRPC service `inference.GRPCInferenceService`: its RPCs, its handlers, and its inference streams.
 
-Knows the engine's port and the messages, and of the transport only what every gRPC transport offers. Callbacks only,
-all of them on the event-loop thread; nothing blocks.
+Knows the engine's port, the messages, and what `transport.grpc.calls` offers. Callbacks only, all on the event-loop
+thread. Nothing blocks.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from halimede.front.tracing import traced_call, traced_message
 from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.tensors import Buffer
 from halimede.traces import UNTRACED, Sampler
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Message, StreamedCall, Unary
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, GrpcStreamCall, Message, Unary
 from halimede.wire.grpc.infer import (
     InferDecoder,
     InferEncoder,
@@ -31,22 +31,31 @@ from halimede.wire.grpc.infer import (
 from halimede.wire.grpc.scan import raw_offset
 
 DECOUPLED = "ModelInfer RPC doesn't support models with decoupled transaction policy"
+"""Triton's text."""
 DRAINING = "GRPC server is shutting down and has stopped accepting new requests."
+"""Triton's text for an inference after the server began to stop."""
 
 
-ANY_NUMBER = 2**31 - 1
-"""What the pool size of responses is when nobody gives one."""
+UNLIMITED_POOL = 2**31 - 1
+"""The value of `--grpc-max-response-pool-size` if nobody gives one."""
 
 
 class GrpcService:
-    """The handlers of one server over one engine port. `response_pool_size` is how many responses of a request may wait
-    for its reader before the model does (G32); `access` says what is restricted and what is forwarded."""
+    """The handlers of one server over one engine port.
+
+    `response_pool_size` is how many responses of a request may wait for its reader before the model waits (G32).
+    `access` says what is restricted and what is forwarded.
+    """
 
     def __init__(
-        self, port: EnginePort, response_pool_size: int = ANY_NUMBER, access: Access = OPEN, traces: Sampler = UNTRACED
+        self,
+        port: EnginePort,
+        response_pool_size: int = UNLIMITED_POOL,
+        access: Access = OPEN,
+        traces: Sampler = UNTRACED,
     ) -> None:
         self.port = port
-        self.most_ahead = response_pool_size if response_pool_size < ANY_NUMBER else 0
+        self.most_ahead = response_pool_size if response_pool_size < UNLIMITED_POOL else 0
         self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
         self.decoder = self.forwarding or InferDecoder()
         self.encoder = InferEncoder()
@@ -60,12 +69,12 @@ class GrpcService:
         self.rpcs = restricted(rpcs, access.keys)
 
     def drain(self) -> None:
-        """From now on inferences are refused; those under way go on (G35), and streams end when they have none."""
+        """Refuses inferences from now on. Those in flight go on (G35). A stream ends when it has none."""
         self.draining = True
         for stream in list(self.streams):
             stream.finish_when_done()
 
-    def _infer(self, message: Buffer, call: Call) -> Cancel | None:
+    def _infer(self, message: Buffer, call: GrpcCall) -> Cancel | None:
         started = monotonic_ns() if self.traces.on else 0
         try:
             if self.draining:
@@ -75,7 +84,7 @@ class GrpcService:
             try:
                 request = self.decoder.request(incoming, version)
             except Error as error:
-                # What the real server says of the model comes before what it says of the request.
+                # Triton checks the model before the request, so an error of the model has precedence.
                 self.port.ask(ModelTransaction(incoming.model_name, version), partial(_refuse, call, error))
                 return None
             reply = _UnaryReply(self.encoder, call)
@@ -90,14 +99,15 @@ class GrpcService:
             finish_with(call, internal_error("an inference over gRPC"))
         return None
 
-    def _forward(self, message: Buffer, call: Call) -> Cancel | None:
-        """As `_infer`, which decodes at once, with metadata as parameters."""
+    def _forward(self, message: Buffer, call: GrpcCall) -> Cancel | None:
+        """Handles a ModelInfer call and adds its metadata to the parameters. `_infer` decodes before it returns, so the
+        decoder may hold the metadata."""
         if self.forwarding is not None:
             self.forwarding.metadata = call.metadata
         return self._infer(message, call)
 
 
-def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:
+def _refuse(call: GrpcCall, error: Error, decoupled: bool | Error) -> None:
     if isinstance(decoupled, Error):
         error = decoupled
     elif decoupled:
@@ -106,7 +116,8 @@ def _refuse(call: Call, error: Error, decoupled: bool | Error) -> None:
 
 
 def _unwritten(error: Exception) -> Error:
-    """Why a response could not be written: a reply slot must not raise whatever a model has answered."""
+    """Returns the error for a response that could not be written. A reply slot must not raise, whatever a model has
+    answered."""
     return error if isinstance(error, Error) else internal_error("writing a response")
 
 
@@ -115,7 +126,7 @@ class _UnaryReply:
 
     __slots__ = ("_call", "_encoder", "over")
 
-    def __init__(self, encoder: InferEncoder, call: Call) -> None:
+    def __init__(self, encoder: InferEncoder, call: GrpcCall) -> None:
         self._encoder = encoder
         self._call = call
         self.over = False
@@ -143,45 +154,56 @@ class _UnaryReply:
 class InferStream:
     """One ModelStreamInfer call (G26 to G34).
 
-    Requests to models that are not decoupled stand in a line, and their responses are sent in its order; those of
-    decoupled models are sent as they come. With the metadata `triton_grpc_error: true` the first failure of a request
-    on its way ends the call with its status (G29). While many bytes of responses are held behind a slow one, or many
-    requests are under way, the call is told to deliver no more: the client's window closes.
+    Responses of models that are not decoupled are sent in the order of their requests. Responses of decoupled models
+    are sent as they come. With the metadata `triton_grpc_error: true` the first request that fails after its start ends
+    the call with its status (G29). The call delivers no more messages, and so the client's window closes, while many
+    bytes of responses wait behind a slow one, or many bytes of requests are in flight.
+
+    | state of a request | event | then |
+    | --- | --- | --- |
+    | parsed | the engine knows the model | begun; a decoupled one leaves the line |
+    | parsed | the engine refuses it | refused in its place of the line |
+    | begun, first in the line or decoupled | a response | sent |
+    | begun, behind others in the line | a response | held |
+    | begun, behind others in the line | those before it are done | held responses are sent |
+    | begun | the last response | done |
+    | any | `cancelled` | forgotten, and the engine cancels it |
     """
 
-    HELD: ClassVar[int] = 1 << 20
-    """Bytes of held responses from which on the call delivers no more messages. Those delivered before are begun."""
-    UNDER_WAY: ClassVar[int] = 1 << 28
-    """The same for the bytes of requests under way."""
-    OVERHEAD: ClassVar[int] = 1 << 12
-    """Bytes that a request takes besides those of its message."""
+    MAX_HELD_BYTES: ClassVar[int] = 1 << 20
+    """Bytes of held responses from which on the call delivers no more messages. Messages that were delivered before are
+    begun."""
+    MAX_IN_FLIGHT_BYTES: ClassVar[int] = 1 << 28
+    """Bytes of requests in flight from which on the call delivers no more messages."""
+    OVERHEAD_BYTES: ClassVar[int] = 1 << 12
+    """Bytes that a request counts in addition to its message."""
 
     __slots__ = (
         "_ends_on_error",
         "_half_closed",
         "_held",
         "_holding",
+        "_in_flight",
         "_line",
         "_open",
         "_over",
         "_service",
-        "_under_way",
         "call",
         "counts",
     )
 
-    def __init__(self, service: GrpcService, call: StreamedCall) -> None:
+    def __init__(self, service: GrpcService, call: GrpcStreamCall) -> None:
         self.call = call
         self._service = service
         self._line: deque[_StreamReply] = deque()
         self._open: set[_StreamReply] = set()
         self._held = 0
-        self._under_way = 0
+        self._in_flight = 0
         self._holding = False
         self._half_closed = False
         self._over = False
         self.counts = service.most_ahead > 0
-        """Whether decoupled models are told of each response when it is sent (G32)."""
+        """Whether a decoupled model learns of each response when it is sent (G32)."""
         service.streams.add(self)
         self._ends_on_error = any(key == "triton_grpc_error" and value == "true" for key, value in call.metadata)
 
@@ -191,11 +213,11 @@ class InferStream:
         try:
             incoming = self._service.decoder.parse(message)
         except Error:
-            # The real server takes a message that it cannot read for the end of the stream.
+            # Triton treats a message that it cannot parse as the end of the stream.
             self.half_closed()
             return
-        reply = _StreamReply(self, incoming, len(message) + self.OVERHEAD)
-        self._under_way += reply.cost
+        reply = _StreamReply(self, incoming, len(message) + self.OVERHEAD_BYTES)
+        self._in_flight += reply.cost
         self._open.add(reply)
         self._line.append(reply)
         try:
@@ -208,7 +230,7 @@ class InferStream:
 
     @property
     def _is_full(self) -> bool:
-        return self._under_way >= self.UNDER_WAY or self._held >= self.HELD
+        return self._in_flight >= self.MAX_IN_FLIGHT_BYTES or self._held >= self.MAX_HELD_BYTES
 
     def half_closed(self) -> None:
         self._half_closed = True
@@ -226,11 +248,11 @@ class InferStream:
         if self._service.draining:
             raise Unavailable(DRAINING)
         incoming = reply.incoming
-        # Whether the reply keeps its place in the line must be known before its first response.
+        # Whether the reply stays in the line must be known before its first response.
         self._service.port.ask(ModelTransaction(incoming.model_name, incoming.version), reply.begin)
 
     def begin(self, reply: "_StreamReply", decoupled: bool | Error) -> None:
-        """Starts the inference; its model is known to be there, or not. Raises Error."""
+        """Starts the inference, or raises the Error of its model."""
         if self._over:
             return
         if isinstance(decoupled, Error):
@@ -247,20 +269,24 @@ class InferStream:
         if traces.on and not traces.passes(request):
             slot = traced_message(traces, self.call, request, reply)
         reply.key = self._service.port.infer(request, slot)
-        if self._over:  # its own first answer has ended the call
+        # Its own first answer may have ended the call.
+        if self._over:
             self._service.port.cancel(reply.key)
 
     def _leave_line(self, reply: "_StreamReply") -> None:
-        """It is the last where the engine knows the model at once, as it does: a long line is not searched."""
+        """Takes a reply out of the line. It is the last one, because the engine answers at once. So a long line is not
+        searched."""
         if self._line[-1] is reply:
             self._line.pop()
         else:
             self._line.remove(reply)
 
     def deliver(self, reply: "_StreamReply", answer: Answer, final: bool) -> bool:
-        """Sends an answer, or holds it until those before it in the line are sent. False when the call is full."""
+        """Sends an answer, or holds it until those before it in the line are sent. Returns False if the call is
+        full."""
         if self._over or reply.done:
             return True
+        # A request that was refused before its start does not end the call.
         if self._ends_on_error and isinstance(answer, Error) and not answer.refused:
             self.cancelled()
             finish_with(self.call, answer)
@@ -276,7 +302,7 @@ class InferStream:
         if final:
             reply.done = True
             self._open.discard(reply)
-            self._under_way -= reply.cost
+            self._in_flight -= reply.cost
             self._advance()
             self.finish_when_done()
         return writable
@@ -294,7 +320,7 @@ class InferStream:
         return stream_failure(reply.incoming, answer.message, final)
 
     def _advance(self) -> None:
-        """Sends what was held and has now come to the head of the line, and lets requests come again."""
+        """Sends held responses that have come to the head of the line, and lets messages come again."""
         while self._line:
             head = self._line[0]
             for message in head.held:
@@ -309,7 +335,8 @@ class InferStream:
             self.call.go_on()
 
     def finish_when_done(self) -> None:
-        """Ends the call if nothing is under way and nothing more is to come: from the client, or to this server."""
+        """Ends the call if nothing is in flight and nothing more is to come, because the client or the server
+        ends it."""
         if self._open or self._over:
             return
         if self._half_closed:
@@ -325,7 +352,7 @@ class InferStream:
 
 
 class _ForwardingStream(InferStream):
-    """With metadata of the call as parameters of each request (G14)."""
+    """A stream that adds the metadata of the call to the parameters of each request (G14)."""
 
     __slots__ = ()
 
@@ -336,7 +363,7 @@ class _ForwardingStream(InferStream):
 
 
 class _StreamReply:
-    """The reply slot of one request on a stream: its place in the line, and the messages that wait there."""
+    """The reply slot of one request of a stream. `held` are the messages that wait in the line."""
 
     __slots__ = ("_stream", "cost", "done", "held", "incoming", "key", "ordered")
 
@@ -355,14 +382,14 @@ class _StreamReply:
         return self.incoming.empty_final and not self.ordered
 
     def begin(self, decoupled: bool | Error) -> None:
-        """Takes the answer to the question for the model; the guard of this entry."""
+        """Receives the engine's answer about the model. Errors end here, because the caller is the engine."""
         try:
             self._stream.begin(self, decoupled)
         except Exception as error:
             self.refuse(error)
 
     def refuse(self, error: Exception) -> None:
-        """The request did not come as far as its model."""
+        """Answers that the request was refused before its model saw it."""
         if isinstance(error, Error):
             error.refused = True
             self.send(error, True)

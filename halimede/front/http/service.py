@@ -1,7 +1,7 @@
 """The HTTP front end: which path means what, and how an inference is answered.
 
-Holds an engine port and no socket; the transport hands it whole requests as `Exchange`s. Event-loop thread only; large
-JSON is decoded and encoded on another thread (see `Offload`).
+Holds an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
+parsed and written on another thread (see `Offloader`).
 """
 
 import logging
@@ -21,21 +21,21 @@ from halimede.front.http.handling import (
     PLAIN,
     POST,
     Answerable,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
-    about,
     ask,
-    elsewhere,
-    guarded,
+    log_fields,
     refuse,
     refuse_method,
+    run_offloaded,
     status_of,
+    with_key_check,
 )
-from halimede.front.http.load_report import LOAD_FORMAT, LoadTelling
+from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.http.shared_memory import HttpSharedMemory
-from halimede.front.metrics import Scrapes
+from halimede.front.metrics import MetricsScrapes
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, Reply, Resume
 from halimede.tensors import Buffer
@@ -45,16 +45,18 @@ from halimede.wire.http.compression import decompress
 
 log = logging.getLogger(__name__)
 
-KNOWN_TARGETS = 4096
-KNOWN_TARGET_BYTES = 512
+MAX_KNOWN_TARGETS = 4096
+"""Request targets whose route is remembered."""
+MAX_KNOWN_TARGET_BYTES = 512
+"""Length of a target whose route is remembered."""
 
 HEADER_LENGTH = b"inference-header-content-length"
 _TEXT = ("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a path means: the handler, the methods it takes, and the names within the path."""
+class RouteTarget:
+    """What a path means: the handler, the methods that it takes, and the names in the path."""
 
     handle: RouteHandler
     methods: Container[bytes]
@@ -63,21 +65,23 @@ class Target:
     version: str = ""
 
 
-class HttpFront:
-    """`handle` is the handler of the transport's listener. `max_input_size` is the most bytes that JSON and raw input
-    may have (contract H17); `access` says what is restricted and what is forwarded, `client_memory`
-    whether clients may register shared memory (H90)."""
+class HttpService:
+    """The handlers of one server over one engine port. `handle` is the handler of the transport's listener.
+
+    `max_input_size` is the limit of JSON and of raw input (H17). `access` says what is restricted and what is
+    forwarded. `client_memory`: clients may register shared memory (H90).
+    """
 
     def __init__(
         self,
         port: EnginePort,
-        offload: Offload,
+        offload: Offloader,
         max_input_size: int,
         access: Access = OPEN,
         client_memory: bool = True,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
-        scrapes: Scrapes | None = None,
+        scrapes: MetricsScrapes | None = None,
     ) -> None:
         self._port = port
         self._offload = offload
@@ -85,9 +89,9 @@ class HttpFront:
         self._access = access
         self._traces = traces
         self._tells_load = tells_load
-        # Decided once: an inference looks at no header that nobody forwards.
+        # Decided once, so that a server that forwards no headers does not look at them.
         self._begin = self._start if access.forward is None else self._start_with_headers
-        self._targets: dict[bytes, Target] = {}
+        self._targets: dict[bytes, RouteTarget] = {}
         routes = (
             Route(MODEL + "/infer", POST, Category.INFERENCE, self._infer),
             *HttpAdmin(port, offload, max_input_size).routes(),
@@ -97,9 +101,9 @@ class HttpFront:
         if scrapes is not None:
             routes = (*routes, scrapes.route())
         self.routes = routes
-        self._routes = [(route.pattern.encode(), guarded(route, access.keys)) for route in routes]
+        self._routes = [(route.pattern.encode(), with_key_check(route, access.keys)) for route in routes]
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         target = self._targets.get(exchange.target) or self._resolve(exchange.target)
         if target is None:
             exchange.respond(404, PLAIN, (b'{"error":"Not Found"}',))
@@ -108,16 +112,17 @@ class HttpFront:
         else:
             target.handle(exchange, target.model, target.version)
 
-    def _resolve(self, target: bytes) -> Target | None:
-        """Finds the route of a target, and remembers it: clients ask for the same few again and again."""
+    def _resolve(self, target: bytes) -> RouteTarget | None:
+        """Finds the route of a target, and remembers it, because clients ask for the same few again and again."""
         path = _path_of(target)
         for pattern, route in self._routes:
-            found = re.fullmatch(pattern, path)  # compiled when first asked for: two dozen would hold up the start
+            # `re` compiles a pattern when it is first used. Compiling two dozen would delay the start.
+            found = re.fullmatch(pattern, path)
             if found:
                 model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
-                known = Target(route.handle, route.methods, route.fields, model, version)
-                if len(target) <= KNOWN_TARGET_BYTES:
-                    if len(self._targets) >= KNOWN_TARGETS:
+                known = RouteTarget(route.handle, route.methods, route.fields, model, version)
+                if len(target) <= MAX_KNOWN_TARGET_BYTES:
+                    if len(self._targets) >= MAX_KNOWN_TARGETS:
                         self._targets.clear()
                     self._targets[target] = known
                 return known
@@ -125,11 +130,11 @@ class HttpFront:
 
     # Inference.
 
-    def _infer(self, exchange: Exchange, model: str, version: str) -> None:
-        """Contract H30: the version, whether the model exists and takes single requests, the headers, the body.
+    def _infer(self, exchange: HttpExchange, model: str, version: str) -> None:
+        """Handles an inference. Triton checks the version, the model, the headers and the body in this order (H30).
 
-        Decoding goes first, since it nearly always succeeds; when it fails, the model is asked for, and an error there
-        has precedence.
+        Decoding comes first here, because it nearly always succeeds. If it fails, the engine is asked about the model,
+        and an error there has precedence.
         """
         try:
             number = wire.parse_version(version)
@@ -142,7 +147,7 @@ class HttpFront:
         else:
             self._decode_compressed(exchange, model, number, coding)
 
-    def _decode_compressed(self, exchange: Exchange, model: str, number: int, coding: bytes) -> None:
+    def _decode_compressed(self, exchange: HttpExchange, model: str, number: int, coding: bytes) -> None:
         compressed, exchange.body = exchange.body, b""
         try:
             body = inflated_at_once(coding, compressed, self._max_input_size)
@@ -154,14 +159,15 @@ class HttpFront:
             return
 
         def work() -> tuple[InferRequest, wire.ResponseForm]:
-            # In one go, so that no more inflated bodies are held than there are threads.
+            # Decompression and decoding are one piece of work, so that there are at most as many decompressed bodies as
+            # threads.
             body = memoryview(decompress(compressed, self._max_input_size))
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             return wire.decode_infer(model, number, body, length, self._max_input_size)
 
-        elsewhere(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
+        run_offloaded(self._offload, exchange, work, lambda decoded: self._decoded(exchange, model, number, decoded))
 
-    def _decode(self, exchange: Exchange, model: str, number: int, body: memoryview) -> None:
+    def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
@@ -174,10 +180,10 @@ class HttpFront:
         self._begin(exchange, request, form)
 
     def _decode_elsewhere(
-        self, exchange: Exchange, model: str, number: int, body: memoryview, length: int | None
+        self, exchange: HttpExchange, model: str, number: int, body: memoryview, length: int | None
     ) -> None:
-        # A function of its own: variables that a lambda holds cost the short way as well.
-        elsewhere(
+        # This is a method of its own because variables that a lambda captures would slow the common path.
+        run_offloaded(
             self._offload,
             exchange,
             lambda: wire.decode_infer(model, number, body, length, self._max_input_size),
@@ -186,13 +192,14 @@ class HttpFront:
 
     def _decoded(
         self,
-        exchange: Exchange,
+        exchange: HttpExchange,
         model: str,
         number: int,
         decoded: tuple[InferRequest, wire.ResponseForm] | Error,
     ) -> None:
         if exchange.gone:
-            return  # while its JSON was read on another thread
+            # The client has gone while its JSON was parsed on another thread.
+            return
         if not isinstance(decoded, Error):
             self._begin(exchange, *decoded)
             return
@@ -207,8 +214,8 @@ class HttpFront:
 
         ask(self._port, exchange, ModelTransaction(model, number), answer)
 
-    def _start_with_headers(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
-        """As `_start`, with the headers that match as parameters (contract H25)."""
+    def _start_with_headers(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
+        """Starts an inference with the matching headers as parameters (H25)."""
         assert self._access.forward is not None
         sent = ((name.decode(*_TEXT), value.decode(*_TEXT)) for name, value in exchange.headers.sent)
         try:
@@ -218,11 +225,11 @@ class HttpFront:
             return
         self._start(exchange, request, form)
 
-    def _start(self, exchange: Exchange, request: InferRequest, form: wire.ResponseForm) -> None:
+    def _start(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
         accepts = exchange.headers.get(b"accept-encoding")
         answered: Answerable = exchange
         if self._tells_load and (load := exchange.headers.get(LOAD_FORMAT)) is not None:
-            answered = LoadTelling(exchange, load, self._port, request.model_name)
+            answered = LoadReportingExchange(exchange, load, self._port, request.model_name)
         if accepts is not None:
             answered = answering(answered, accepts, self._offload)
         reply = InferReply(answered, form, self._offload)
@@ -238,11 +245,11 @@ _DECOUPLED = Unsupported("HTTP end point doesn't support models with decoupled t
 
 
 class InferReply:
-    """The reply slot of one `/infer` request: its one response becomes the answer of the exchange."""
+    """The reply slot of one `/infer` request. Its one response becomes the answer of the exchange."""
 
     __slots__ = ("_exchange", "_form", "_offload", "over")
 
-    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offload) -> None:
+    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offloader) -> None:
         self._exchange = exchange
         self._form = form
         self._offload = offload
@@ -260,21 +267,22 @@ class InferReply:
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
         elif not self._form.only_binary and wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
-            elsewhere(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
+            run_offloaded(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
         else:
             try:
                 body, head_length = wire.encode_infer(answer, self._form)
             except Error as error:
                 self._encoded(error)
-            except Exception:  # whatever a model has answered, its client gets an answer
-                log.exception("model '%s': failed to encode a response", answer.model_name, extra=about(answer))
+            except Exception:
+                # Whatever a model has answered, its client gets an answer.
+                log.exception("model '%s': failed to encode a response", answer.model_name, extra=log_fields(answer))
                 self._encoded(Internal("the server failed to write the response"))
             else:
                 self._respond(body, head_length)
         return True
 
     def on_writable(self, resume: Resume) -> None:
-        """Never needed: `send` takes the only answer and always says that it is writable."""
+        """Never called: `send` takes the only answer, and always says that it is writable."""
         resume()
 
     def _encoded(self, encoded: tuple[list[Buffer], int | None] | Error) -> None:
@@ -292,7 +300,7 @@ class InferReply:
 
 
 def _path_of(target: bytes) -> bytes:
-    """The path of a request target: without the query, and without scheme and host where a client sends them."""
+    """Returns the path of a request target: without the query, and without scheme and host if a client sends them."""
     path = target.partition(b"?")[0]
     if path.startswith(b"http://"):
         path = b"/" + path[7:].partition(b"/")[2]

@@ -34,10 +34,10 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
-from halimede.transport.grpc.calls import Bidirectional, Message, Metadata, Stream, Unary
+from halimede.transport.grpc.calls import Bidirectional, Message, Metadata, StreamObserver, Unary
 from tests.front.fakes import FakePort
 
 PATH = "/inference.GRPCInferenceService/"
@@ -45,8 +45,8 @@ PAIR = struct.pack("<2i", 1, 2)
 
 
 class FakeCall:
-    """A `StreamedCall` that keeps what is sent, and is writable while `room` lasts. What is sent is on its way when the
-    test calls `unsent`."""
+    """A `GrpcStreamCall` that keeps what is sent. It is writable until `room` is used up. What was sent counts as on
+    its way when the test calls `unsent`."""
 
     def __init__(self, metadata: Metadata = (), room: int = 1000) -> None:
         self.metadata = metadata
@@ -96,7 +96,7 @@ class Client:
         self.cancel = handler.handler(message, call)
         return call
 
-    def stream(self, metadata: Metadata = (), room: int = 1000) -> tuple[Stream, FakeCall]:
+    def stream(self, metadata: Metadata = (), room: int = 1000) -> tuple[StreamObserver, FakeCall]:
         handler = self.service.rpcs[PATH + "ModelStreamInfer"]
         assert isinstance(handler, Bidirectional)
         call = FakeCall(metadata, room)
@@ -240,7 +240,7 @@ def test_model_statistics(client: Client) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "ModelInfer"])
-def test_version_that_is_no_number(client: Client, rpc: str) -> None:
+def test_version_that_is_not_a_number(client: Client, rpc: str) -> None:
     message = request(version="abc") if rpc == "ModelInfer" else pb.ModelReadyRequest(name="m", version="abc")
     call = client.unary(rpc, message if isinstance(message, bytes) else message.SerializeToString())
     assert call.status == (
@@ -251,7 +251,7 @@ def test_version_that_is_no_number(client: Client, rpc: str) -> None:
 
 
 @pytest.mark.parametrize("rpc", ["ServerLive", "ModelReady", "ModelConfig", "ModelInfer"])
-def test_message_that_is_none(client: Client, rpc: str) -> None:
+def test_malformed_message(client: Client, rpc: str) -> None:
     assert client.unary(rpc, b"\xff\xff\xff").status == (13, "Unable to parse request")
 
 
@@ -530,7 +530,7 @@ def test_stream_response_that_cannot_be_written(client: Client) -> None:
     assert seen(call) == [("a", "internal error")]
 
 
-def test_stream_message_that_is_none_ends_it(client: Client) -> None:
+def test_malformed_message_ends_the_stream(client: Client) -> None:
     stream, call = client.stream()
     stream.message(request("a"))
     stream.message(b"\xff\xff\xff")
