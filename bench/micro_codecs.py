@@ -25,8 +25,9 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import JSON, Exchange
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.exchange import JSON, Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.http2.headers import HeaderDecoder
 from halimede.wire.grpc.infer import InferDecoder, InferEncoder
 from halimede.wire.http.infer import decode_infer, encode_infer
@@ -177,10 +178,10 @@ class DiscardingTransport(asyncio.Transport):
 def http_head(rounds: int, changing: bool) -> float:
     """CPU microseconds for the head of a request without a body and that of its answer."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         exchange.respond(200, JSON, (b"{}",))
 
-    connection = Listener(handle).connect()
+    connection = Http1Connection(Http1Listener(handle))
     connection.connection_made(DiscardingTransport())
     draw = random.Random(1)
     lines = b"GET /v2/models/floor/ready HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: x\r\nAccept: */*\r\n"

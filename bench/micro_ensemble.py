@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.micro_grpc import MODELS, RPC, LastReply, NullCall, best, floats
 from halimede.engine.engine import Engine
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.scheduling import inline

@@ -20,7 +20,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.engine.engine import Engine
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.requests import Answer, InferResponse, Resume

@@ -21,11 +21,12 @@ from typing import TypeVar
 
 from halimede.engine.engine import Engine
 from halimede.errors import Error
-from halimede.front.http.front import HttpFront
+from halimede.front.http.service import HttpService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Http1Listener
 
 A = TypeVar("A")
 
@@ -124,9 +125,9 @@ class Bench:
     """A connection to a front end over an engine, all on the running loop."""
 
     def __init__(self, engine: Engine) -> None:
-        front = HttpFront(engine, at_once, 1 << 26)
+        front = HttpService(engine, at_once, 1 << 26)
         self._transport = NullTransport()
-        self._connection = Listener(front.handle).connect()
+        self._connection = Http1Connection(Http1Listener(front.handle))
         self._connection.connection_made(self._transport)
 
     def send(self, pieces: Sequence[bytes]) -> None:

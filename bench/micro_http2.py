@@ -14,7 +14,7 @@ from typing import Any
 import hpack
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Unary
+from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
 from halimede.transport.http2.frames import (
     DATA,
@@ -87,7 +87,7 @@ class Transport:
         pass
 
 
-def echo(message: Buffer, call: Call) -> None:
+def echo(message: Buffer, call: GrpcCall) -> None:
     call.send((message,))
     call.finish()
 

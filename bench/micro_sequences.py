@@ -14,7 +14,7 @@ from itertools import count
 from time import process_time_ns
 
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
-from halimede.models.sequences import controls_of
+from halimede.models.policies import controls_of
 from halimede.requests import Answer, InferRequest, Moment, Resume
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch

@@ -16,7 +16,7 @@ from time import process_time_ns
 from bench.micro_grpc import CALLS, RPC, NullCall, floats, repository
 from halimede.engine.engine import Engine
 from halimede.engine.tracing import Tracing
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions, TraceOptions
 from halimede.platform.loops import new_event_loop
 from halimede.tracing.writer import Writer

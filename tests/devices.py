@@ -37,14 +37,21 @@ class FakeArray:
 
 
 class FakeDevice:
-    """Work waits in a stream until `run`, or is done at once if `eager`. `begun` is what was asked for, in order."""
+    """Work waits in a stream until `run`, or is done at once if `eager`. `begun` is what was asked for, in order.
+    `kick` is called when there is something to do."""
 
-    def __init__(self, device_id: int = 0, eager: bool = False, copies: CopyCounter | None = None) -> None:
+    def __init__(
+        self,
+        device_id: int = 0,
+        eager: bool = False,
+        copies: CopyCounter | None = None,
+        kick: Callable[[], None] | None = None,
+    ) -> None:
         self.place = Place(MemoryKind.DEVICE, device_id)
         self.copies = copies or CopyCounter()
         self.begun: list[str] = []
         self.failure: Exception | None = None
-        self._eager = eager
+        self._kick = self.run if eager else kick
         self._stream: deque[Callable[[], None]] = deque()
         self._reached = 0
         self._marks = 0
@@ -90,8 +97,8 @@ class FakeDevice:
     def do(self, work: Callable[[], None]) -> None:
         """Has the stream do something."""
         self._stream.append(work)
-        if self._eager:
-            self.run()
+        if self._kick is not None:
+            self._kick()
 
     def run(self) -> None:
         """Lets the stream do what it has."""

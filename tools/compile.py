@@ -27,16 +27,16 @@ MODULES = tuple(
         "backends.onnx.": "instance",
         "engine.": "engine tracing",
         "front.": "tracing",
-        "front.grpc.": "access front",
-        "front.http.": "front",
+        "front.grpc.": "access service",
+        "front.http.": "service",
         "measurement.": "statistics",
         "models.": "checks version",
-        "scheduling.": "assembly ensemble ensemble_run execution fast_path flow inference inline instances limited "
+        "scheduling.": "assembly ensemble ensemble_run execution flow inference inline instances "
         "policy runner runner_config step_binding step_graph",
         "tracing.": "files text",
         "transport.grpc.": "bidirectional heads messages streams",
         "transport.http1.": "connection exchange",
-        "transport.http2.": "connection frames headers outbox reader stream",
+        "transport.http2.": "connection frames headers reader stream writer",
         "wire.grpc.": "infer parts",
         "wire.http.": "head infer json_data",
     }.items()

@@ -18,9 +18,8 @@ import numpy.typing as npt
 
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
-from halimede.errors import Error
+from halimede.errors import Cause, Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
@@ -312,6 +311,18 @@ class ModelFolder:
     opened: object = field(default=None, compare=False, repr=False)
 
 
+class Severity(Enum):
+    """How bad a problem of a model is.
+
+    `ERROR`: the server does not load the model, or refuses its requests. `WARNING`: the server serves it, but probably
+    not as its author meant. `NOTE`: something that only running the model's code can show.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
@@ -322,6 +333,7 @@ class Fault:
     line: int = 0
     instead: str = ""
     severity: Severity = Severity.ERROR
+    cause: Cause | None = None
 
 
 @runtime_checkable

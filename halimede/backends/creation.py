@@ -11,7 +11,7 @@ from halimede.backends.api import Backend, BackendContext
 from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.registry import resolve
 from halimede.backends.traits import Home, Traits
-from halimede.errors import Unavailable
+from halimede.errors import Cause, Unavailable
 
 
 def create_backend(traits: Traits, context: BackendContext) -> Backend:
@@ -32,8 +32,9 @@ def create_in_this_process(traits: Traits, context: BackendContext) -> Backend:
         own = traits.module.partition(".")[0]
         if not traits.extra or (error.name or "").partition(".")[0] == own:
             raise
-        raise Unavailable(
+        missing = Unavailable(
             f"backend '{traits.name}' cannot be used ({error}); it is installed by: "
             f"pip install '{traits.distribution}[{traits.extra}]'"
-        ) from error
+        )
+        raise missing.blaming(Cause.ENVIRONMENT) from error
     return cast(Backend, create(context))

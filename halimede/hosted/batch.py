@@ -18,7 +18,7 @@ from halimede.backends.api import Arrays, Batch, BatchedRequest, Responses
 from halimede.config.model_config import ModelConfig
 from halimede.devices import Device, DeviceArray, HostArray
 from halimede.errors import Error
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.requests import NOBODY, InferRequest, Parameters
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.inference import Inference

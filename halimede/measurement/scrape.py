@@ -86,7 +86,7 @@ class Measuring:
         tags = dict(version.config.metric_tags)
         if version.key != version.name:
             tags["namespace"] = version.key.removesuffix(f"::{version.name}")
-        devices = {place.device_id for place in version.loaded.places if place.kind is InstanceKind.GPU}
+        devices = {place.device_id for place in version.places if place.kind is InstanceKind.GPU}
         gpus = self._machine.seen.gpus
         if len(devices) == 1 and (device := devices.pop()) < len(gpus):
             tags["gpu_uuid"] = gpus[device].uuid

@@ -1,4 +1,4 @@
-"""What the sequences of a version start with: zeros, or what a file holds (contract S68, S69)."""
+"""The initial states of sequences: zeros, or the contents of a file (S68, S69)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from halimede.config.sequencing import DirectStrategy, SequenceBatching
 from halimede.config.states import InitialState, StateSpec
 from halimede.errors import Error, Internal, Invalid
 from halimede.models.sequence_states import states_for
-from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.states import ModelStates
 from halimede.tensors import BYTES, FP32, INT32, Tensor, array_of
 from tests.models.configs import config_of, spec
 

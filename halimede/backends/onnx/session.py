@@ -22,7 +22,7 @@ from halimede.backends.onnx.extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnx.ranks import unknown_ranks
 from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
-from halimede.errors import Invalid, Unavailable, Unsupported
+from halimede.errors import Cause, Invalid, Unavailable, Unsupported
 from halimede.tensors import DATATYPES, DataType
 
 _DATATYPES: Mapping[str, DataType] = MappingProxyType(
@@ -263,7 +263,7 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
         path += "/model.onnx"
         status = status_of(path)
     if status is None:
-        raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
+        raise Unavailable(f"unable to find '{path}' for model instance '{model}'").blaming(Cause.FILE)
     return ModelFile(path, status.st_mtime_ns, status.st_size)
 
 
@@ -283,16 +283,17 @@ def open_session(path: str, plan: SessionPlan) -> Any:
     providers: list[Any] = ["CPUExecutionProvider"]
     if plan.device is not None:
         if not has_cuda():
-            raise Unsupported("the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs")
+            text = "the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs"
+            raise Unsupported(text).blaming(Cause.ENVIRONMENT)
         providers.insert(0, (CUDA, dict(plan.cuda)))
     for name, chosen in reversed(plan.providers):
         providers = [(name, dict(chosen)), *(each for each in providers if each[0] != name)]
     try:
         session = ort.InferenceSession(path, _session_options(plan), providers=providers, enable_fallback=0)
     except Exception as error:
-        raise translated(error) from error
+        raise translated(error).blaming(Cause.FILE) from error
     if plan.device is not None and CUDA not in session.get_providers():
-        raise Unavailable(f"onnxruntime could not use GPU {plan.device}")
+        raise Unavailable(f"onnxruntime could not use GPU {plan.device}").blaming(Cause.MACHINE)
     return session
 
 

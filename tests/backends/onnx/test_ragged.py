@@ -12,7 +12,7 @@ import pytest
 from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.config.model_config import BatchInput, BatchInputKind, BatchOutput, ModelConfig
 from halimede.errors import Error, Invalid
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.scheduling.execution import Execution
 from halimede.tensors import FP32, INT32, array_of, tensor_of
 from tests.backends import onnx_models
