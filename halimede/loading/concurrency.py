@@ -37,6 +37,7 @@ class LoadSlots:
     @asynccontextmanager
     async def acquired(self) -> AsyncIterator[None]:
         """Waits for a slot and holds it."""
+        # A free slot belongs to the first that waits.
         if self._free > 0 and not self._waiting:
             self._free -= 1
         else:
@@ -91,6 +92,7 @@ class ModelLocks:
             async with self._lock_of(name):
                 yield
             return
+        # Two loads that wait for each other would wait for ever. The asker gets an error instead.
         if name == asker or self._waits_for(name, asker):
             raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
         awaited = self._awaited.setdefault(asker, Counter())

@@ -97,6 +97,7 @@ class Mirror:
     def names(self) -> list[str]:
         """The names of the models, which are the folders of the repository. While the storage fails, those that were
         listed last. Raises Error if it was never listed."""
+        # Each request for the repository index lists the models. It must not wait for a storage that does not answer.
         if self._failed is not None and self._clock() < self._failed[0]:
             return self._known(self._failed[1])
         try:
@@ -136,6 +137,7 @@ class Mirror:
         try:
             found = self._storage.objects(self._prefix)
         except Error as error:
+            # To report no objects would unload all models.
             log.warning(
                 "model repository '%s': looking for changes failed: %s; its models serve on unchanged", self.url, error
             )
@@ -157,6 +159,7 @@ class Mirror:
                 raise NotFound(f"there is no model '{name}' in '{self.url}'")
             if objects == state.objects and state.folder is not None:
                 return
+            # A new folder beside the old one. A model that serves may read its files at any time.
             target = self._root / f".{name}.{time.monotonic_ns()}"
             try:
                 self._fill(name, target, objects, state)
@@ -189,6 +192,7 @@ class Mirror:
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
+            # A hard link keeps the file when the old folder is removed, and takes no space.
             if state.folder is not None and state.objects.get(path) == each and (state.folder / path).is_file():
                 os.link(state.folder / path, place)
             else:
@@ -235,7 +239,7 @@ class Mirror:
                 progress.add(len(piece))
         os.utime(place, ns=(wanted.modified_ns, _stamp(wanted)))
         said = _MD5.fullmatch(wanted.etag)
-        if said is None:
+        if said is None:  # of an upload in parts, for example; the size was checked
             return True
         self._digests |= digest.hexdigest() == said[1]
         return digest.hexdigest() == said[1]
@@ -253,6 +257,7 @@ class Mirror:
         )
 
     def _point(self, name: str, target: Path) -> None:
+        # To rename a link over the old one is atomic; to create it in its place is not.
         link = self._root / f"{target.name}.link"
         link.symlink_to(target.name, target_is_directory=True)
         link.replace(self._root / name)
