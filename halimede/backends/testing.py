@@ -161,16 +161,16 @@ class _Observer:
         self.rows.append(rows)
 
     def succeeded(self, inference: Inference, now: int) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def ran(self, inference: Inference) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def responded(self, index: int, answer: Answer, ns: int, age: int) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
 
 class _Loop:
