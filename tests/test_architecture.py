@@ -43,6 +43,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
             "errors platform",
             "backends.testing": "backends models scheduling platform requests tensors errors",
+            "hosted": "backends config devices models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
             "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
@@ -91,7 +92,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
-            "devtools",
+            "devtools hosted",
         }.items()
     }
 )
@@ -191,36 +192,6 @@ def test_child_of_a_worker_needs_the_standard_library_and_numpy_only(path: Path)
     for imported in imports_of(path):
         top = imported.split(".")[0]
         assert top in sys.stdlib_module_names or top == "numpy" or imported.startswith("halimede.workers.child")
-
-
-OWN_THREADS: Mapping[str, str] = MappingProxyType(
-    {
-        "platform.threads": "makes them",
-        "platform.wakeable_thread": "of a load thread, whose host policy they are to have",
-        "cli.logging": "begins before the event loop does",
-        "cli.serve": "the end of the process",
-        "cache.couriers": "begin before anything is served",
-        "scheduling.instances": "each first does what `prepare` says, which is `use_all_cores` at least",
-        "models.loader": "of a load thread, whose host policy they are to have",
-        "models.warmup": "of a load thread, whose host policy they are to have",
-    }
-)
-"""Modules that start threads as Python does, and why they may. A worker's child has all its cores from its parent."""
-
-
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> None:
-    """docs/decisions/packing.md: who may be started by the event loop is a thread of `platform.threads`."""
-    name = dotted(path)
-    if name in OWN_THREADS or name.startswith("workers.child"):
-        return
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "concurrent.futures"):
-            imported = {each.name for each in node.names}
-            assert "Thread" not in imported, f"{name} imports `threading.Thread`"
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).removeprefix("concurrent.").removeprefix("futures.")
-            assert called not in ("threading.Thread", "threading.Timer", "ThreadPoolExecutor"), f"{name}: {called}"
 
 
 BROAD = ("Exception", "BaseException")

@@ -30,6 +30,7 @@ class ChecksumAgent(RepositoryAgent):
 
     def _check(self, kind: str, path: str, expected: str) -> None:
         file = self.model.folder / path
+        # Otherwise a configuration could find out whether a file elsewhere has some content.
         if not file.resolve().is_relative_to(self.model.folder.resolve()):
             raise Invalid(f"file '{path}' of a checksum is outside model directory '{self.model.folder}'")
         found = _digest(kind, file)

@@ -42,6 +42,7 @@ def entry_points(name: str) -> "EntryPoints":
 def find_agent(name: str, directory: Path) -> type[RepositoryAgent]:
     """The class of an agent. Raises NotFound, in Triton's words, if there is none; Internal if the code is no agent."""
     file = directory / name / FILE
+    # A name with a slash would lead out of the directory.
     if name not in ("", ".", "..") and Path(name).name == name and file.is_file():
         return _class_of(_module(name, file), file)
     for point in entry_points(name):

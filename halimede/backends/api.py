@@ -24,7 +24,7 @@ from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import Shape, Tensor
-from halimede.workers.calls import Port
+from halimede.workers.calls import CallPort
 
 log = logging.getLogger(__name__)
 
@@ -431,7 +431,7 @@ class BackendContext:
     loop: asyncio.AbstractEventLoop
     """The event loop: batches of models that are placed there come from it."""
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    calls: Port | None = None
+    calls: CallPort | None = None
     """Where models call others; only for a backend that declares `calls_models`."""
     worker_poller: WorkerPoller | None = None
     """Watches processes that the backend starts; None for one that only looks at models."""

@@ -8,14 +8,22 @@ import os
 from typing import cast
 
 from halimede.backends.api import Backend, BackendContext
+from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.registry import resolve
-from halimede.backends.traits import Traits
+from halimede.backends.traits import Home, Traits
 from halimede.errors import Cause, Unavailable
 
 
 def create_backend(traits: Traits, context: BackendContext) -> Backend:
-    """Blocks while the runtime is imported. Raises Unavailable, with the command that helps, if the runtime is not
-    installed; whatever the backend itself raises."""
+    """The backend, in the home that the operator has chosen. Blocks while the runtime is imported. Raises Unavailable,
+    with the command that helps, if the runtime is not installed; whatever the backend itself raises."""
+    if Home.CHILD not in traits.homes or traits.starts_children:
+        return create_in_this_process(traits, context)
+    return BackendOfTwoHomes(traits, context, lambda: create_in_this_process(traits, context))
+
+
+def create_in_this_process(traits: Traits, context: BackendContext) -> Backend:
+    """The backend itself. Blocks while the runtime is imported. Raises as `create_backend`."""
     for name, value in traits.environment.items():
         os.environ.setdefault(name, value)
     try:

@@ -5,7 +5,8 @@ No runtime is imported here, and nothing of the server but `Traits`. Any thread.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -37,11 +38,9 @@ _OWN: tuple[str | Traits, ...] = (
 @cache
 def known() -> tuple[Traits, ...]:
     """All backends, in the order in which a version directory is searched for their files."""
-    from importlib.metadata import entry_points  # takes 20 ms, and most commands need no backend
-
     own = [import_module(each).TRAITS if isinstance(each, str) else each for each in _OWN]
     found = {traits.name: traits for traits in own}
-    for entry in entry_points(group=GROUP):
+    for entry in _entries():
         traits = _loaded(entry)
         if traits is None:
             continue
@@ -50,6 +49,32 @@ def known() -> tuple[Traits, ...]:
         else:
             found[traits.name] = traits
     return tuple(found.values())
+
+
+def _entries() -> Iterable["EntryPoint"]:
+    """What other distributions bring."""
+    if not any(map(_mentions_group, sys.path)):
+        return ()
+    from importlib.metadata import entry_points  # with what it needs it takes 20 ms of each start
+
+    return entry_points(group=GROUP)
+
+
+def _mentions_group(folder: str) -> bool:
+    """Whether a distribution in a folder of `sys.path` has entry points of our group."""
+    mark = f"[{GROUP}]".encode()
+    try:
+        names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))]  # noqa: PTH208
+    except OSError:  # an archive, or a folder that is not there
+        return False
+    for name in names:
+        try:
+            with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123 - quicker
+                if mark in file.read():
+                    return True
+        except OSError:  # most have none
+            continue
+    return False
 
 
 def _loaded(entry: "EntryPoint") -> Traits | None:

@@ -121,6 +121,8 @@ class Traits:
     threads: Threads = Threads.NONE
     homes: tuple[Home, ...] = (Home.SERVER,)
     """Where instances may run; the first one is used if the operator does not choose."""
+    starts_children: bool = False
+    """Whether the backend starts the children of its child home itself, with a program of its own."""
 
     outline: str = ""
     """A function, as "module:function", that reads the source of a model without running it: `backends.api.Outline`."""

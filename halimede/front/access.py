@@ -68,9 +68,11 @@ _RESERVED = frozenset(
 def forward_headers(pattern: re.Pattern[str], headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
     """Adds the headers with matching names to the parameters of a request. Of equal names the last counts. Raises
     Invalid for a name that the server itself uses (H25)."""
+    # A dict keeps the last of equal names, as Triton does.
     found = {name: value for name, value in headers if len(name) <= MAX_FORWARDED_NAME and pattern.search(name)}
     for name in found:
         if name in _RESERVED or name.startswith("triton_"):
             raise Invalid(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+    # Most requests have no matching header. Their `parameters` stay None.
     if found:
         request.parameters = {**(request.parameters or {}), **found}

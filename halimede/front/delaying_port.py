@@ -34,4 +34,5 @@ class DelayingPort:
         def answered(answer: A | Error) -> None:
             self._call_later(self._seconds, partial(done, answer))
 
+        # Inference itself asks this question, and inferences are not delayed.
         self._port.ask(query, done if type(query) is ModelTransaction else answered)

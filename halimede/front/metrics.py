@@ -42,6 +42,7 @@ class MetricsScrapes:
         self._left = min(BURST_SECONDS, self._left + MAX_LOOP_SHARE * (now - self._looked_at))
         self._looked_at = now
         text = self._texts.get(is_open)
+        # The first scrape is always answered with fresh metrics.
         if text is not None and self._left <= 0:
             exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
             return

@@ -31,6 +31,7 @@ def read_context(parent: str, state: str = "") -> Context | None:
     if found is None or found[1] == "ff" or (found[1] == "00" and found[4]):
         return None
     trace_id, span_id = int(found[2], 16), int(found[3], 16)
+    # W3C Trace Context: ids of zeros only are invalid.
     if not trace_id or not span_id:
         return None
     return Context(

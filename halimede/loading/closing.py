@@ -41,6 +41,7 @@ class Closing:
 
     def close_served(self, version: ModelVersion) -> None:
         """Closes a version that served, once nobody holds it."""
+        # The runner ends on the loop before its instances are closed on a thread.
         version.close()
         self._retire_slots(version.loaded)
         self._begin(self._close_version(version.loaded, version.close_model, version))
@@ -76,6 +77,7 @@ class Closing:
         if served is not None:
             self._gone(served)
         self._memory.request()
+        # Not before the instances are closed: one may still run a batch whose responses are all sent (S100).
         if loaded.limiter_slots is not None:
             loaded.limiter_slots.close()
         await self._uploads.version_closed(loaded)
@@ -111,6 +113,7 @@ class MemoryReturn:
 
     def end(self) -> None:
         """Ignores all further requests."""
+        # The memory goes with the process.
         self._earliest = float("inf")
         if self._timer is not None:
             self._timer.cancel()

@@ -28,6 +28,7 @@ class CodeUploadCheck:
         """Raises Unsupported if the load brings code and must not."""
         if self._allowed:
             return
+        # With files the whole model comes from the client; otherwise only its configuration may.
         if query.files:
             self._check_files(query, inspection)
         elif found.config is not None:

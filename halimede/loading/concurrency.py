@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from halimede.errors import Unavailable
-from halimede.platform.threads import pool
 
 A = TypeVar("A")
 
@@ -38,6 +37,7 @@ class LoadSlots:
     @asynccontextmanager
     async def acquired(self) -> AsyncIterator[None]:
         """Waits for a slot and holds it."""
+        # A free slot belongs to the first that waits.
         if self._free > 0 and not self._waiting:
             self._free -= 1
         else:
@@ -92,6 +92,7 @@ class ModelLocks:
             async with self._lock_of(name):
                 yield
             return
+        # Two loads that wait for each other would wait for ever. The asker gets an error instead.
         if name == asker or self._waits_for(name, asker):
             raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
         awaited = self._awaited.setdefault(asker, Counter())
@@ -122,11 +123,11 @@ class LoadThreads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._loaders = pool(MAX_LOADS, "load")
-        self._repositories = pool(REPOSITORY_THREADS, "repository")
-        self._inspectors = pool(INSPECTION_THREADS, "inspect")
-        self._closers = pool(CLOSING_THREADS, "close")
-        self._killer = pool(1, "kill")
+        self._loaders = ThreadPoolExecutor(MAX_LOADS, "load")
+        self._repositories = ThreadPoolExecutor(REPOSITORY_THREADS, "repository")
+        self._inspectors = ThreadPoolExecutor(INSPECTION_THREADS, "inspect")
+        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
+        self._killer = ThreadPoolExecutor(1, "kill")
 
     async def read_repository(self, work: Callable[..., A], *arguments: Any) -> A:
         """Short work on files."""

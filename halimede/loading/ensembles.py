@@ -118,6 +118,7 @@ class Ensembles:
         key, ensemble = found.key, config.ensemble
         assert ensemble is not None
         names = members_of(ensemble)
+        # From here on the ensemble is wanted, even if this load fails: it is tried again when a member changes.
         self._wanted[key] = found
         self._graph.learn(key, [self._key_of(name, found.namespace) for name in names])
         try:
@@ -161,6 +162,7 @@ class Ensembles:
     def _configs_of_members(self, found: FoundModel, config: ModelConfig) -> dict[str, ModelConfig]:
         """The configurations of the steps' models, by name. Raises Invalid if one of them does not serve (S83)."""
         keys = {step.model: self._key_of(step.model, found.namespace) for step in steps_of(config)}
+        # Triton names all unknown members in one text, and otherwise only the first problem.
         unknown = [name for name, key in keys.items() if not self._is_known(key)]
         if unknown:
             raise missing(found.name, unknown)

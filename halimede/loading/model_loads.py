@@ -241,6 +241,7 @@ class ModelLoads:
             if not self.ensembles.is_stale(found.key) and self.is_up_to_date(found, inspection):
                 return
         todo = self._plan(found, inspection, inspection.versions)
+        # Versions that stay are READY all the time.
         self._models.loading(found.key, [number for number in todo.versions if number not in todo.kept], found.name)
         if outcome is None:
             async with self.slots.acquired() if waits_for_slot else nullcontext():
@@ -333,10 +334,12 @@ class ModelLoads:
     def _publish(self, todo: LoadPlan, outcome: Reloaded, versions: Sequence[ModelVersion]) -> None:
         """New versions come into service, those that they replace are retired, and those that stay are resized."""
         key = todo.found.key
+        # Nothing below can fail, so no client sees half of a change.
         for number, change in outcome.resized.items():
             todo.kept[number].resize(change, self._closing.close_instance)
         staying = [todo.kept[number] for number in outcome.resized]
         self._models.publish(key, [*staying, *versions], self._closing.close_served)
+        # A resize changes nothing that an ensemble depends on.
         if versions:
             self.ensembles.model_changed(key)
         for version in versions:

@@ -111,6 +111,7 @@ class RepositoryControl:
             self._begin(self._poll.run())
             return loaded and not duplicates
         todo = plan(self._models.keys(), wanted)
+        # The index and the readiness count all models from the beginning.
         for key in todo.load:
             self._models.loading(key, (), wanted[key].name)
         self._explicit.update(todo.load)
@@ -167,6 +168,7 @@ class RepositoryControl:
         """What the repositories hold now, and what is known of it (H110, H111)."""
         catalog = await self._scan()
         entries: list[IndexEntry] = []
+        # A model that was unloaded and whose folder is gone is forgotten.
         gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models, catalog.duplicates)
         for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
             found = catalog.models.get(key)

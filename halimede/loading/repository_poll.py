@@ -56,9 +56,12 @@ class RepositoryPoll:
         """Does the first poll: waits for its loads, and for a while for folders that still change. Returns whether all
         models serve."""
         began = self._loop.time()
+        # The index and the readiness count all models from the beginning, also those that have not settled yet.
         for found in catalog.models.values():
             self._models.loading(found.key, (), found.name)
         todo, loads = await self._act(catalog)
+        # A server that is started right after its models were copied serves them at once, and not a poll later. But a
+        # folder that never settles must not keep the server from starting.
         while todo.look_at is not None and self._loop.time() - began < MAX_START_WAIT * self._settle:
             if await self._pause(todo.look_at):
                 return False
@@ -81,7 +84,9 @@ class RepositoryPoll:
             except Exception:
                 log.exception("unexpected error while the model repositories were polled; the next poll tries again")
             else:
+                # A folder that may have settled before the next poll is looked at then.
                 at = min(filter(None, (at, todo.look_at)), default=None)
+        # The loads close what they have opened; `stop` waits for this task.
         if self._loading:
             await asyncio.wait(self._loading.values())
 
@@ -117,6 +122,7 @@ class RepositoryPoll:
         return todo, begun
 
     def _log_duplicates(self, catalog: Catalog) -> None:
+        # Once for each name, and not at each poll.
         for name in sorted(set(catalog.duplicates) - self._refused):
             log.error("failed to poll model '%s': not unique across all model repositories", name)
         self._refused = frozenset(catalog.duplicates)

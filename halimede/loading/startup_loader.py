@@ -79,6 +79,7 @@ class StartupLoader:
 
     def _tick(self) -> None:
         self._deliver()
+        # At the first tick there is no worker, so all of them are held.
         if self._queue and not self._joining and self._all_held():
             self._joining = True
             task = self._loop.create_task(self._join())
@@ -133,7 +134,7 @@ class StartupLoader:
             worker.since = self._clock()
             try:
                 job.result = job.work()
-            except BaseException as error:
+            except BaseException as error:  # its caller gets it; the other jobs go on
                 job.error = error
             self._finished.append(job)
             if self._is_redundant(worker):

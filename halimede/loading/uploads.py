@@ -21,6 +21,7 @@ class Upload:
         be written. Blocks."""
         from tempfile import mkdtemp  # slow to import, and few servers need it
 
+        # All paths are checked before anything is written.
         places = [path_within_model(path) for path, _ in files]
         try:
             self._root = Path(mkdtemp(prefix="halimede-model-"))
@@ -33,6 +34,7 @@ class Upload:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
         except OSError as error:
+            # The disk may be full: what was written must not stay.
             self.remove()
             raise Internal(f"failed to write the files of model '{model}': {error.strerror}") from error
 

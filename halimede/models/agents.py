@@ -99,6 +99,7 @@ class Engagement:
                 self._state = _State.FAILED if failed else _State.SERVING
             self._users += opened - 1
             last = self._users == 0
+        # A later load, which found the agents' work still valid, calls neither.
         if first and failed:
             self._tell("load_fail", lambda agent: agent.load_fail())
         elif first:
@@ -170,6 +171,7 @@ class Engagement:
             raise Internal(f"an agent put model '{self.found.name}' in '{folder}', which is not a directory")
         if folder.name == self.found.name:
             return folder
+        # The configuration's name, if it has one, must be that of the folder.
         link = self._private_folder() / self.found.name
         link.symlink_to(folder.resolve(), target_is_directory=True)
         return link
@@ -196,6 +198,7 @@ class Agents:
 
         Raises Error if an agent fails, AgentsWanted if agents must run and may not.
         """
+        # Only the names and parameters of agents are read here: the rest of the model may be encrypted.
         asked = agents_of(found.folder, config_name=self._config_name, override=found.config)
         if not asked.specs:
             self._forget(found)
@@ -253,6 +256,7 @@ class Agents:
             is_first = not self._current
             before = self._current.get((found.key, found.config is not None))
             self._current[found.key, found.config is not None] = engagement
+        # A server that was killed left its agents' folders, perhaps with decrypted models.
         if is_first:
             remove_leftovers(PREFIX)
         if before is not None:

@@ -82,6 +82,7 @@ class RequestCheck:
         batch_key = self.batch_key(request) if self._config.max_batch_size else None
         fit = Fit(batch_size, self.outputs(request), batch_key, sizes)
         if form is not None and self._remembers:
+            # A client that sends ever new shapes must not fill the memory. To find the oldest would cost each request.
             if len(self._fits) >= self._most_fits:
                 self._fits.clear()
             self._fits[form] = fit
@@ -93,6 +94,7 @@ class RequestCheck:
         if raw:
             self._deduce_raw(request)
         batch = self._pass(request)
+        # The quick check only says no. The walk through the rules finds the text that Triton would send.
         if batch < 0:
             self._explain(request, raw)
             # Not reached unless the two checks disagree.
@@ -107,6 +109,7 @@ class RequestCheck:
 
     def batch_key(self, request: InferRequest) -> Hashable:
         """Equal for requests that may share a batch (S4, S5). None if all requests may."""
+        # Requests with different optional inputs cannot be one batch, so the names belong to the key.
         if self._has_optional:
             return tuple((name, self._shape_of_key(request.inputs[name])) for name in sorted(request.inputs))
         if not self._wildcards:
@@ -180,6 +183,7 @@ class RequestCheck:
         spec = config.inputs[0]
         lead = (1,) if config.max_batch_size else ()
         if spec.datatype is BYTES:
+            # The body is one element, without the length that BYTES have in tensors.
             if prod(lead + spec.dims) != 1:
                 raise Invalid(
                     f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
@@ -337,6 +341,7 @@ def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:
 def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
     """What is wrong with the length prefixes of a BYTES input of `expected` elements (H70), or None."""
     view = tensor.memory.host()
+    # Many strings are checked at once with numpy. If they are not all short, the loop below decides.
     if expected > _FEW_STRINGS and are_short_strings(view, expected):
         return None
     at, end, found = 0, view.nbytes, 0

@@ -28,6 +28,7 @@ def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
     """
     digest = hashlib.sha256(config.message)
     digest.update(repr(folder.number).encode())
+    # Other versions are no part of this one.
     others = {name for name in _listed(version_names, folder.model) if name != folder.version.name}
     for path, name in _files(folder.model, {*others, _SAMPLES}):
         _add(digest, name, path)

@@ -73,6 +73,7 @@ class Dependencies:
         An ensemble among them comes before its members.
         """
         keep = set(kept)
+        # The list grows while it is read: an ensemble that goes may leave members of its own.
         going = [ensemble]
         for each in going:
             for member in self.members(each):

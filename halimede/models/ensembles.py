@@ -36,6 +36,7 @@ class _Inferred:
         """Whether another model's view of the tensor agrees. A dimension of variable size agrees with any."""
         if _agree(self.dims, other.dims):
             return True
+        # A tensor with a batch dimension may feed a model that has the same dimension in its shape, and the reverse.
         return self.batching != other.batching and _agree(self.full, other.full)
 
 
@@ -86,7 +87,7 @@ def _step_problems(
     for spec in member.inputs:
         if spec.name in mapped:
             yield from _consistency_problems(prefix, mapped[spec.name], step.model, member, spec, tensors)
-        elif not spec.optional:
+        elif not spec.optional:  # an optional input may be left out
             yield f"{prefix}input {spec.name} in model {step.model} is not mapped to any ensemble tensors"
     outputs = {spec.name: spec for spec in member.outputs}
     for put, tensor in step.outputs:
@@ -122,6 +123,7 @@ def _check_origins(config: ModelConfig, members: Members, tensors: Mapping[str, 
     # By tensor, the index of the decoupled step that it depends on; -1 for none.
     origins = dict.fromkeys((spec.name for spec in config.inputs), -1)
     waiting = dict(enumerate(steps_of(config)))
+    # Steps in the order in which their inputs become known. Those of a cycle never do, and are refused elsewhere.
     while ready := [i for i, step in waiting.items() if all(tensor in origins for _, tensor in step.inputs)]:
         for i in ready:
             step = waiting.pop(i)

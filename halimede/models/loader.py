@@ -36,9 +36,8 @@ from halimede.models.sequence_states import states_for
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
-from halimede.scheduling.limited import LimiterSlots
-from halimede.scheduling.rate_limiter import Demand, RateLimiter, Resource, Slot
-from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.rate_limiter import Demand, LimiterSlots, RateLimiter, Resource, Slot
+from halimede.scheduling.states import ModelStates
 from halimede.scheduling.step_binding import Binding
 from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy
@@ -179,6 +178,7 @@ def load(
         agents = options.agents.take(found)
     except Error as error:
         return LoadResult(found.name, dict.fromkeys(numbers, error))
+    # Agents may have put the model elsewhere, decrypted for example.
     there = found if agents is None else replace(found, folder=agents.folder)
     result = LoadResult(
         found.name, {number: _load_version(there, number, backends, options, seen, agents) for number in numbers}
@@ -206,6 +206,7 @@ def _load_version(
 ) -> LoadedVersion | Error:
     """Tries as often as the options say (C18); returns the error of the last attempt."""
     outcome: LoadedVersion | Error = Internal("never tried")
+    # All kinds of failures are tried again, as in Triton: a GPU may have no memory left for the moment.
     for attempt in range(1 + options.retries):
         try:
             # A further attempt reads the configuration again: a file may have been half written.
@@ -243,11 +244,12 @@ def _open_version(
     began = monotonic()
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
     draft = read_draft(found, options) if seen is None else seen.copy()
-    if draft.is_ensemble:
+    if draft.is_ensemble:  # it has no backend; the event loop gives it its members
         return _open_ensemble(found, number, draft, options, agents)
     folder, backend = prepare_draft(found, number, draft, backends, options)
     if options.auto_complete:
         described = _complete(draft, backend, folder, options)
+        # A backend that had to open the model to describe it need not open it twice.
         if described is not None:
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
@@ -258,11 +260,12 @@ def _open_version(
     states = states_for(config, found.folder)
     contents = digest_of(config, folder) if options.digests and config.response_cache else b""
     _check_ending(options)
+    # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
         model = backend.open(config, folder)
     try:
         instances = create_warm_instances(model, config, wanted, found.folder, number, options)
-    except BaseException:
+    except BaseException:  # whatever it is, the model must not stay open
         close_all([model])
         raise
     return LoadedVersion(
@@ -353,7 +356,9 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
             fields = ", ".join(completed.fields)
             log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
-    if described is not None:
+    if (
+        described is not None
+    ):  # a mapping with fields of the configuration, as from `auto_complete_config` of a model.py
         draft.update(described)
     return None
 
@@ -377,6 +382,7 @@ def version_folder(folder: Path, number: int) -> Path:
     plain = folder / str(number)
     if is_directory(str(plain)):
         return plain
+    # Triton converts the name with `stoll`, which ignores what follows the digits.
     for name in version_names(folder):
         if name.startswith(str(number)) and not name[len(str(number))].isdigit():
             return folder / name
@@ -408,6 +414,7 @@ def create_warm_instances(
 
 def create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
     """Creates all of them, or closes them and raises. Instances that are processes start in parallel."""
+    # An instance that is called on the loop is a process. Its start takes seconds, and none of this process's time.
     if model.placement is Placement.LOOP and len(wanted) > 1:
         return _create_in_parallel(model, wanted)
     created: list[Instance] = []
@@ -428,6 +435,7 @@ def _create_instance(model: BackendModel, place: InstancePlace) -> Instance:
 def _create_in_parallel(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
     with ThreadPoolExecutor(min(len(wanted), MAX_PARALLEL_INSTANCES), "instance") as pool:
         begun = [pool.submit(_create_instance, model, place) for place in wanted]
+        # After the first failure no further instance starts. Those that are starting are waited for, to be closed.
         wait(begun, return_when=FIRST_EXCEPTION)
         pool.shutdown(cancel_futures=True)
     over = [future for future in begun if not future.cancelled()]

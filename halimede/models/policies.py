@@ -15,14 +15,15 @@ from halimede.scheduling.priority import PriorityQueuePolicy
 from halimede.scheduling.priority import Rules as QueueRules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.ragged import BatchInput, Ragged
-from halimede.scheduling.sequence_state import SequenceStates
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy
 from halimede.scheduling.sequences import Rules as SequenceRules
+from halimede.scheduling.states import SequenceStates
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 
 
 def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | None = None) -> Policy:
     """The scheduling policy that a configuration asks for (S1). Without limits and priority levels, a quicker one."""
+    # Nothing would ever take a request from a queue.
     if all(group.passive for group in config.instance_groups):
         return RefusingPolicy(f"all instances of model '{config.name}' are passive and take no requests")
     batching, queue = config.dynamic_batching, config.queue_policy
@@ -31,8 +32,10 @@ def policy_for(config: ModelConfig, start_at: int, strategy: BatchStrategy | Non
         return PriorityQueuePolicy(0, 0, _rules(queue), {}) if limited else DefaultPolicy()
     sizes, delay_ns = batching.preferred_batch_sizes, batching.max_queue_delay_us * 1000
     pace = Pace(batching.latency_target_us * 1000) if batching.latency_target_us else None
+    # Most models have none of these, and then one queue is enough.
     if not limited and not batching.priority_levels and strategy is None and pace is None:
         return DynamicPolicy(config.max_batch_size, sizes, delay_ns, start_at)
+    # The loader has refused a model with both a strategy and a latency target.
     forming = Forming(config.max_batch_size, sizes, delay_ns)
     if strategy is not None:
         forming = ChosenForming(config.max_batch_size, sizes, delay_ns, strategy, config.name)
@@ -76,6 +79,7 @@ def sequence_policy(
         indices=indices,
     )
     delay_ns = strategy.max_queue_delay_us * 1000
+    # Oldest: sequences share batches of the dynamic batcher. Direct: each has a row of an instance to itself.
     if isinstance(strategy, OldestStrategy):
         return OldestPolicy(rules, config.max_batch_size, strategy.preferred_batch_sizes, delay_ns, start_at)
     return DirectPolicy(rules, delay_ns, strategy.minimum_slot_utilization, start_at, start_backlog)

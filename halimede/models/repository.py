@@ -72,7 +72,7 @@ class Catalog:
     def named(self, name: str) -> list[FoundModel]:
         """The models of this name: several only if there are namespaces."""
         found = self.models.get(name)
-        if found is not None:
+        if found is not None:  # without namespaces the key is the name
             return [found]
         return [found for found in self.models.values() if found.namespace and found.name == name]
 
@@ -88,9 +88,10 @@ def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote =
             if not _is_text(found.name):
                 unnamed.append(found.folder)
                 continue
-            if found.key in models:
+            if found.key in models:  # in another repository, or as a folder and in the cloud
                 duplicates.add(found.key)
             models[found.key] = found
+    # A client could not say which one it means, so none of them is loaded (R5).
     unique = {name: model for name, model in models.items() if name not in duplicates}
     return Catalog(unique, tuple(sorted(duplicates)), tuple(unnamed))
 
@@ -113,6 +114,7 @@ def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundMode
 
 
 def _is_model(entry: os.DirEntry[str]) -> bool:
+    # Version control and editors keep hidden folders next to models.
     return not entry.name.startswith(".") and _is_there(entry.is_dir)
 
 
@@ -177,6 +179,7 @@ def _add_entries(
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
+            # Python writes its cache while the model loads, which is no change of the model.
             if entry.name != _BYTECODE and _is_there(entry.is_dir):
                 status = entry.stat()
                 found.append((name, _DIRECTORY_STAMP))

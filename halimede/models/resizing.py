@@ -123,6 +123,7 @@ def reload(
                 extra={"model": found.name, "version": number},
             )
             result.versions[number] = Internal(f"{type(error).__name__}: {error}")
+    # A kept version that failed is not opened again: the load fails, and the version serves on as it was.
     to_open = [number for number in numbers if number not in resized and number not in result.versions]
     result.versions.update(load(found, to_open, backends, options, seen).versions)
     return Reloaded(result, resized, frozenset() if before is None else _changed_since(before, found))
@@ -149,6 +150,7 @@ def _resize(
     missing: list[tuple[InstancePlace, Signature]] = []
     for place, signature in zip(places(config, options.host_policies), _signatures(config), strict=True):
         same = next((index for index in left if now.signatures[index] == signature), None)
+        # An instance that serves is kept if it is like one that is wanted, whatever its name and position.
         if same is None:
             missing.append((place, signature))
         else:

@@ -11,7 +11,7 @@ from halimede.config import ModelConfig
 from halimede.config.files import read_whole
 from halimede.config.states import StateSpec
 from halimede.errors import Error, Internal, Invalid
-from halimede.scheduling.sequence_state import ModelStates, State
+from halimede.scheduling.states import ModelStates, State
 from halimede.tensors import BYTES, HostMemory, Tensor, split_bytes
 
 FOLDER = "initial_state"
@@ -59,7 +59,7 @@ def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) ->
         raise Invalid(
             f"initial_state setting expects {size} bytes, but the data provided from {file}only has {len(data)} bytes."
         )
-    if spec.datatype is not BYTES:
+    if spec.datatype is not BYTES:  # the file may be longer, as in Triton
         return data[:size]
     assert spec.initial is not None
     try:

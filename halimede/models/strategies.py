@@ -40,6 +40,7 @@ def strategy_file(config: ModelConfig, folder: ModelFolder) -> Path | None:
         places = (folder.version, folder.model)
         return next((place / FILENAME for place in places if is_file(f"{place}/{FILENAME}")), None)
     file = (folder.model / named).resolve()
+    # A link within the folder may lead out of it, too.
     if not file.is_relative_to(folder.model.resolve()):
         raise Invalid("Batching library path escapes model repository.")
     if not file.is_file():

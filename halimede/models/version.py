@@ -5,6 +5,7 @@ Event-loop thread only.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic_ns
 
 from halimede.backends.api import (
     Instance,
@@ -23,12 +24,10 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
-from halimede.platform.cores import use_all_cores
 from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
 from halimede.scheduling.policy import Policy, is_stateful_policy
 from halimede.scheduling.runner import Runner
@@ -52,6 +51,7 @@ class ModelVersion:
         start_at: int = 0,
         inline: bool = True,
         start_backlog: int = 0,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         config = loaded.config
         self.name = config.name
@@ -66,34 +66,32 @@ class ModelVersion:
         """Of the instances that were not removed."""
         self._signatures: dict[int, Signature] | None = None
         """Of the instances that were not removed, by index; None while they are those that were opened."""
-        self.held = self._lent = 0
+        self.held = self._holds = 0
         self.decoupled = config.decoupled
         self._check = RequestCheck(config)
         self._settled = settled
         self._on_idle: Callable[[], None] | None = None
         self._interceptor: Callable[[Inference], None] | None = None
-        facts = _facts(loaded, inline)
+        runner_config = _runner_config(loaded, inline)
         passive = self._passive = {place.index for place in loaded.places if place.passive}
         instances = self._instances = Instances(
             f"{config.name}:{loaded.number}",
             self.instances,
             passive,
-            {place.index: partial(_prepare, place) for place in loaded.places},
+            {place.index: place.host.apply for place in loaded.places if place.host},
             _in_flight(loaded),
         )
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
-        over = self._over if self._ordering is None else self._ordering.over
+        over = self._over if self._ordering is None else self._ordering.settled
         policy = _policy(loaded, start_at, start_backlog)
+        # A sequence cannot move to another instance if its own breaks.
         instances.pinned = is_stateful_policy(policy)
-        turns = loaded.limiter_slots
         self._runner: Runner | EnsembleRunner
         if loaded.ensemble is not None:
-            self._runner = EnsembleRunner(_ensemble_facts(loaded, facts), observer, over)
-        elif turns is None:
-            self._runner = Runner(facts, policy, instances, loop, observer, over)
+            self._runner = EnsembleRunner(_ensemble_config(loaded, runner_config), observer, over)
         else:
-            self._runner = LimitedRunner(facts, policy, instances, loop, observer, over, turns)
+            self._runner = Runner(runner_config, policy, instances, loop, observer, over, loaded.limiter_slots, clock)
         self._supervised: list[Supervised] = []
         self._self_assessing: list[SelfAssessing] = []
         self._restarts_of_others = 0
@@ -121,6 +119,7 @@ class ModelVersion:
         ended, to close it."""
         places = {place.index: place for place in self.places}
         signatures = self._signatures_now()
+        # An index is never given to another instance while requests, sequences or threads may refer to it.
         for index, (place, instance, signature) in change.added.items():
             self.instances[index : index + 1] = [instance]
             places[index], signatures[index] = place, signature
@@ -131,12 +130,16 @@ class ModelVersion:
         self.places, self._signatures = list(places.values()), signatures
         self.config = change.config
         self._passive = {place.index for place in self.places if place.passive}
-        added = {index: (place.passive, partial(_prepare, place)) for index, (place, _, _) in change.added.items()}
+        added = {
+            index: (place.passive, place.host.apply if place.host else None)
+            for index, (place, _, _) in change.added.items()
+        }
         self._runner.resize(added, change.removed, partial(self._left, left))
         for index in change.added:
             self._watch(index)
 
     def _forget(self, instance: Instance) -> None:
+        # By identity: a backend's instances may define equality.
         self._self_assessing = [each for each in self._self_assessing if id(each) != id(instance)]
         if is_supervised(instance):
             # It is watched until it is gone: sequences may stay on it.
@@ -146,6 +149,7 @@ class ModelVersion:
     def _left(self, left: Callable[[Instance], None], index: int) -> None:
         instance, self.instances[index] = self.instances[index], Vacant()
         if is_supervised(instance):
+            # Its process ends now, which is no failure.
             instance.watch(lambda healthy, expected: None)
         left(instance)
 
@@ -176,6 +180,7 @@ class ModelVersion:
     @property
     def healthy(self) -> bool:
         """Whether at least one instance can run a batch (P10)."""
+        # An ensemble has no instances; the health of its members is their own.
         instances = self.serving
         return not instances or any(instance.healthy for instance in instances)
 
@@ -213,7 +218,7 @@ class ModelVersion:
         fit = self._check.fit(request)
         inference = Inference(key, request, reply, fit.batch_size, fit.outputs, fit.batch_key)
         inference.times[Moment.REQUEST_START] = start
-        if request.trace is not None:
+        if request.trace is not None:  # the steps of an ensemble have traces of their own
             request.trace.begun(request, self.number, inference.times, self.config.ensemble is None)
         self.held += 1
         return inference
@@ -239,23 +244,23 @@ class ModelVersion:
         return inference.state is QUEUED
 
     def preempt_turn(self) -> bool:
-        """Lets an instance that only waits for its turn run before those whose turn is sooner; whether there is one."""
+        """Lets an instance run out of turn if it only waits for its turn. Returns whether there is one."""
         return self.loaded.limiter_slots is not None and self.loaded.limiter_slots.preempt_turn()
 
     def hold(self) -> None:
         """Called by an ensemble that will submit inferences. The version stays open for them until `let_go`."""
         self.held += 1
-        self._lent += 1
+        self._holds += 1
 
     def let_go(self) -> None:
         self.held -= 1
-        self._lent -= 1
+        self._holds -= 1
         if self._on_idle is not None:
             self._tell_idle()
 
     def submit(self, inference: Inference) -> None:
         """Runs or queues an inference, or hands it to the interceptor."""
-        if self._interceptor is not None:
+        if self._interceptor is not None:  # a response cache
             self._interceptor(inference)
             return
         if self._ordering is not None:
@@ -290,7 +295,7 @@ class ModelVersion:
     def retire(self, on_idle: Callable[[], None]) -> None:
         """Begins no more inferences. Calls `on_idle` once, when those that have begun are over."""
         # An interceptor or an ensemble may still submit inferences that have begun.
-        if self._interceptor is None and not self._lent:
+        if self._interceptor is None and not self._holds:
             self._runner.stop()
         self._on_idle = on_idle
         self._tell_idle()
@@ -310,16 +315,10 @@ class ModelVersion:
             self._tell_idle()
 
     def _tell_idle(self) -> None:
+        # Once only: what it calls may end further inferences.
         if self._on_idle is not None and not self.held:
             on_idle, self._on_idle = self._on_idle, None
             on_idle()
-
-
-def _prepare(place: InstancePlace) -> None:
-    """First on the thread of an instance, which the event loop starts while it may be keeping to one core."""
-    use_all_cores()
-    if place.host:
-        place.host.apply()
 
 
 def _in_flight(loaded: LoadedVersion) -> int:
@@ -329,7 +328,7 @@ def _in_flight(loaded: LoadedVersion) -> int:
     return 1 if alone else max(1, loaded.model.in_flight)
 
 
-def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
+def _runner_config(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
     config, shapes = loaded.config, OutputShapes(loaded.config)
     return RunnerConfig(
         model_name=config.name,
@@ -346,19 +345,19 @@ def _facts(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
     )
 
 
-def _ensemble_facts(loaded: LoadedVersion, facts: RunnerConfig) -> EnsembleRunnerConfig:
+def _ensemble_config(loaded: LoadedVersion, runner_config: RunnerConfig) -> EnsembleRunnerConfig:
     parts, ensemble = loaded.ensemble, loaded.config.ensemble
     assert parts is not None
     assert ensemble is not None
     return EnsembleRunnerConfig(
-        name=facts.model_name,
-        version=facts.model_version,
+        name=runner_config.model_name,
+        version=runner_config.model_version,
         graph=parts.graph,
-        decoupled=facts.decoupled,
+        decoupled=runner_config.decoupled,
         most_in_flight=ensemble.most_in_flight,
         bind=parts.bind,
         changes=parts.changes,
-        restore=facts.restore,
+        restore=runner_config.restore,
     )
 
 
@@ -366,6 +365,7 @@ def _policy(loaded: LoadedVersion, start_at: int, start_backlog: int) -> Policy:
     """`start_at` and `start_backlog` hold back the first batches (C60)."""
     config, sequences = loaded.config, loaded.config.sequence_batching
     serving = [place.index for place in loaded.places if not place.passive]
+    # Without an instance that takes requests, `policy_for` returns the policy that refuses them.
     if sequences is None or not serving:
         return policy_for(config, start_at, loaded.strategy)
     begin = loaded.states.begin if loaded.states is not None else None

@@ -76,7 +76,7 @@ def warm_up(
     Instances that restart are warmed up again from then on. Raises Error if a sample is no valid request or fails.
     """
     samples = [(sample, *_request(sample, warming.config, folder, version)) for sample in warming.config.warmup]
-    if not samples:
+    if not samples:  # as for most models, which need no thread then
         return
     failed = Event()
 
@@ -118,7 +118,7 @@ def _warm(
     model = warming.config.name
     for sample, request, fit in samples:
         for iteration in range(1, sample.count + 1):
-            if failed.is_set():
+            if failed.is_set():  # the load fails anyway
                 return
             warming.check_ending()
             log.log(
@@ -140,6 +140,8 @@ def _run(
 ) -> Sequence[Error]:
     """Runs a sample once. Returns the errors in the order in which they came."""
     most, number = warming.config.max_batch_size, sample.batch_size
+    # The scheduler would refuse such a request; an instance must not get it either. A model without batching (0) may
+    # still have a sample with one request.
     if number > 1 and number > most:
         complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
         return [complaint] * min(number, MAX_REPEATED_ERRORS)
@@ -163,6 +165,7 @@ def _execution(
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
     own = getattr(instance, "thread", None)
     finishes = warming.placement is not Placement.ASYNC
+    # A library may keep data for each thread, so the warm-up must run where requests will run.
     if warming.placement is Placement.LOOP:
         execution.on_loop = True
         warming.on_loop(partial(execution.run, instance.execute, False))
@@ -188,6 +191,7 @@ def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warmi
 
 def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Error]:
     """Takes new responses. Removes requests with their last response from `missing`, and returns the errors."""
+    # A decoupled model's responses come one by one, others all at the end of the batch.
     if decoupled:
         outcomes = execution.take()
     elif execution.done:
@@ -236,6 +240,7 @@ class _WarmingAgain:
 
     def _told(self, sample: str, missing: set[int], errors: list[Error], execution: Execution) -> None:
         errors += _taken(execution, self._warming.config.decoupled, missing)
+        # A decoupled model may end the batch before its responses, or send its responses before the end.
         if not execution.done or missing:
             return
         if errors:
@@ -244,6 +249,7 @@ class _WarmingAgain:
             )
             self._over()
         else:
+            # Not called directly: many samples that answer at once would be a deep recursion.
             self._warming.on_loop(self._run_next)
 
 

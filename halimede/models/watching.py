@@ -64,11 +64,13 @@ class Watch:
         for key in sorted({*found, *self._watched}):
             watched = self._watched.setdefault(key, _Watched(since=now))
             look = found.get(key)
+            # Files that the model writes itself do not count, or each of its loads would cause another one.
             seen = None if look is None else _without(look.fingerprint, watched.own)
             if seen != watched.seen:
                 watched.seen, watched.since = seen, now
             if key in busy or not self._is_due(watched, now):
                 continue
+            # A folder in the middle of a copy must not be loaded, and one that is being replaced not be unloaded.
             at = watched.since + self._settle
             if now - took < at and (look is None or wall - look.changed_at < self._settle):
                 unsettled.append(key)
@@ -108,11 +110,13 @@ class Watch:
         if watched is None:
             return False
         others = frozenset(names) - watched.own
+        # The same files changed in two loads in a row: the model writes them. It does not remove its own folder.
         if others and (others <= watched.suspects and MODEL_FOLDER not in others):
             watched.own |= others
             watched.tried = None if watched.tried is None else _without(watched.tried, watched.own)
             watched.seen = watched.tried
             return True
+        # Somebody else may have written them: what was loaded may be half of a copy.
         if others:
             watched.suspects = others
             watched.tried, watched.since = None, now

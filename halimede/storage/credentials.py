@@ -86,6 +86,7 @@ def _of_profile(profile: str, environment: Mapping[str, str]) -> dict[str, str]:
         environment.get("AWS_SHARED_CREDENTIALS_FILE", str(home / "credentials")): profile,
     }
     found: dict[str, str] = {}
+    # The second file wins, as in the AWS tools.
     for file, section in files.items():
         parser = configparser.ConfigParser(interpolation=None)
         try:

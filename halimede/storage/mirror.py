@@ -11,14 +11,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.platform.scratch import remove_tree
-from halimede.platform.threads import pool
 from halimede.storage.objects import Object
 
 log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class Mirror:
         self._root = root
         self._ending = ending
         self._clock = clock
-        self._pool = pool(FILES_AT_ONCE, "fetch")
+        self._pool = ThreadPoolExecutor(FILES_AT_ONCE, "fetch")
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
         self._names: list[str] | None = None
@@ -98,6 +97,7 @@ class Mirror:
     def names(self) -> list[str]:
         """The names of the models, which are the folders of the repository. While the storage fails, those that were
         listed last. Raises Error if it was never listed."""
+        # Each request for the repository index lists the models. It must not wait for a storage that does not answer.
         if self._failed is not None and self._clock() < self._failed[0]:
             return self._known(self._failed[1])
         try:
@@ -137,6 +137,7 @@ class Mirror:
         try:
             found = self._storage.objects(self._prefix)
         except Error as error:
+            # To report no objects would unload all models.
             log.warning(
                 "model repository '%s': looking for changes failed: %s; its models serve on unchanged", self.url, error
             )
@@ -158,6 +159,7 @@ class Mirror:
                 raise NotFound(f"there is no model '{name}' in '{self.url}'")
             if objects == state.objects and state.folder is not None:
                 return
+            # A new folder beside the old one. A model that serves may read its files at any time.
             target = self._root / f".{name}.{time.monotonic_ns()}"
             try:
                 self._fill(name, target, objects, state)
@@ -190,6 +192,7 @@ class Mirror:
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
+            # A hard link keeps the file when the old folder is removed, and takes no space.
             if state.folder is not None and state.objects.get(path) == each and (state.folder / path).is_file():
                 os.link(state.folder / path, place)
             else:
@@ -236,7 +239,7 @@ class Mirror:
                 progress.add(len(piece))
         os.utime(place, ns=(wanted.modified_ns, _stamp(wanted)))
         said = _MD5.fullmatch(wanted.etag)
-        if said is None:
+        if said is None:  # of an upload in parts, for example; the size was checked
             return True
         self._digests |= digest.hexdigest() == said[1]
         return digest.hexdigest() == said[1]
@@ -254,6 +257,7 @@ class Mirror:
         )
 
     def _point(self, name: str, target: Path) -> None:
+        # To rename a link over the old one is atomic; to create it in its place is not.
         link = self._root / f"{target.name}.link"
         link.symlink_to(target.name, target_is_directory=True)
         link.replace(self._root / name)

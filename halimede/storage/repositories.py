@@ -108,6 +108,7 @@ class RemoteRepositories:
         try:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
+            # A server that was killed left its copies.
             remove_leftovers(PREFIX, parent)
             self._folders.append(Scratch(PREFIX, parent))
         except OSError as error:

@@ -57,6 +57,7 @@ class Store:
     def read(self, wanted: Object, start: int, end: int) -> Any:
         """Bytes of an object, as a buffer. Raises Unavailable if the object has changed since it was listed."""
         options: Any = {"range": (start, end)}
+        # A file that is replaced between two pieces must not be mixed of both.
         if wanted.etag:
             options["if_match"] = wanted.etag
         with self._explained("read", wanted.path):
@@ -115,6 +116,7 @@ def _open(location: Location, credentials: Mapping[str, str]) -> Any:
     if location.scheme == S3:
         if location.endpoint:
             client["allow_http"] = location.endpoint.startswith("http://")
+            # Storages other than Amazon's ignore the region, but requests are signed with one.
             settings.setdefault("region", "us-east-1")
             settings["endpoint"] = location.endpoint
         keys = {name: settings.pop(setting) for setting, name in _KEYS.items() if setting in settings}

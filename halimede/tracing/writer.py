@@ -11,8 +11,6 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Final
 
-from halimede.platform.threads import Thread
-
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1 << 26
@@ -35,7 +33,7 @@ class Writer:
         self._put_bytes = 0
         self._done_bytes = 0
         self._lost = 0
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
         self._closed = False
 
     def put(self, work: Work, cost: int, traces: int = 1) -> bool:
@@ -55,7 +53,7 @@ class Writer:
         self._put_bytes += cost
         self._jobs.append((work, cost))
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="halimede-traces", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="halimede-traces", daemon=True)
             self._thread.start()
         if not self._wake.is_set():
             self._wake.set()

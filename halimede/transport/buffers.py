@@ -63,6 +63,7 @@ class Buffers:
     def aligned(self, size: int, offset: int) -> memoryview:
         """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. A small buffer is not
         aligned. A large one may hold old bytes. Event-loop thread only. Raises MemoryError."""
+        # A bytearray is zeroed, but needs no weak reference, which costs more at this size.
         if size < MIN_REUSED_BYTES:
             return memoryview(bytearray(size))
         address, room = self._take(size + ALIGNMENT_BYTES)
@@ -83,6 +84,7 @@ class Buffers:
     def _returned(self, address: int, gone: object) -> None:
         """Called on any thread, and by several at a time. A race may evict one storage too many, which is harmless."""
         _, room = self._lent.pop(address)
+        # It would evict all others and still be too large.
         if room.nbytes > MAX_KEPT_BYTES:
             return
         self._kept[address] = address, room

@@ -33,6 +33,7 @@ class MessageBudget:
         """Spends `count` messages. The loop is asked for a call in its next turn only after half of the budget is gone.
         A client that waits for its answers rarely gets there, and so costs no call."""
         self._left -= count
+        # The call in the next turn gives the budget back. It must be scheduled before the budget is gone.
         if self._left <= MAX_MESSAGES_PER_TURN // 2 and not self._due:
             self._schedule()
 
@@ -50,6 +51,7 @@ class MessageBudget:
     def _turn(self) -> None:
         self._due = False
         self._left = MAX_MESSAGES_PER_TURN
+        # A step may queue itself again. It then waits for the turn after this one.
         for _ in range(len(self._queue)):
             if self._left <= 0:
                 break

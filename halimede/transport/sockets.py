@@ -136,6 +136,7 @@ def listening_socket(address: str, port: int, reuse_port: bool = False) -> socke
         if unix:
             _bind_path(sock, unix_path(address))
         else:
+            # Connections of an earlier server that still linger in the kernel must not block the port.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -164,6 +165,7 @@ def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
+        # The file is there and nobody listens: a server was killed before it removed the file.
         except ConnectionRefusedError:
             return False
         except OSError:

@@ -25,6 +25,7 @@ def wants_openmetrics(accept: bytes | None) -> bool:
         kind, *parameters = (word.strip() for word in part.split(";"))
         weight = _weight(parameters)
         is_openmetrics = kind == "application/openmetrics-text"
+        # Of equal weights OpenMetrics wins, because a client that names it can read it.
         if weight > best or (weight == best > 0 and is_openmetrics):
             best, chosen = weight, is_openmetrics
     return chosen
@@ -145,9 +146,11 @@ def _escaped_help(text: str) -> str:
 
 def _number(value: float) -> str:
     """Returns a number as Triton writes it: whole, or with at most 16 digits."""
+    # An int has more digits than a double can hold.
     if isinstance(value, int):
         return str(value)
     if isnan(value):
+        # Triton writes it like this.
         return "Nan"
     if value in (inf, -inf):
         return "+Inf" if value > 0 else "-Inf"

@@ -11,6 +11,7 @@ import pytest
 import halimede
 from halimede.backends import registry
 from halimede.backends.creation import create_backend
+from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.identity.backend import IdentityBackend
 from halimede.backends.traits import Traits
 from halimede.config import read
@@ -36,7 +37,9 @@ def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> Non
 
 def test_pool_creates_a_backend_by_name() -> None:
     with pool_to_look(lambda name: {}) as pool:
-        assert isinstance(pool.get("identity"), IdentityBackend)
+        backend = pool.get("identity")
+    assert isinstance(backend, BackendOfTwoHomes)
+    assert isinstance(backend._server(), IdentityBackend)
 
 
 def test_pool_unknown_backend() -> None:
@@ -63,7 +66,7 @@ def test_class_of_a_backend_declares_the_traits_of_its_package(traits: Traits) -
     assert registry.resolve(traits.implementation).traits is traits
 
 
-ALLOWED = {"workers/activation.py"}
+ALLOWED = {"workers/host/activation.py"}
 """Modules that say "python" and mean the program."""
 
 

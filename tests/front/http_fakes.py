@@ -1,4 +1,4 @@
-"""What the HTTP front end is given: exchanges without a connection, and other threads that are moved by hand."""
+"""What the HTTP front end needs: exchanges without a connection, and other threads that the test runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -101,7 +101,7 @@ class FakeExchange:
 
 
 class HeldOffload:
-    """Keeps the work until the test says `run`: then it is done and its result brought back."""
+    """Keeps work until the test calls `run`. Then it is done, and its result is delivered."""
 
     def __init__(self) -> None:
         self._work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []

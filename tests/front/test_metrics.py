@@ -88,7 +88,7 @@ class Clock:
 
 
 class SlowPort(FakePort):
-    """Whose metrics take 20 ms of the loop each time."""
+    """A port whose metrics take 20 ms of the loop each time."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()

@@ -1,6 +1,4 @@
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,7 @@ from halimede.errors import Cancelled, Invalid
 from halimede.models.loader import LoadedVersion, places
 from halimede.models.policies import policy_for
 from halimede.models.version import ModelVersion
-from halimede.platform.cores import ALL
+from halimede.platform.hosts import HostPolicy, available_cores
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -60,34 +58,36 @@ def test_version_counts_the_inferences_that_hold_it() -> None:
     assert {one.times[0] for one in made.observer.successes} == {123}
 
 
-class Placed(FakeInstance):
-    """Remembers on which cores it ran."""
+class CoreRecordingInstance(FakeInstance):
+    """Records the cores that its thread may use."""
 
     cores: frozenset[int] = frozenset()
 
     def execute(self, batch: Batched, responses: Responses) -> None:
-        self.cores = frozenset(os.sched_getaffinity(0))
+        self.cores = available_cores()
         super().execute(batch, responses)
 
 
-def test_thread_of_an_instance_may_use_all_cores_whoever_starts_it() -> None:
-    """The event loop starts it, perhaps while it keeps to one core itself (docs/decisions/packing.md)."""
+def cores_of_an_instance(policy: HostPolicy) -> frozenset[int]:
     config = config_of(spec("x", "INT32", [-1]), outputs=[spec("x", "INT32", [-1])])
-    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
-    placed = Placed(place, [])
-    opened = replace(loaded(config), places=[place], instances=[placed])
+    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1, host=policy)
+    instance = CoreRecordingInstance(place, [])
+    opened = replace(loaded(config), places=[place], instances=[instance])
+    loop, reply = ManualLoop(), RecordingReply()
+    version = ModelVersion(opened, loop, RecordingObserver(), lambda inference: None, inline=False)
+    version.submit(version.infer(1, asking(given("x", "INT32", [1])), reply, 0))
+    loop.run_until(lambda: bool(reply.finals))
+    version.close()
+    return instance.cores
 
-    def run_on_one_core() -> None:
-        os.sched_setaffinity(0, {min(ALL)})  # of this thread
-        loop, reply = ManualLoop(), RecordingReply()
-        version = ModelVersion(opened, loop, RecordingObserver(), lambda inference: None)
-        version.submit(version.infer(1, asking(given("x", "INT32", [1])), reply, 0))
-        loop.run_until(lambda: bool(reply.finals))
-        version.close()
 
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run_on_one_core).result(10)
-    assert placed.cores == ALL
+def test_thread_of_an_instance_with_a_host_policy_uses_the_cores_of_the_policy() -> None:
+    one = frozenset({min(available_cores())})
+    assert cores_of_an_instance(HostPolicy(one)) == one
+
+
+def test_thread_of_an_instance_without_a_host_policy_uses_the_cores_of_the_process() -> None:
+    assert cores_of_an_instance(HostPolicy()) == available_cores()
 
 
 def test_version_is_healthy_while_one_instance_is() -> None:

@@ -18,7 +18,8 @@ from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 
 WAIT = 30
 TIMES = (0.3, 3.0, WAIT)
-"""Seconds that a client has for a call that does not end: more, where fewer were over before the server had it."""
+"""Deadlines in seconds for a call that does not end. A test takes the next one if the deadline passed before the server
+had the call."""
 ANY_SIZE = {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
 
 Settings = Mapping[str, Any]
@@ -59,9 +60,9 @@ async def status_of(stream: Any) -> tuple[grpc.StatusCode, str]:
 
 @dataclass
 class Echo:
-    """A service: `/t/Echo` answers with the message, `/t/Fail` with status 5 and the message as text, `/t/Wait` keeps
-    its call for the test, `/t/Chat` sends back every message, keeps its stream for the test, and ends with status 3
-    when the client sends no more, unless it is `patient`. `compressed`: answers may be."""
+    """A service. `/t/Echo` answers with the message. `/t/Fail` ends with status 5 and the message as text. `/t/Wait`
+    keeps its call for the test. `/t/Chat` sends every message back, keeps its stream for the test, and ends with status
+    3 when the client ends its side, unless it is `patient`. `compressed`: answers may be compressed."""
 
     patient: bool = False
     compressed: bool = False
@@ -96,7 +97,7 @@ class Echo:
         return self.streams[-1]
 
     async def until_calls(self, count: int) -> None:
-        """Until so many calls wait."""
+        """Waits until `count` calls have arrived."""
         while len(self.calls) < count:
             self.arrived.clear()
             await asyncio.wait_for(self.arrived.wait(), WAIT)

@@ -1,4 +1,4 @@
-"""A client of one `Connection` without a loop and without a socket: bytes go in as a loop would hand them over."""
+"""A client of one `Http1Connection` without a loop and without a socket. It passes bytes in as a loop would."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from tests.transport.http2_bench import Clock
 
 
 class FakeTransport(asyncio.Transport):
-    """Keeps what is written and what is asked of it; what `close` and `abort` lead to is up to `Client`."""
+    """Records what is written and requested. `Client` decides what `close` and `abort` lead to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,5 +172,5 @@ def chunked(target: str, parts: Iterable[bytes], *fields: str, end: bytes = b"0\
 
 
 def echo(exchange: Http1Exchange) -> None:
-    """Answers at once with what was asked: `METHOD target` and the body."""
+    """Answers at once with the request: `METHOD target` and the body."""
     exchange.respond(200, b"", [b"%b %b\n" % (exchange.method, exchange.target), exchange.body])

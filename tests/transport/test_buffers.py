@@ -1,4 +1,4 @@
-"""Buffers that are lent, come back by themselves, and are lent again."""
+"""Buffers that are lent, return by themselves, and are lent again."""
 
 import ctypes
 import gc
@@ -146,7 +146,7 @@ def collected_all_the_time() -> Iterator[None]:
 def test_buffers_return_in_the_middle_of_other_work(
     collected_all_the_time: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Out of the garbage collector, which may run at any step of what is done with the buffers, and on threads."""
+    """The garbage collector may return buffers at any step of the code under test, on any thread."""
     broke: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda told: broke.append(told.exc_value))
     buffers, held, over = Buffers(), deque[memoryview](), Event()

@@ -1,4 +1,4 @@
-"""The end of a connection that the server closes: how long it listens, and that what it wrote arrives."""
+"""How the server closes a connection: how long it reads on, and that its last bytes arrive."""
 
 import asyncio
 import socket
@@ -66,7 +66,7 @@ class Transport(asyncio.Transport):
 
 
 class Ending:
-    """A connection that was told to end, and what its client does then."""
+    """A connection that the server closes, and what its client does then."""
 
     def __init__(self, transport: Transport) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""What many calls together take up in a turn of the loop."""
+"""How many messages all calls together may handle in a turn of the loop."""
 
 from functools import partial
 

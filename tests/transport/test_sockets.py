@@ -43,7 +43,7 @@ def test_port_in_use_is_refused_with_tritons_text() -> None:
 
 
 def test_port_is_held_as_soon_as_it_is_opened() -> None:
-    """Two servers that start at the same time: the second must not learn it only when it begins to serve."""
+    """Two servers that start at once: the second must get the error when it binds."""
     with listening_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with pytest.raises(Unavailable, match=r"already in use $"):
@@ -51,7 +51,7 @@ def test_port_is_held_as_soon_as_it_is_opened() -> None:
 
 
 def test_port_left_a_moment_ago_is_free() -> None:
-    """A server that is started again must not wait for the connections of the old one to be forgotten."""
+    """A restarted server must not wait until the kernel has forgotten the connections of the old one."""
     with listening_socket("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), 5) as client:
@@ -156,7 +156,7 @@ def test_unix_socket_that_lives_is_taken(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_unix_socket_in_place_of_something_else(folder: Path, kind: str) -> None:
-    """What is no socket is never removed."""
+    """A file that is no socket is never removed."""
     path = folder / "s"
     if kind == "file":
         path.write_text("kept")
@@ -174,7 +174,7 @@ def test_unix_socket_that_cannot_be(folder: Path, name: str) -> None:
 
 
 def test_unix_socket_closes_only_its_own(folder: Path) -> None:
-    """The path is gone with the server, also where it had gone before."""
+    """The path is removed with the server. It may have been removed before."""
     path = folder / "s"
 
     async def test() -> None:
@@ -204,7 +204,7 @@ def test_place_is_written_as_clients_write_it() -> None:
 
 
 class _Counts(asyncio.Protocol):
-    """Notes at which turn of the loop each connection was made."""
+    """Records in which turn of the loop each connection was made."""
 
     def __init__(self, made: list[int], turn: list[int]) -> None:
         self._made, self._turn = made, turn

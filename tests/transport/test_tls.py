@@ -1,4 +1,4 @@
-"""TLS of the gRPC port: grpcio's secure channels, mutual authentication, and the agreement on HTTP/2 (contract G37)."""
+"""TLS of the gRPC port: grpcio's secure channels, mutual authentication, and the agreement on HTTP/2 (G37)."""
 
 import asyncio
 import socket

@@ -1,6 +1,6 @@
 """The backend `identity`: hands each input back as an output, to show what the server itself costs."""
 
-from halimede.backends.traits import Completes, Device, Reads, Traits
+from halimede.backends.traits import Completes, Device, Home, Reads, Traits
 
 TRAITS = Traits(
     "identity",
@@ -11,5 +11,6 @@ TRAITS = Traits(
     completes=Completes.NEVER,
     optional_inputs=True,
     ragged=True,
+    homes=(Home.SERVER, Home.CHILD),
     devices=frozenset({Device.CPU, Device.GPU}),
 )

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from halimede.backends.traits import Device, Format, Threads, Traits
+from halimede.backends.traits import Device, Format, Home, Threads, Traits
 
 TRAITS = Traits(
     "onnxruntime",
@@ -17,6 +17,7 @@ TRAITS = Traits(
     optional_inputs=True,
     ragged=True,
     states=True,
+    homes=(Home.SERVER, Home.CHILD),
     devices=frozenset({Device.CPU, Device.GPU}),
     cpu_instances=2,
     threads=Threads.MODEL,

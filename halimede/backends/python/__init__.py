@@ -19,5 +19,6 @@ TRAITS = Traits(
     devices=frozenset({Device.CPU, Device.GPU}),
     threads=Threads.MODEL,
     homes=(Home.CHILD, Home.SERVER),
+    starts_children=True,
     outline="halimede.backends.python.source:look_at",
 )

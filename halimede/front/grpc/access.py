@@ -52,6 +52,7 @@ class _KeyCheck:
     """Checks the key of each call before its handler is called."""
 
     def __init__(self, name: str, value: str) -> None:
+        # gRPC sends metadata keys in lower case.
         self._name = (_PREFIX + name).lower()
         self._value = value
 
@@ -103,4 +104,5 @@ class ForwardingDecoder(InferDecoder):
 
 def _texts(metadata: Metadata) -> Iterator[tuple[str, str]]:
     for key, value in metadata:
+        # A parameter is text. Binary metadata keep their bytes as surrogate escapes.
         yield key, value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")

@@ -55,6 +55,7 @@ class GrpcService:
         traces: Sampler = UNTRACED,
     ) -> None:
         self.port = port
+        # 0 means no limit to the engine, and costs no callback per response.
         self.most_ahead = response_pool_size if response_pool_size < UNLIMITED_POOL else 0
         self.forwarding = None if access.forward is None else ForwardingDecoder(access.forward)
         self.decoder = self.forwarding or InferDecoder()
@@ -71,10 +72,12 @@ class GrpcService:
     def drain(self) -> None:
         """Refuses inferences from now on. Those in flight go on (G35). A stream ends when it has none."""
         self.draining = True
+        # A stream that ends takes itself out of the set.
         for stream in list(self.streams):
             stream.finish_when_done()
 
     def _infer(self, message: Buffer, call: GrpcCall) -> Cancel | None:
+        # The clock is read only if something is traced.
         started = monotonic_ns() if self.traces.on else 0
         try:
             if self.draining:
@@ -92,6 +95,7 @@ class GrpcService:
             if started and not self.traces.passes(request):
                 slot = traced_call(self.traces, call, request, reply, started)
             key = self.port.infer(request, slot)
+            # A call that is answered already has nothing to cancel.
             return None if reply.over else partial(self.port.cancel, key)
         except Error as error:
             finish_with(call, error)
@@ -142,6 +146,7 @@ class _UnaryReply:
                 self._call.send(message)
                 self._call.finish()
                 return True
+        # The engine does not know the RPC that its text names.
         if isinstance(answer, DecoupledModel):
             answer = DecoupledModel(DECOUPLED)
         finish_with(self._call, answer or Internal("expected a single response, got 0"))
@@ -208,6 +213,7 @@ class InferStream:
         self._ends_on_error = any(key == "triton_grpc_error" and value == "true" for key, value in call.metadata)
 
     def message(self, message: Buffer) -> None:
+        # A message that could not be parsed ended the stream, or the call has failed.
         if self._half_closed or self._over:
             return
         try:
@@ -219,11 +225,13 @@ class InferStream:
         reply = _StreamReply(self, incoming, len(message) + self.OVERHEAD_BYTES)
         self._in_flight += reply.cost
         self._open.add(reply)
+        # Every request stands in the line until the engine says that its model is decoupled.
         self._line.append(reply)
         try:
             self._ask(reply)
         except Exception as error:
             reply.refuse(error)
+        # The call is told once, and again only after it went on.
         if self._is_full and not self._holding:
             self._holding = True
             self.call.hold_back()
@@ -239,6 +247,7 @@ class InferStream:
     def cancelled(self) -> None:
         self._end()
         for reply in self._open:
+            # A request whose model is not known yet has not reached the engine.
             if reply.key is not None:
                 self._service.port.cancel(reply.key)
         self._open.clear()
@@ -284,6 +293,7 @@ class InferStream:
     def deliver(self, reply: "_StreamReply", answer: Answer, final: bool) -> bool:
         """Sends an answer, or holds it until those before it in the line are sent. Returns False if the call is
         full."""
+        # An answer after the end of the call, or after the last one of its request, is dropped.
         if self._over or reply.done:
             return True
         # A request that was refused before its start does not end the call.
@@ -294,6 +304,7 @@ class InferStream:
         writable = True
         message = self._encode(reply, answer, final)
         if message is not None:
+            # Requests before it have not been answered yet.
             if reply.ordered and self._line[0] is not reply:
                 reply.held.append(message)
                 self._held += sum(map(len, message))
@@ -327,6 +338,7 @@ class InferStream:
                 self._held -= sum(map(len, message))
                 self.call.send(message)
             head.held.clear()
+            # The head of the line may still answer. What follows it must wait.
             if not head.done:
                 break
             self._line.popleft()
@@ -337,6 +349,7 @@ class InferStream:
     def finish_when_done(self) -> None:
         """Ends the call if nothing is in flight and nothing more is to come, because the client or the server
         ends it."""
+        # The last of the open requests calls this again.
         if self._open or self._over:
             return
         if self._half_closed:
@@ -397,6 +410,7 @@ class _StreamReply:
             self.send(internal_error("a message of a gRPC stream"), True)
 
     def send(self, answer: Answer, final: bool) -> bool:
+        # With a limited pool the model waits after each response until that is sent (G32).
         return self._stream.deliver(self, answer, final) and not self._stream.counts
 
     def on_writable(self, resume: Resume) -> None:

@@ -32,6 +32,7 @@ CODES: dict[type[BaseException], int] = {
 
 def finish_with(call: GrpcCall, error: Error) -> None:
     """Ends the call with the status of an error."""
+    # The nearest base counts, so a refined kind may have a status of its own.
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
     call.finish(code, error.message)
 

@@ -101,6 +101,7 @@ class HttpAdmin:
         yield Route(r"/v2/logging()()", GET | POST, Category.LOGGING, logged)
 
     def _trace_settings(self, exchange: HttpExchange, model: str, nothing: str) -> TraceSettings:
+        # GET asks for the settings, POST changes them and answers with all of them.
         if exchange.method == b"GET":
             return TraceSettings(model)
         return bodies.read_trace_settings(model, exchange.body, self._limit)
@@ -115,6 +116,7 @@ class HttpAdmin:
         `fields` are the header fields of an error."""
 
         def asked(exchange: HttpExchange, query: Query[A] | Error) -> None:
+            # The body was malformed, or an argument is wrong.
             if isinstance(query, Error):
                 refuse(exchange, query, fields)
             else:

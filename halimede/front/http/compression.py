@@ -37,6 +37,7 @@ def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer
     check_coding(coding)
     if coding == IDENTITY:
         return body
+    # How much it yields is known only after decompression.
     if len(body) > MAX_COMPRESSED_ON_LOOP_BYTES:
         return None
     return inflate(body, min(MAX_INFLATED_ON_LOOP_BYTES, max_input_size))
@@ -72,6 +73,7 @@ class _CompressingExchange(ExchangeWrapper[Answerable]):
             else:
                 self._exchange.respond(200, fields, (compressed,))
 
+        # A hand-over to another thread takes longer than to compress a small answer.
         if sum(map(len, body)) <= MAX_DEFLATED_ON_LOOP_BYTES:
             done(compress(body, self._coding))
         else:

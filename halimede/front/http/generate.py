@@ -82,6 +82,7 @@ class HttpGenerate:
     ) -> None:
         if exchange.gone:
             return
+        # Unlike inference, generate takes no compressed bodies.
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
             self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
@@ -115,6 +116,7 @@ class HttpGenerate:
         if self._traces.on and not self._traces.passes(request):
             slot = traced(self._traces, exchange, request, reply, reply.tells_end)
         key = self._port.infer(request, slot)
+        # The engine may have answered already.
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 
@@ -177,6 +179,7 @@ class GenerateReply(ABC):
     def _advance(self) -> bool:
         """Delivers the queue up to the next large response. Returns whether more may be sent."""
         writable = True
+        # A large response stops the loop: those after it must be delivered after it.
         while self._queue and not self._encoding:
             answer, final = self._queue.popleft()
             if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
@@ -229,6 +232,7 @@ class SingleReply(GenerateReply):
     def send(self, answer: Answer, final: bool) -> bool:
         if answer is not None:
             self._count += 1
+        # The queue gets no further responses, so a model without end fills no memory.
         return super().send(answer if self._count <= 1 else None, final)
 
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
@@ -259,6 +263,7 @@ class EventReply(GenerateReply):
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if self._stream is None:
             self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
+        # Set before sending, since the answer may end the exchange.
         self.over = final
         return self._stream.send(() if encoded is None else event(encoded[1]), final)
 

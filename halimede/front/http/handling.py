@@ -172,6 +172,7 @@ def run_offloaded(
     """
 
     def unless_gone() -> A:
+        # Checked on the other thread, when the work begins: it may have waited behind others.
         if exchange.gone and not even_if_gone:
             raise Cancelled("the client has gone")
         try:
@@ -196,6 +197,7 @@ def with_body_read(
 ) -> None:
     """Calls `done` with what `read` makes of the body, or with the Error that it raised. A large body is read on
     another thread, even if its client has gone, because it may ask for a change."""
+    # Only large JSON holds the loop for long.
     if len(exchange.body) > OFFLOAD_BYTES:
         run_offloaded(offload, exchange, read, done, even_if_gone=True)
         return
@@ -252,6 +254,7 @@ class RestrictedHandler:
         self._refusal = b'{"error":%b}' % encode(quote(f"This API is restricted, expecting header '{name}'"))
 
     def __call__(self, exchange: HttpExchange, first: str, second: str) -> None:
+        # Before the method, so that a client without the key learns nothing about the row.
         if self._given(exchange.headers) != self._value:
             exchange.respond(403, PLAIN, (self._refusal,))
         elif exchange.method not in self._route.methods:

@@ -37,6 +37,7 @@ class LoadReportingExchange(ExchangeWrapper[Streamable]):
         """Begins an answer in parts. If the engine does not answer at once, the header is left out, because the first
         part must not wait."""
         lines: list[bytes] = []
+        # Errors have no report.
         if status == 200:
             self._port.ask(Metrics(FAMILY), lambda families: lines.append(self._line(families)))
         return self._exchange.begin(status, fields + b"".join(lines))

@@ -121,6 +121,7 @@ class HttpService:
             if found:
                 model, version = (group.decode(*_TEXT) if group else "" for group in found.groups())
                 known = RouteTarget(route.handle, route.methods, route.fields, model, version)
+                # A client can send any number of targets, with queries of any length.
                 if len(target) <= MAX_KNOWN_TARGET_BYTES:
                     if len(self._targets) >= MAX_KNOWN_TARGETS:
                         self._targets.clear()
@@ -170,6 +171,7 @@ class HttpService:
     def _decode(self, exchange: HttpExchange, model: str, number: int, body: memoryview) -> None:
         try:
             length = wire.parse_header_length(exchange.headers.get(HEADER_LENGTH), len(body))
+            # Only the JSON counts. Binary tensors are not parsed, whatever their size.
             if (len(body) if length is None else length) > OFFLOAD_BYTES:
                 self._decode_elsewhere(exchange, model, number, body, length)
                 return
@@ -205,6 +207,7 @@ class HttpService:
             return
 
         def answer(decoupled: bool) -> None:
+            # Triton tells that the model is decoupled before it reads the request.
             if decoupled:
                 refuse(exchange, _DECOUPLED)
             else:
@@ -228,6 +231,7 @@ class HttpService:
     def _start(self, exchange: HttpExchange, request: InferRequest, form: wire.ResponseForm) -> None:
         accepts = exchange.headers.get(b"accept-encoding")
         answered: Answerable = exchange
+        # Compression wraps this exchange, so the header is added after compression.
         if self._tells_load and (load := exchange.headers.get(LOAD_FORMAT)) is not None:
             answered = LoadReportingExchange(exchange, load, self._port, request.model_name)
         if accepts is not None:
@@ -237,6 +241,7 @@ class HttpService:
         if self._traces.on and not self._traces.passes(request):
             slot = traced(self._traces, exchange, request, reply)
         key = self._port.infer(request, slot)
+        # The engine may have answered already.
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 
@@ -259,12 +264,14 @@ class InferReply:
         if self.over:
             return True
         self.over = True
+        # The model ended without a response.
         if answer is None:
             answer = Internal("expected a single response, got 0")
         if isinstance(answer, DecoupledModel):
             answer = _DECOUPLED
         if isinstance(answer, Error):
             self._exchange.respond(status_of(answer), JSON, (wire.encode_error(answer),))
+        # Writing much JSON would hold the loop.
         elif not self._form.only_binary and wire.json_bytes(answer, self._form) > OFFLOAD_BYTES:
             response = answer
             run_offloaded(self._offload, self._exchange, lambda: wire.encode_infer(response, self._form), self._encoded)
@@ -302,6 +309,7 @@ class InferReply:
 def _path_of(target: bytes) -> bytes:
     """Returns the path of a request target: without the query, and without scheme and host if a client sends them."""
     path = target.partition(b"?")[0]
+    # The absolute form of a target, which clients of a proxy send (RFC 9112, section 3.2.2).
     if path.startswith(b"http://"):
         path = b"/" + path[7:].partition(b"/")[2]
     return path

@@ -104,6 +104,7 @@ class BidirectionalCall(CallStream):
 
     def received(self, data: memoryview) -> None:
         self._unread += len(data)
+        # Messages wait already, so these bytes must wait behind them.
         if self._inbox or self._backlog:
             self._backlog += data
             return
@@ -113,6 +114,7 @@ class BidirectionalCall(CallStream):
         self._settle()
 
     def room(self) -> memoryview | None:
+        # With a backlog the next bytes belong behind it, not into the incomplete message.
         return None if self._backlog else super().room()
 
     def filled(self, count: int) -> None:
@@ -124,10 +126,11 @@ class BidirectionalCall(CallStream):
     def _read(self, data: memoryview) -> int:
         """Parses bytes, and hands messages on as far as the turn, the client and the service have room. Returns how
         many bytes were taken."""
-        reader, turns = self._reader or self._new_reader(), self._server.turns
+        reader, budget = self._reader or self._new_reader(), self._server.message_budget
         at, end = 0, len(data)
         try:
-            while at < end and turns.left and not self._inbox and not self.over:
+            # A message that waits in the inbox stops the parsing. The rest stays bytes.
+            while at < end and budget.left and not self._inbox and not self.over:
                 at += reader.feed(data[at:] if at else data, MAX_PARSED_MESSAGES)
                 self._hand_on_all()
         except MessageFault as fault:
@@ -140,6 +143,7 @@ class BidirectionalCall(CallStream):
     def drained(self) -> None:
         if not self._writable:
             return
+        # A resumed sender may register again.
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             if not self.over:
@@ -149,9 +153,10 @@ class BidirectionalCall(CallStream):
     @property
     def _writable(self) -> bool:
         """Whether the service should send more now."""
+        # One message may be compressed while the next is prepared.
         return not self.full and len(self._to_compress) < 2
 
-    # From the outbox.
+    # From the waiting.
 
     def take(self, limit: int) -> list[Buffer]:
         before = self.queued
@@ -178,10 +183,11 @@ class BidirectionalCall(CallStream):
         """Hands messages on, in order, as long as the client takes its answers and the service its messages."""
         observer, inbox, reader = self._observer, self._inbox, self._reader
         if reader is not None and reader.messages:
-            self._server.turns.spend(len(reader.messages))
+            self._server.message_budget.spend(len(reader.messages))
             inbox.extend(reader.messages)
             reader.messages.clear()
         while inbox and not self._decompressing and not self._held_back and self._writable:
+            # A message may end the call.
             if self.over or observer is None:
                 return
             flag, message = inbox.popleft()
@@ -190,6 +196,7 @@ class BidirectionalCall(CallStream):
             except MessageFault as fault:
                 self.fail(fault.code, fault.text)
                 return
+            # Another thread decompresses it. The messages behind it must wait, to keep the order.
             if whole is None:
                 self._decompressing = True
             else:
@@ -207,12 +214,14 @@ class BidirectionalCall(CallStream):
 
     def _go_further(self, backlog: int) -> None:
         """Goes on with the backlog, or tells the service that the client has ended its side."""
+        # The end of the client's side comes after all its messages, and once.
         if self._decompressing or self._half_closed_told or self.over or self._observer is None:
             return
         if backlog:
             self._read_on_later()
         else:
             self._half_closed_told = True
+            # A client that ends within a message has broken the protocol.
             if self._reader is None or self._reader.is_between:
                 self._guarded(self._observer.half_closed)
             else:
@@ -222,7 +231,7 @@ class BidirectionalCall(CallStream):
         """Parses the backlog in another turn of the loop, since much may have come."""
         if not self._read_on_due:
             self._read_on_due = True
-            self._server.turns.wait(partial(self._guarded, self._read_on))
+            self._server.message_budget.wait(partial(self._guarded, self._read_on))
 
     def _read_on(self) -> None:
         self._read_on_due = False
@@ -248,6 +257,7 @@ class BidirectionalCall(CallStream):
                 self._break()
 
     def _guarded(self, step: Callable[[], None]) -> None:
+        """Calls code of the service. Its errors end this call and no other."""
         try:
             step()
         except Exception:
@@ -271,6 +281,7 @@ class BidirectionalCall(CallStream):
         if self._head.answers == IDENTITY:
             return self._send(0, message)
         self._to_compress.append(message)
+        # Otherwise a message before it is being compressed, and this one follows it.
         if len(self._to_compress) == 1:
             self._compress()
         return self._writable
@@ -284,17 +295,18 @@ class BidirectionalCall(CallStream):
     def _compress(self) -> None:
         """Compresses and sends messages, in order. A large one is compressed on another thread, and the rest follows
         it."""
-        outbox, encoding = self._to_compress, self._head.answers
-        while outbox:
-            if sum(map(len, outbox[0])) >= LARGE_MESSAGE_BYTES:
-                self._server.off_loop(partial(deflate, outbox[0], encoding), self._compressed)
+        waiting, encoding = self._to_compress, self._head.answers
+        while waiting:
+            if sum(map(len, waiting[0])) >= LARGE_MESSAGE_BYTES:
+                self._server.off_loop(partial(deflate, waiting[0], encoding), self._compressed)
                 return
-            self._send(*deflate(outbox.popleft(), encoding))
+            self._send(*deflate(waiting.popleft(), encoding))
         if self._status is not None:
             self._send_status(*self._status)
 
     def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
         self._to_compress.popleft()
+        # The client may have gone while the other thread worked.
         if self.over:
             self._to_compress.clear()
             return
@@ -304,6 +316,7 @@ class BidirectionalCall(CallStream):
             return
         self._send(*packed)
         self._compress()
+        # There is room for one more message to be compressed.
         self.drained()
 
     def on_writable(self, resume: Callable[[], None]) -> None:
@@ -318,6 +331,7 @@ class BidirectionalCall(CallStream):
         # More may be sent until then. It is waited for as well.
         elif self._to_compress:
             self._resumes.append(partial(self.on_sent, done))
+        # It is called when the client's window has taken all that is queued now.
         elif self.queued:
             self._on_sent.append((self._taken + self.queued, done))
         else:
@@ -342,5 +356,6 @@ class BidirectionalCall(CallStream):
             self._send_status(code, text)
 
     def _send_status(self, code: int, text: str) -> None:
+        # If no message was sent, head and status are one header block ("trailers only").
         status = OK_STATUS if code == OK else (status_field(code),)
         self.send_trailers(status if self._begun else (*ANSWER_HEAD, *status), *text_fields(text))

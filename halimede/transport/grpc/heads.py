@@ -93,6 +93,7 @@ class HeadCompiler:
             return _MALFORMED
         fields = dict(head.fields)
         try:
+            # Metadata are decoded only if the call is accepted, since that is what costs time.
             refusal = self._refusal(head, fields)
             metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST_BYTES - head.byte_size)
         except MessageFault as fault:
@@ -125,6 +126,7 @@ class HeadCompiler:
         # A client that speaks another protocol understands an HTTP status, and no gRPC status.
         if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b"-", b";"):
             return Refusal(415)
+        # The server announced this limit in its SETTINGS, but a client need not know them yet.
         if head.byte_size > MAX_HEADER_LIST_BYTES:
             raise MessageFault(RESOURCE_EXHAUSTED, METADATA_TOO_LARGE)
         if head.path not in self._rpcs:
@@ -167,6 +169,7 @@ def _metadata(fields: Fields, room: int) -> Metadata:
 
 def _binary(key: str, value: bytes) -> bytes:
     try:
+        # Clients may leave out the padding.
         return b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise MessageFault(

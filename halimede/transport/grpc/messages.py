@@ -90,6 +90,7 @@ class MessageReader:
 
     def _begin(self, data: memoryview, at: int) -> int:
         """Begins the message at `at`, and takes it if it is complete. Returns where the rest begins."""
+        # The head of a message may be split between frames at any byte.
         if self._prefix or len(data) - at < PREFIX.size:
             part = bytes(data[at : at + PREFIX.size - len(self._prefix)])
             self._prefix += part
@@ -101,6 +102,7 @@ class MessageReader:
         else:
             flag, size = PREFIX.unpack_from(data, at)
             at += PREFIX.size
+        # Only the lowest bit of the flag has a meaning.
         if flag > 1:
             raise MessageFault(INTERNAL, "Invalid gRPC message flags")
         if size > self._limit:
@@ -140,6 +142,7 @@ def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
     """Returns the decompressed message. Raises MessageFault if it is malformed or larger than `limit` bytes."""
     engine = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
+        # One byte above the limit tells that there is more. The rest is not decompressed.
         out = engine.decompress(message, limit + 1)
     except zlib.error:
         raise _not_inflated(encoding) from None
@@ -147,6 +150,7 @@ def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
         raise MessageFault(RESOURCE_EXHAUSTED, "no memory for a decompressed message") from None
     if len(out) > limit:
         raise MessageFault(RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({limit})")
+    # A truncated stream, or bytes after its end.
     if not engine.eof or engine.unused_data:
         raise _not_inflated(encoding)
     return out
@@ -171,6 +175,7 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 def timeout_seconds(text: bytes) -> float | None:
     """Returns the seconds of a `grpc-timeout` header, or None if it is malformed."""
     digits, unit = text[:-1], text[-1:]
+    # The protocol allows at most eight digits.
     if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
         return None
     return int(digits) * _UNITS[unit]

@@ -55,7 +55,7 @@ class GrpcServer:
         self.buffers = Buffers()
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
         self.loop: EventLoop = asyncio.get_running_loop() if loop is None else loop
-        self.turns = MessageBudget(self.loop)
+        self.message_budget = MessageBudget(self.loop)
         tls = self._options.tls is not None
         self._listener: Http2Listener[CallHead] = Http2Listener(self, self.loop, self._options.keepalive, alpn=tls)
         self._server: Listening | None = None
@@ -77,6 +77,7 @@ class GrpcServer:
             self._server.close()
         listener = self._listener
         listener.drain()
+        # Without a grace the calls are cancelled at once.
         if grace:
             await self._empty(grace)
         listener.abort_calls()
@@ -113,6 +114,7 @@ class GrpcServer:
         return head.is_cacheable
 
     def open(self, out: FrameWriter, stream_id: int, head: CallHead) -> Http2Stream:
+        # The head breaks a rule of HTTP/2, so the answer is a reset and no gRPC status.
         if head.malformed:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR)
         if head.refusal is not None:
@@ -121,6 +123,7 @@ class GrpcServer:
             return refused
         if isinstance(head.rpc, Bidirectional):
             stream = BidirectionalCall(self, out, stream_id, head)
+            # After the constructor, because the service may answer while it opens its side.
             stream.begin()
             return stream
         return UnaryCall(self, out, stream_id, head)

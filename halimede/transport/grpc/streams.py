@@ -68,7 +68,7 @@ class CallServer(Protocol):
     loop: EventLoop
     max_receive_bytes: int
     buffers: Buffers
-    turns: MessageBudget
+    message_budget: MessageBudget
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 
@@ -96,6 +96,7 @@ class CallStream(Http2Stream):
         self._head = head
         self._reader: MessageReader | None = None
         self._timer: TimerHandle | None = None
+        # The deadline runs from the head on, not from the message.
         if head.timeout is not None:
             self._timer = server.loop.call_later(head.timeout, self._expired)
 
@@ -127,6 +128,7 @@ class CallStream(Http2Stream):
 
     def _cancel_service(self) -> None:
         cancel = self.canceller()
+        # The service has its own code there, which may fail. Nothing of the transport depends on it.
         if cancel is not None:
             try:
                 cancel()
@@ -157,6 +159,7 @@ class CallStream(Http2Stream):
     def _inflate(self, message: Buffer, later: Callable[[Buffer], None]) -> Buffer | None:
         """Returns the decompressed message. A large one is given to `later` instead. Raises MessageFault."""
         encoding, limit = self._head.encoding, self._server.max_receive_bytes
+        # The message says that it is compressed, and the head does not say how.
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
         if len(message) < LARGE_MESSAGE_BYTES:
@@ -170,6 +173,7 @@ class CallStream(Http2Stream):
         def finished(result: Buffer | MessageFault) -> None:
             if isinstance(result, MessageFault):
                 self.fail(result.code, result.text)
+            # The client may have gone meanwhile.
             elif not self.over:
                 later(result)
 
@@ -201,6 +205,7 @@ class UnaryCall(CallStream):
                 if length == size - 5 and not flag and length < LARGE_MESSAGE_BYTES and length <= limit:
                     self._message = bytes(data[5:])
                     return
+            # The message comes in parts, is large, or is compressed.
             reader = self._new_reader()
         try:
             reader.feed(data, 2)
@@ -217,6 +222,7 @@ class UnaryCall(CallStream):
     def _took(self, count: int) -> None:
         reader = self._reader
         assert reader is not None
+        # Checked while receiving, so that a client cannot send messages without end.
         if len(reader.messages) + (self._message is not None) > 1:
             self.fail(UNIMPLEMENTED, "Too many messages")
         self.consume(count)
@@ -225,6 +231,7 @@ class UnaryCall(CallStream):
         message, reader = self._message, self._reader
         flag = 0
         if reader is not None:
+            # The client ended its side within a message.
             if not reader.is_between:
                 self.fail(INTERNAL, UNREADABLE)
                 return
@@ -285,6 +292,7 @@ class UnaryCall(CallStream):
         if self._timer is not None:
             self._stop_timer()
         if code:
+            # A failed call has no message: head and status are one header block ("trailers only").
             self.send_trailers((*ANSWER_HEAD, status_field(code)), *text_fields(text))
         elif self._head.answers == IDENTITY:
             answer = self._answer

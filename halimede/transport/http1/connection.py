@@ -110,6 +110,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             if self._missing is not None:
                 self._received_body(nbytes)
                 return
+            # Only between two requests can a known head begin.
             start = self._take_known(nbytes) if self._between else 0
             if start < nbytes:
                 self._feed(self._listener.scratch[start:nbytes])
@@ -143,6 +144,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._current = None
         self._waiting.clear()
         if isinstance(current, Http1AnswerStream):
+            # The stream tells its exchange.
             current.leave()
         elif current is not None:
             waiting.insert(0, current)
@@ -181,11 +183,13 @@ class Http1Connection(asyncio.BufferedProtocol):
                 end = start + len(text)
             else:
                 end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
+                # No whole head has come. `find` returned -1.
                 if end < 4:
                     break
                 text = bytes(listener.scratch[start:end])
                 head = listener.heads.get(text, _NO_HEAD)
                 if head is _NO_HEAD:
+                    # The parser reads it. If it is an ordinary head, it is known the next time.
                     self._unknown = text
                     break
                 self._usual = text, head
@@ -270,6 +274,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _received_body(self, nbytes: int) -> None:
         missing = self._missing
         assert missing is not None
+        # The body is still incomplete.
         if nbytes < len(missing):
             self._missing = missing[nbytes:]
             return
@@ -379,6 +384,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._hand_on(exchange)
             return
         self._waiting.append(exchange)
+        # A client that sends without reading is stopped by its own send buffer.
         if len(self._waiting) >= MAX_PIPELINED_REQUESTS:
             self._pause_reading()
 
@@ -460,6 +466,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not keep_alive:
             self._waiting.clear()
             self._ending = True
+        # On the usual way, one request after the other, nothing else is to do.
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
 
@@ -492,6 +499,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         current = self._current
         if isinstance(current, Http1AnswerStream) and current.answers(exchange):
             current.abandon()
+            # Part of another answer is on its way. Only a cut tells the client that it is not complete.
             if current.begun:
                 self.abort()
                 return
@@ -522,6 +530,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not self._closed:
             self._closed = True
             listener = self._listener
+            # A client that has ended its side cannot be waited for.
             if self._half_closed is None:
                 close_lingering(self._transport, listener.scratch, listener.call_later, self.connection_lost)
             else:

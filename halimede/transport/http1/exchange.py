@@ -145,6 +145,7 @@ class Http1AnswerStream:
             return True
         size = sum(map(len, body))
         parts: list[Buffer] = [self._head]
+        # An empty head says that it was written (`begun`).
         self._head = b""
         if not self._chunked:
             parts += body
@@ -155,6 +156,7 @@ class Http1AnswerStream:
             parts.append(b"0\r\n\r\n")
         if size > JOIN_BYTES:
             self.writer.writelines(parts)
+        # A part without bytes, and without a head, writes nothing.
         elif joined := b"".join(parts):
             self.writer.write(joined)
         if last:
@@ -165,6 +167,7 @@ class Http1AnswerStream:
 
     def on_writable(self, resume: Callable[[], None]) -> None:
         """Calls `resume` once, when the client reads again. If it reads, that is at once."""
+        # A sender whose answer is over need not wait.
         if self._write_paused and not self._over:
             self._resumes.append(resume)
         else:

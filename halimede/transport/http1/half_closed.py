@@ -30,16 +30,19 @@ class HalfClosed:
 
     def probe(self) -> None:
         """Starts probing, until an answer begins. An answer must be due and must not have begun."""
+        # Probes that were sent stay part of the answer, so a second start would repeat them.
         if self._next is None and not self._sent:
             self._delay = FIRST_PROBE_SECONDS
             self._next = self._call_later(self._delay, self._send_probe)
 
     def _send_probe(self) -> None:
         self._next = None
+        # The connection may have been lost after the timer was set.
         if self._transport.is_closing():
             return
         self._transport.write(ANSWER_START[self._sent : self._sent + 1])
         self._sent += 1
+        # After the last common byte the answer decides what follows. There is no more to send ahead.
         if self._sent < len(ANSWER_START):
             self._delay *= 2
             self._next = self._call_later(self._delay, self._send_probe)

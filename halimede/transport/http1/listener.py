@@ -53,6 +53,7 @@ class Http1Listener:
     def learn(self, text: bytes, head: Http1Head) -> None:
         """Remembers the parsed form of a head, in bounded memory, if the text is that head and nothing else."""
         if len(text) <= MAX_KNOWN_HEAD_BYTES and _is_head(text, head):
+            # Emptied, not evicted one by one: the few heads in use are back after one request each.
             if len(self.heads) >= MAX_KNOWN_HEADS:
                 self.heads.clear()
             self.heads[text] = head

@@ -75,7 +75,7 @@ class Http2Connection(FrameReader, Generic[H]):
     out: FrameWriter
 
     def __init__(self, listener: Http2Listener[H]) -> None:
-        super().__init__(listener.scratch)
+        super().__init__(listener.receive_buffer)
         self._listener = listener
         self._opener = listener.opener
         self._now = listener.loop.time
@@ -107,6 +107,7 @@ class Http2Connection(FrameReader, Generic[H]):
         self.out = FrameWriter(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
         listener.connections.add(self)
         self._timers = ConnectionTimers(listener.loop, listener.keepalive, self)
+        # A client that does not offer h2 would not understand any frame.
         if not listener.agrees(transport):
             self._close()
             return
@@ -148,7 +149,7 @@ class Http2Connection(FrameReader, Generic[H]):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has ended its side. It can make no more calls, and its answers have no taker."""
+        """The client has ended its side. It can make no more calls, and nobody receives its answers."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -177,6 +178,7 @@ class Http2Connection(FrameReader, Generic[H]):
     def on_data(self, stream_id: int, data: memoryview, ends: bool) -> None:
         stream, length = self._streams.get(stream_id), len(data)
         self._count_data(stream, stream_id, length)
+        # Data of a stream that is over were counted, and are dropped.
         if stream is not None and self._may_receive(stream, length, ends):
             stream.received(data)
             if ends and not stream.over:
@@ -186,6 +188,7 @@ class Http2Connection(FrameReader, Generic[H]):
     def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Http2Stream | None:
         stream = self._streams.get(stream_id)
         self._count_data(stream, stream_id, length)
+        # A frame without data and without END_STREAM has no purpose, and costs its sender nine bytes.
         if not left and not ends:
             self._flood(self._floods.empty_frames.take(self._now()), "empty DATA frames")
         if stream is None or not self._may_receive(stream, left, ends):
@@ -195,11 +198,11 @@ class Http2Connection(FrameReader, Generic[H]):
             stream.consume(length - left)
         return stream
 
-    def on_data_end(self, taker: DataReceiver, ends: bool) -> None:
-        assert isinstance(taker, Http2Stream)
+    def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
+        assert isinstance(receiver, Http2Stream)
         if ends:
-            taker.remote_ended = True
-            taker.ended()
+            receiver.remote_ended = True
+            receiver.ended()
 
     def _may_receive(self, stream: Http2Stream, length: int, ends: bool) -> bool:
         """Whether the body may go on like this. Resets the stream if not."""
@@ -216,6 +219,7 @@ class Http2Connection(FrameReader, Generic[H]):
         well (section 6.9)."""
         if stream is None:
             self._check_closed(stream_id, "DATA")
+        # The client knows both windows, so this is no race.
         if length > self._window or (stream is not None and length > stream.receive_window):
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
         self._window -= length
@@ -228,6 +232,7 @@ class Http2Connection(FrameReader, Generic[H]):
 
     def _refill(self) -> None:
         """Gives the connection window back, unless the client leaves too much unread."""
+        # A client that does not read its answers cannot send more requests.
         if not self.out.congested and self._unconsumed:
             self.out.grant(0, self._unconsumed)
             self._window += self._unconsumed
@@ -245,6 +250,7 @@ class Http2Connection(FrameReader, Generic[H]):
 
     def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
         stream = self._streams.get(stream_id)
+        # Ids of new streams rise, so this one is known: the block has trailers.
         if stream is not None or stream_id <= self._last_id:
             self._on_trailers(stream, stream_id, block, ends)
             return
@@ -256,6 +262,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if self._goaway_sent is not None and stream_id > self._goaway_sent:
             self._resets.add(stream_id)
             return
+        # The client was told this limit, but may not have received it yet. It may try again (section 8.7).
         if len(self._streams) >= MAX_CALLS:
             self._refuse(stream_id, Code.REFUSED_STREAM)
             return
@@ -302,6 +309,7 @@ class Http2Connection(FrameReader, Generic[H]):
         """Handles SETTINGS (section 6.5)."""
         if stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        # An acknowledgement has no payload.
         if len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         self._flood(self._floods.settings.take(self._now()), "SETTINGS")
@@ -318,6 +326,7 @@ class Http2Connection(FrameReader, Generic[H]):
     def on_window_update(self, stream_id: int, increment: int) -> None:
         """Handles WINDOW_UPDATE (section 6.9)."""
         out = self.out
+        # Window updates are counted by what was sent to the client, since an honest one sends them for that.
         if not self._floods.allow_window_update(out.data_frames + (self._last_id >> 1)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many: WINDOW_UPDATE")
         if not stream_id:
@@ -339,6 +348,7 @@ class Http2Connection(FrameReader, Generic[H]):
         stream.window += increment
         if stream.window > MAX_WINDOW_BYTES:
             self._reset_because(stream, Code.FLOW_CONTROL_ERROR)
+        # The stream may have waited for this window.
         elif stream.queued:
             out.wake(stream)
 
@@ -364,6 +374,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         if flags & ACK:
+            # The client has heard GOAWAY: all streams that it opened before have arrived.
             if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID_MASK:
                 self._stop_taking()
             elif payload != _KEEP_PING:
@@ -385,6 +396,7 @@ class Http2Connection(FrameReader, Generic[H]):
 
     def on_other(self, kind: int, length: int, stream_id: int) -> None:
         """Handles GOAWAY, and kinds that the server does not know or does not accept."""
+        # Section 8.4: a client cannot push.
         if kind == PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
         if kind != GOAWAY:
@@ -439,6 +451,7 @@ class Http2Connection(FrameReader, Generic[H]):
         """The answer has ended. A client that still sends is told to stop (section 8.1)."""
         self._streams.pop(stream.id, None)
         stream.over = True
+        # Otherwise the client would send the rest of a body that nobody reads.
         if not stream.remote_ended and stream.id != self._ended_by_head:
             self._resets.add(stream.id)
             self.out.put_control(rst_stream(stream.id, Code.NO_ERROR))
@@ -506,12 +519,15 @@ class Http2Connection(FrameReader, Generic[H]):
             self.out.flush()
             self.out.closed = True
             listener = self._listener
-            close_lingering(self._transport, listener.scratch.view, listener.loop.call_later, self.connection_lost)
+            close_lingering(
+                self._transport, listener.receive_buffer.view, listener.loop.call_later, self.connection_lost
+            )
             self._timers.closing()
 
     def _fail(self, fault: ConnectionFault) -> None:
         """Ends the connection because of a fault (section 5.4.1)."""
         log.info("gRPC connection ended by the server: %s: %s", fault.code.name, fault.text)
+        # The text goes to the client as debug data.
         self.out.put_control(goaway(self._last_id, fault.code, fault.text))
         self.stop_reading()
         streams, self._streams = self._streams, {}

@@ -88,10 +88,12 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 def header_frames(flags: int, stream_id: int, block: bytes, most: int) -> bytes:
     """Returns a header block in a HEADERS frame, and in CONTINUATION frames if it is longer than `most`, the largest
     frame that the peer takes (section 6.10)."""
+    # One frame, as in nearly every answer.
     if len(block) <= most:
         return HEAD.pack(len(block) << 8 | HEADERS, flags | END_HEADERS, stream_id) + block
     parts = [frame(HEADERS, flags, stream_id, block[:most])]
     parts += (frame(CONTINUATION, 0, stream_id, block[at : at + most]) for at in range(most, len(block), most))
+    # END_HEADERS stands in the last frame only.
     last = len(block) % most or most
     parts[-1] = frame(CONTINUATION, END_HEADERS, stream_id, block[-last:])
     return b"".join(parts)

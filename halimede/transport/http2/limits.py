@@ -76,6 +76,7 @@ class RecentIds:
 
     def add(self, stream_id: int) -> None:
         self._ids[stream_id] = None
+        # A dict keeps the order of insertion, so the first key is the oldest.
         if len(self._ids) > self.KEPT:
             del self._ids[next(iter(self._ids))]
 
@@ -125,6 +126,7 @@ class PingStrikes:
         """Counts a ping of a client with `calls` open calls. Returns False if there were too many strikes."""
         keepalive = self._keepalive
         idle = not calls and not keepalive.permit_without_calls
+        # Pings of an idle client keep a connection open that nobody uses.
         least = IDLE_PING_INTERVAL_SECONDS if idle else keepalive.min_ping_interval
         early = now < self._last + least
         self._last = now

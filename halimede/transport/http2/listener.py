@@ -65,13 +65,14 @@ class Http2Listener(Generic[H]):
         self.loop = loop
         self.keepalive = keepalive
         self._alpn = alpn
-        self.scratch = ReceiveBuffer()
+        self.receive_buffer = ReceiveBuffer()
         self.connections: set[OpenConnection] = set()
         self.draining = False
         self.on_empty: Callable[[], None] = lambda: None
 
     def agrees(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the client of a new connection speaks HTTP/2, as far as TLS tells."""
+        # Without TLS a client cannot say which protocol it speaks. Its preface is checked instead.
         tls = transport.get_extra_info("ssl_object") if self._alpn else None
         return tls is None or tls.selected_alpn_protocol() == "h2"
 

@@ -92,8 +92,8 @@ class _Block:
 class FrameReader(asyncio.BufferedProtocol):
     """Reads frames. Derived classes handle them in the methods `on_...`. An exception of theirs ends the connection."""
 
-    def __init__(self, scratch: ReceiveBuffer) -> None:
-        self._scratch = scratch
+    def __init__(self, receive_buffer: ReceiveBuffer) -> None:
+        self._receive_buffer = receive_buffer
         self._kept = b""
         self._preface_left = len(PREFACE)
         self._greeted = False
@@ -101,7 +101,7 @@ class FrameReader(asyncio.BufferedProtocol):
         self._skip = 0
         self._stopped = False
         # The DATA frame under way: its receiver (None if its data are dropped), what is still to come, and where to.
-        self._taker: DataReceiver | None = None
+        self._receiver: DataReceiver | None = None
         self._data_left = 0
         self._padding_left = 0
         self._data_ends = False
@@ -118,7 +118,7 @@ class FrameReader(asyncio.BufferedProtocol):
         come."""
         raise NotImplementedError
 
-    def on_data_end(self, taker: DataReceiver, ends: bool) -> None:
+    def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
         """Handles the end of a DATA frame whose data were handed on in parts."""
         raise NotImplementedError
 
@@ -148,10 +148,10 @@ class FrameReader(asyncio.BufferedProtocol):
             return self._direct
         kept = self._kept
         if not kept:
-            return self._scratch.view
+            return self._receive_buffer.view
         # The loop calls `buffer_updated` next, so no other connection uses the shared buffer in between.
-        self._scratch.bytes[: len(kept)] = kept
-        return self._scratch.view[len(kept) :]
+        self._receive_buffer.bytes[: len(kept)] = kept
+        return self._receive_buffer.view[len(kept) :]
 
     def read(self, nbytes: int) -> None:
         """Parses the bytes that the loop has put into the buffer. Raises ConnectionFault."""
@@ -163,18 +163,18 @@ class FrameReader(asyncio.BufferedProtocol):
         at = self._on_preface(end) if self._preface_left else 0
         at = self._parse(at, end)
         if at < end:
-            self._kept = bytes(self._scratch.view[at:end])
+            self._kept = bytes(self._receive_buffer.view[at:end])
 
     def stop_reading(self) -> None:
         """The connection is over: nothing that comes is looked at any more."""
         self._stopped = True
         self._direct = None
-        self._taker = None
+        self._receiver = None
 
     def _on_preface(self, end: int) -> int:
         """Checks what has come of the preface, byte by byte (section 3.4)."""
         done = len(PREFACE) - self._preface_left
-        came = bytes(self._scratch.view[: min(end, self._preface_left)])
+        came = bytes(self._receive_buffer.view[: min(end, self._preface_left)])
         if not PREFACE.startswith(came, done):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "bad connection preface")
         self._preface_left -= len(came)
@@ -183,8 +183,9 @@ class FrameReader(asyncio.BufferedProtocol):
     def _parse(self, at: int, end: int) -> int:
         """Handles what is complete between two positions of the receive buffer. Returns where the rest begins, which is
         kept."""
-        received, scratch, unpack = self._scratch.bytes, self._scratch.view, HEAD.unpack_from
+        received, view, unpack = self._receive_buffer.bytes, self._receive_buffer.view, HEAD.unpack_from
         while not self._stopped:
+            # A DATA frame of an earlier read goes on.
             if self._data_left or self._padding_left:
                 at = self._on_part(at, end)
             if self._skip:
@@ -192,6 +193,7 @@ class FrameReader(asyncio.BufferedProtocol):
                 self._skip -= step
                 at += step
             start = at + HEAD_BYTES
+            # The head of the next frame is incomplete. It is kept for the next read.
             if start > end:
                 return at
             word, flags, stream_id = unpack(received, at)
@@ -200,13 +202,14 @@ class FrameReader(asyncio.BufferedProtocol):
             # Section 4.2. The size is checked before anything is received.
             if length > MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
+            # One test for the two rare states, so that ordinary frames pay for one only.
             if not self._greeted or self._block is not None:
                 self._check_order(kind, flags, stream_id)
             stop = start + length
             if kind == DATA:
                 # The most frequent case: a whole frame without padding, handed on with one call.
                 if stop <= end and length and not flags & PADDED:
-                    self.on_data(stream_id, scratch[start:stop], bool(flags & END_STREAM))
+                    self.on_data(stream_id, view[start:stop], bool(flags & END_STREAM))
                     at = stop
                     continue
                 if flags & PADDED and length and start == end:
@@ -227,7 +230,7 @@ class FrameReader(asyncio.BufferedProtocol):
                     raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
                 if stop > end:
                     return at
-                self._take(kind, flags, stream_id, scratch[start:stop])
+                self._take(kind, flags, stream_id, view[start:stop])
                 at = stop
             else:
                 self.on_other(kind, length, stream_id)
@@ -250,6 +253,7 @@ class FrameReader(asyncio.BufferedProtocol):
         if kind == HEADERS:
             if flags & (PADDED | WITH_PRIORITY):
                 payload = _without_extras(flags, stream_id, payload)
+            # Nearly every block is a single frame.
             if flags & END_HEADERS:
                 self.on_block(stream_id, bytes(payload), bool(flags & END_STREAM))
             else:
@@ -267,6 +271,7 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block.data += payload
         block.frames += 1
+        # The CONTINUATION flood (CERT VU#421644): the block could go on forever.
         if len(block.data) > MAX_BLOCK_BYTES or block.frames > MAX_CONTINUATIONS:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
@@ -281,13 +286,14 @@ class FrameReader(asyncio.BufferedProtocol):
         if flags & PADDED:
             if not length:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "DATA without the length of its padding")
-            padding = self._scratch.bytes[at]
+            padding = self._receive_buffer.bytes[at]
             at += 1
             left = length - 1 - padding
             if left < 0:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
         self._data_ends = bool(flags & END_STREAM)
-        self._taker = self.on_data_begin(stream_id, length, left, self._data_ends)
+        self._receiver = self.on_data_begin(stream_id, length, left, self._data_ends)
+        # Set after `on_data_begin`, which may raise.
         self._data_left, self._padding_left = left, padding
         if not left:
             self._end_data()
@@ -298,11 +304,11 @@ class FrameReader(asyncio.BufferedProtocol):
         if self._data_left and at < end:
             step = min(self._data_left, end - at)
             self._data_left -= step
-            taker = self._taker
-            if taker is not None and not taker.over:
-                taker.received(self._scratch.view[at : at + step])
+            receiver = self._receiver
+            if receiver is not None and not receiver.over:
+                receiver.received(self._receive_buffer.view[at : at + step])
                 # For less than that a read of its own costs more than the copy.
-                if self._data_left >= MIN_MAX_FRAME_BYTES and (room := taker.room()) is not None:
+                if self._data_left >= MIN_MAX_FRAME_BYTES and (room := receiver.room()) is not None:
                     self._direct = room[: self._data_left]
             at += step
             if not self._data_left:
@@ -315,20 +321,20 @@ class FrameReader(asyncio.BufferedProtocol):
 
     def _fill(self, nbytes: int) -> None:
         """A part of a large message was received where it belongs."""
-        taker, direct = self._taker, self._direct
-        assert taker is not None
+        receiver, direct = self._receiver, self._direct
+        assert receiver is not None
         assert direct is not None
         self._data_left -= nbytes
         self._direct = direct[nbytes:] if nbytes < len(direct) else None
-        if not taker.over:
-            taker.filled(nbytes)
+        if not receiver.over:
+            receiver.filled(nbytes)
         if not self._data_left:
             self._end_data()
 
     def _end_data(self) -> None:
-        taker, self._taker = self._taker, None
-        if taker is not None and not taker.over:
-            self.on_data_end(taker, self._data_ends)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and not receiver.over:
+            self.on_data_end(receiver, self._data_ends)
 
 
 def _without_extras(flags: int, stream_id: int, payload: memoryview) -> memoryview:

@@ -108,6 +108,7 @@ class Http2Stream:
     def consume(self, count: int) -> None:
         """Gives bytes back to the window of the stream. The peer is told when half of the window is free."""
         self._unconsumed += count
+        # After END_STREAM or a reset the client sends no more, so it needs no window.
         if self._unconsumed >= RECEIVE_WINDOW_BYTES // 2 and not self.remote_ended and not self.over:
             self.out.grant(self.id, self._unconsumed)
             self.receive_window += self._unconsumed
@@ -130,12 +131,14 @@ class Http2Stream:
             return True
         out = self.out
         size = sum(map(len, buffers))
+        # Data of this stream that wait must go first.
         if not self.queued and out.takes(size) and size <= self.window:
             self.window -= size
             out.put_data(HEAD.pack(size << 8 | DATA, 0, self.id), buffers, size)
             return True
         if self.queue is None:
             self.queue = deque()
+        # Empty buffers would make a DATA frame without data.
         self.queue.extend(b for b in buffers if len(b))
         self.queued += size
         self._full = self._full or self.queued >= FULL_QUEUE_BYTES
@@ -154,11 +157,13 @@ class Http2Stream:
         """Sends headers, all data, and trailers. If the windows have room, they are written as one piece."""
         out = self.out
         size = sum(map(len, buffers))
+        # The general way: each part waits for the windows by itself.
         if self.over or self.queued or size > self.window or not out.takes(size):
             self.send_headers(fields)
             self.send_data(*buffers)
             self.send_trailers(trailers)
             return
+        # Both blocks enter the table in the order in which they are sent.
         head, tail = out.encoder.encode(fields), out.encoder.encode(trailers)
         self.window -= size
         start = HEAD.pack(len(head) << 8 | HEADERS, END_HEADERS, self.id) + head + HEAD.pack(size << 8, 0, self.id)
@@ -182,6 +187,7 @@ class Http2Stream:
             buffer = queue[0]
             length = len(buffer)
             if length > limit:
+                # The buffer is larger than the window: a part of it goes, and the rest stays.
                 view = memoryview(buffer)
                 queue[0] = view[limit:]
                 taken.append(view[:limit])
@@ -199,6 +205,7 @@ class Http2Stream:
 
     def data_sent(self) -> None:
         """A part of the queue was sent: wakes the sender if it waits."""
+        # A sender is woken when half of the queue is gone, so that it can send many messages at once.
         if self._full and self.queued < FULL_QUEUE_BYTES // 2:
             self._full = False
             self.drained()

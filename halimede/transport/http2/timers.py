@@ -93,6 +93,7 @@ class ConnectionTimers:
 
     def _check_unwritten(self, before: int) -> None:
         """Waits longer while the client takes bytes, else aborts."""
+        # A slow client that makes progress gets its last answer.
         if self._connection.out.unwritten < before:
             self._check_again()
         else:
@@ -119,6 +120,7 @@ class ConnectionTimers:
         silent = self._loop.time() - self.heard_at >= keepalive.time - TIMER_TOLERANCE_SECONDS
         # Without open calls gRPC sends no pings, unless the option permits them.
         wanted = silent and (self._connection.calls or keepalive.permit_without_calls)
+        # Clients too may end a connection whose peer pings too often without data.
         if not wanted or (keepalive.max_pings_without_data and not self._pings_left):
             self._watch()
             return

@@ -214,6 +214,7 @@ class FrameWriter:
 
     def wake(self, stream: SendingStream) -> None:
         """Gives the stream a turn if it can send."""
+        # A stream with its turn has it already. One without window would take a turn in vain.
         if stream.queued and not stream.waiting and stream.window > 0:
             stream.waiting = True
             self._turns.append(stream)
@@ -252,11 +253,13 @@ class FrameWriter:
                     # The stream is over, so nobody waits for its queue.
                     stream.put_trailers()
                     continue
+            # The sender is woken after the turn was given back, because it may queue more.
             stream.data_sent()
 
     def _sent(self, count: int) -> None:
         was_congested = self.congested
         self.pending -= count
+        # In a later step of the loop: calls that begin here would send while another stream is sending.
         if was_congested and not self.congested:
             self._call_soon(self._resume_deferred)
 
@@ -283,8 +286,10 @@ class FrameWriter:
         while self._frames:
             frames, size = self._frames, self._size
             self._frames, self._size = [], 0
+            # The connection is lost. The frames are dropped.
             if self.closed:
                 break
+            # These answers are counted: the client asks for them and reads nothing.
             if self.write_paused:
                 self.backlog += size
             if size <= JOIN_BYTES:

@@ -184,17 +184,20 @@ class InferDecoder:
             scan = scan_message(view)
         except IndexError:
             _unreadable()
+        # An unusual message. protobuf reads all of it, and nothing is remembered.
         if scan is None:
             whole = parse(pb.ModelInferRequest, message)
             return InferMessage(whole.id, _Head(whole), whole.raw_input_contents, None, whole.parameters)
         text = scan.parameters
         settings = self._settings.get(text) if text else None
+        # The bytes of the parameters are a message with this field only, so protobuf can read them alone.
         values = parse(pb.ModelInferRequest, text).parameters if text and settings is None else None
         request_id = _text(view[scan.id]) if scan.id else ""
         raws = [view[raw] for raw in scan.raws]
         head = self._heads.get(scan.head) if len(scan.head) <= self.MAX_HEAD_BYTES else None
         if head is None:
             head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
+        # Head and parameters are both known, so messages like this one repeat.
         elif values is None:
             self._lay_out(message, scan, (head, settings))
         return InferMessage(request_id, head, raws, settings, values, text)
@@ -210,6 +213,7 @@ class InferDecoder:
         elif incoming.parameters:
             incoming.empty_final = read_parameters(request, incoming.parameters)
             self._remember_settings(incoming, request)
+        # The head is remembered: names, types and shapes are at hand.
         if head.whole is None:
             _fill(request, head, incoming.raws)
         else:
@@ -221,11 +225,13 @@ class InferDecoder:
         """Remembers a head. Heads with typed contents, or with parameters of tensors other than shared memory and
         classes, are not remembered."""
         inputs, outputs = head.whole.inputs, head.whole.outputs
+        # Typed contents are data, and long heads rarely repeat.
         if not 0 < len(head.text) <= self.MAX_HEAD_BYTES or any(t.HasField("contents") for t in inputs):
             return
         known = (*SHARED_MEMORY, CLASSIFICATION)
         if any(key not in known for t in (*inputs, *outputs) for key in t.parameters):
             return
+        # Emptied, not evicted one by one: the heads in use are back after one request each.
         if len(self._heads) >= self.MAX_HEADS:
             self._heads.clear()
         head.version = request.version
@@ -251,10 +257,12 @@ class InferDecoder:
     def _lay_out(self, message: Buffer, scan: MessageScan, known: tuple[_Head, RememberedParameters | None]) -> None:
         """Remembers the layout of a message. It is called for the second message with this head and these parameters,
         because a message that never repeats would only evict others."""
+        # The keys of a layout hold nearly whole messages, so their number is bounded over all layouts.
         if self._remembered >= self.MAX_HEADS:
             self._layouts.clear()
             self._remembered = 0
         layout = self._layouts.get(len(message))
+        # Of one length only the last layout is kept.
         if layout is None or layout.id != scan.id or layout.raws != scan.raws:
             layout = self._layouts[len(message)] = MessageLayout(len(message), scan.id, scan.raws)
         layout.known[layout.key(message)] = known
@@ -286,6 +294,7 @@ def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
     if not head.plain:
         _fill_otherwise(request, head, raws)
         return
+    # An input without data (G20).
     if len(raws) < len(head.inputs):
         no_data(head.inputs[len(raws)][1], head.model_name)
     inputs = request.inputs
@@ -345,6 +354,7 @@ class InferEncoder:
             text = response.id.encode()
             head += (prefix(_ID_TAG, len(text)), text)
         if response.parameters:
+            # Responses of ensembles outside of a sequence share this object, so its message is made once.
             known = response.parameters is NO_SEQUENCE
             head.append(_NO_SEQUENCE if known else _parameters(response.parameters))
         if flags:
@@ -358,6 +368,7 @@ class InferEncoder:
             head.append(output)
             contents += (start, memory.host())
             size += bytes_of_all
+        # The limit of protobuf messages, which gRPC shares.
         if size > INT32_MAX:
             raise Invalid(f"Response has byte size {size} which exceeds gRPC's byte size limit {INT32_MAX}.")
         return head, contents, size

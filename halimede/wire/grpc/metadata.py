@@ -110,6 +110,7 @@ def _tensor_metadata(info: TensorInfo) -> Any:
 
 
 def encode_model_config(info: ConfigInfo) -> bytes:
+    # Field 1 of ModelConfigResponse. The configuration is serialized already.
     return prefix(0x0A, len(info.message)) + info.message
 
 

@@ -52,8 +52,10 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
             take(request, kind, value)
         elif key == "triton_enable_empty_final_response":
             empty_final = _expect(key, kind, value, "bool_param")
+        # Triton reserves the prefix, also for keys that it does not know.
         elif key.startswith("triton_"):
             raise Invalid(_RESERVED)
+        # Triton's core has no type for unsigned 64-bit parameters.
         elif kind is None or kind == "uint64_param":
             raise Invalid(
                 f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
@@ -84,6 +86,7 @@ class RememberedParameters:
         for name, value in self._fields:
             setattr(request, name, value)
         if self._custom is not None:
+            # Each request may change its own.
             request.parameters = self._custom.copy()
         return self.empty_final
 
@@ -137,6 +140,7 @@ def refuse_duplicates(request: InferRequest, inputs: Iterable[Any]) -> None:
 
 def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory | RegionReference:
     """Returns the data of an input from the one of three places that has it (G20)."""
+    # An empty `contents` counts as given.
     given = item.HasField("contents")
     if (reference := _reference(item)) is not None:
         if given:
@@ -198,6 +202,7 @@ def _reference(item: Any) -> RegionReference | None:
     parameters = item.parameters
     if not parameters:
         return None
+    # Offset or size alone are errors.
     if "shared_memory_region" not in parameters:
         for key in ("shared_memory_offset", "shared_memory_byte_size"):
             if key in parameters:
@@ -253,6 +258,7 @@ def _typed_contents(item: Any, model: str) -> Buffer:
         values = getattr(item.contents, field)
         if not values:
             continue
+        # Two kinds of contents in one input.
         if data is not None:
             raise Invalid(f"{where}, binary data was already supplied.")
         if datatype not in served:
@@ -260,5 +266,6 @@ def _typed_contents(item: Any, model: str) -> Buffer:
         if datatype is BYTES:
             data = join_bytes(values)
         else:
+            # INT8 and INT16 travel as 32-bit integers. `astype` keeps their low bits.
             data = np.fromiter(values, code, len(values)).astype(datatype.numpy).tobytes()
     return b"" if data is None else data

@@ -64,6 +64,7 @@ def scan_message(view: memoryview) -> MessageScan | None:
         # Wire type 2, and a tag of one byte.
         if tag & 0x87 != 2:
             return None
+        # A field that is longer than the message.
         if stop > end:
             raise IndexError
         if tag in _TAKEN_TAGS:
@@ -73,6 +74,7 @@ def scan_message(view: memoryview) -> MessageScan | None:
                 request_id = slice(start, stop)
             else:
                 parameters.append(view[at:stop])
+            # Fields in a row are copied as one piece.
             if kept < at:
                 pieces.append(view[kept:at])
             kept = stop
@@ -101,6 +103,7 @@ def _field(view: memoryview, at: int) -> tuple[int, int, int]:
     """Returns tag, start and end of the contents of the length-delimited field at `at`. Raises IndexError beyond the
     end."""
     tag, size, start = view[at], view[at + 1], at + 2
+    # Most lengths have one byte, for which a call would cost more than the rest.
     if size > 127:
         size, start = _varint(view, at + 1)
     return tag, start, start + size
@@ -109,6 +112,7 @@ def _field(view: memoryview, at: int) -> tuple[int, int, int]:
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
     """Returns the number at `at`, and where it ends. Raises IndexError if it does not end."""
     value = shift = 0
+    # A varint has at most ten bytes.
     while shift < 70:
         byte = view[at]
         at += 1

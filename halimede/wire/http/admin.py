@@ -64,6 +64,7 @@ def write_index(entries: Iterable[IndexEntry]) -> bytes:
 def _entry(entry: IndexEntry) -> dict[str, str]:
     version = "" if entry.version is None else str(entry.version)
     members = {"name": entry.name, "version": version, "state": entry.state, "reason": entry.reason}
+    # A name is always written, even an empty one.
     return {key: value for key, value in members.items() if value or key == "name"}
 
 

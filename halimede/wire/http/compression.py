@@ -50,6 +50,7 @@ def accepted_coding(value: bytes) -> bytes | None:
         name, given, text = part.lstrip(b" ").partition(b";q=")
         if name in _CODINGS:
             number = _WEIGHT.match(text) if given else None
+            # No weight means 1. A weight that is no number means 0.
             weight = float(number[1]) if number else 0.0 if given else 1.0
             if weight > best:
                 best, found = weight, name
@@ -72,8 +73,10 @@ def inflate(body: Buffer, at_most: int) -> bytes | None:
     for at in range(0, len(view), _SLICE_BYTES):
         try:
             parts.append(stream.decompress(view[at : at + _SLICE_BYTES], room))
+        # A malformed stream is refused like a truncated one, below.
         except zlib.error:
             break
+        # `room` is one byte more than the limit. If that is used up, the body is too large.
         room -= len(parts[-1])
         if not room:
             return None

@@ -107,6 +107,7 @@ def _shape(info: TensorInfo, count: int) -> Shape:
     variable ones are 1 (H132). Raises Invalid if no shape fits."""
     dims = info.shape
     fixed = prod([dim for dim in dims if dim != -1])
+    # A fixed dimension of 0 leaves room for no element.
     rest, left_over = divmod(count, fixed) if fixed else (0, count)
     wild = max((at for at, dim in enumerate(dims) if dim == -1), default=None)
     if left_over or (wild is None and rest != 1):

@@ -132,12 +132,14 @@ def _read_inputs(
             raise Invalid(
                 f"unexpected size for input '{name}', expecting {at - room} additional bytes for model '{model}'"
             )
+    # More bytes than all inputs take.
     if room is not None and at < room:
         raise Invalid(f"unexpected additional input data for model '{model}'")
     return inputs, at
 
 
 def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> HeadInput:
+    # Inputs without parameters have their data in the JSON.
     if "parameters" not in item and (listed := _read_listed(item, names, limit)) is not None:
         return listed
     settings = _object(item.get("parameters"))
@@ -242,6 +244,7 @@ def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]
             raise Invalid(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
+        # Null, lists and objects are refused.
         elif type(value) in (str, bool, int, float):
             # Triton reads an integer beyond 64 signed bits as a double.
             custom[key] = float(value) if type(value) is int and value > INT64_MAX else value

@@ -86,6 +86,7 @@ def decode_infer(
     request = InferRequest(model, version)
     end = len(body)
     at = end if header_length is None else header_length
+    # No JSON: the whole body is the only input of the model.
     if at == 0:
         if end > max_input_size:
             raise Invalid(
@@ -118,6 +119,7 @@ def decode_infer(
         for field, value in head.fields.items():
             setattr(request, field, value)
     if head.parameters:
+        # The head is shared. A request may change its parameters.
         request.parameters = head.parameters.copy()
     inputs = request.inputs
     if head.in_regions:
@@ -155,6 +157,7 @@ _MAX_KNOWN_OUTPUTS: Final = 16
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
     """Returns the body as buffers (JSON, then binary outputs), and the value of Inference-Header-Content-Length, None
     without binary outputs (H43 to H45). Raises Error (H39)."""
+    # Parameters differ between responses, so their JSON is not remembered.
     if response.parameters or len(response.outputs) > _MAX_KNOWN_OUTPUTS:
         return _encode_mixed(response, form)
     listed, binary = form.listed, form.binary

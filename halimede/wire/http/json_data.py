@@ -103,6 +103,7 @@ def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int
     """
     form = _form(datatype, shape) if len(shape) <= _MAX_FORM_DIMS else None
     if form is not None and type(data) is list and form.size <= limit:
+        # Nested lists are joined only if the first element is a list.
         values = _flat(data) if data and type(data[0]) is list else data
         if len(values) == form.count and form.types.issuperset(map(type, values)):
             try:
@@ -173,8 +174,10 @@ def _pack_wide(kind: _Kind, datatype: DataType, values: list[Any], count: int, d
     if kind.code in "fd":
         with np.errstate(over="ignore"):
             return np.array(values, np.float64).astype(datatype.numpy).tobytes()
+    # A number that the kind does not accept is an error. One that only the datatype cannot hold is truncated.
     if not all(map(kind.accepts, values)):
         _walk(kind, count, data)
+    # `struct` codes of signed integers are lower case.
     wide = np.int64 if kind.code.islower() else np.uint64
     return np.array(values, wide).astype(datatype.numpy).tobytes()
 
@@ -239,6 +242,7 @@ def write_data(tensor: Tensor) -> bytes:
     form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MAX_FORM_DIMS else None
     if form is not None:
         view = tensor.memory.host()
+        # A model may return a tensor of a wrong size. The general way raises the error.
         if view.nbytes == form.size:
             values = form.unpack(view)
             return json.write_doubles(values) if form.floats else orjson.dumps(values)

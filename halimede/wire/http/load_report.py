@@ -22,6 +22,7 @@ def load_report(form: bytes, families: Iterable[MetricFamily], model: str) -> by
     own = [(labels, value) for labels, value in metrics if labels.get("model") == model]
     numbers = {labels[_KIND]: value for labels, value in own or metrics if _KIND in labels}
     tokens, used, most = (numbers.get(kind, -1) for kind in (_TOKENS, _USED, _MOST))
+    # A missing number is -1, and NaN fails every comparison.
     if not (tokens >= 0 and used >= 0 and most >= 0 and tokens * most < float("inf")):
         return None
     utilization = used / most if most else 0.0

@@ -50,6 +50,7 @@ def _handle(text: str) -> bytes:
     try:
         handle = binascii.a2b_base64(text)
     except ValueError:
+        # Malformed base64 and a wrong length have the same error.
         handle = b""
     if len(handle) != _HANDLE_BYTES:
         raise Invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")

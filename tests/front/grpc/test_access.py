@@ -1,4 +1,4 @@
-"""Restricted RPCs and forwarded metadata (contract G13, G14)."""
+"""Restricted RPCs and forwarded metadata (G13, G14)."""
 
 import re
 

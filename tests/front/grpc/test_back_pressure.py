@@ -1,4 +1,4 @@
-"""Streams whose client, or whose first request in line, is slow: what waits in the front end is bounded."""
+"""Streams with a slow client, or a slow first request: the front end holds a bounded amount."""
 
 from functools import partial
 

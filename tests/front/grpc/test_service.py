@@ -125,7 +125,7 @@ def request(
 
 
 def unreadable_contents(id: str = "", model: str = "m") -> bytes:
-    """A request that fails when it is decoded: typed contents of the wrong kind."""
+    """A request that fails when it is decoded, because its typed contents have the wrong kind."""
     message = pb.ModelInferRequest(model_name=model, id=id)
     message.inputs.add(name="IN", datatype="INT32", shape=[2]).contents.fp32_contents.append(1)
     return bytes(message.SerializeToString())
@@ -361,7 +361,7 @@ def test_infer_while_draining(client: Client) -> None:
 
 
 def test_stream_with_nothing_under_way_ends_when_the_server_drains(client: Client) -> None:
-    """It would hold the server until its exit timeout."""
+    """Otherwise the stream would hold the server until its exit timeout."""
     _, idle = client.stream()
     client.service.drain()
     assert idle.status == (14, "GRPC server is shutting down and has stopped accepting new requests.")

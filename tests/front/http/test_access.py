@@ -1,4 +1,4 @@
-"""Restricted APIs and forwarded headers over HTTP (contract H24, H25)."""
+"""Restricted APIs and forwarded headers over HTTP (H24, H25)."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What becomes of a response that cannot be written: its client is told, whatever broke."""
+"""Responses that cannot be written: the client gets an error, whatever failed."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_response_that_cannot_be_written_is_answered_all_the_same(caplog: pytest
 
 
 def test_response_of_a_wrong_size_is_answered_all_the_same() -> None:
-    """The outputs of Python models are not checked (contract P77)."""
+    """The outputs of Python models are not checked (P77)."""
     rig = Rig()
     exchange = rig.ask("POST", "/v2/models/m/infer", REQUEST)
     short = Tensor("OUTPUT0", FP32, (3,), HostMemory(bytes(5)))

@@ -37,7 +37,7 @@ def answered(answer: Answer, **headers: str) -> tuple[Rig, FakeExchange]:
 
 
 def response(count: int) -> InferResponse:
-    """Numbers that hardly compress."""
+    """Numbers that hardly shrink."""
     draw = random.Random(1)
     data = struct.pack(f"<{count}i", *(draw.randrange(10**9) for _ in range(count)))
     return InferResponse("", "m", 1, [Tensor("O", INT32, (count,), HostMemory(data))])
@@ -66,7 +66,7 @@ def test_request_that_becomes_large_is_decompressed_on_another_thread() -> None:
 
 
 def test_large_compressed_request_is_offloaded_whatever_its_result() -> None:
-    """Of empty blocks there can be so many that nothing comes out for half a second."""
+    """Empty blocks yield nothing, and so many of them take half a second."""
     rig = Rig()
     exchange = infer(rig, zlib.compress(b"") + bytes(MAX_COMPRESSED_ON_LOOP_BYTES), content_encoding="gzip", **RAW)
     assert not rig.port.inferences
@@ -76,7 +76,7 @@ def test_large_compressed_request_is_offloaded_whatever_its_result() -> None:
 
 
 def test_inflated_bodies_do_not_pile_up() -> None:
-    """Inflating and reading are one piece of work: nothing inflated waits for a thread."""
+    """Decompression and decoding are one piece of work, so no decompressed body waits for a thread."""
     rig = Rig()
     large = gzip.compress(BODY + b" " * (2 * OFFLOAD_BYTES))
     exchanges = [infer(rig, large, content_encoding="gzip") for _ in range(5)]

@@ -1,4 +1,4 @@
-"""Work for an exchange on another thread: when it is not begun, and what happens where going on breaks."""
+"""Work for an exchange on another thread: when it is skipped, and what happens if its callback fails."""
 
 import weakref
 
@@ -29,7 +29,7 @@ def test_error_in_a_callback_after_offloaded_work_is_answered(caplog: pytest.Log
 
 
 def test_error_of_offloaded_work_holds_no_frames() -> None:
-    """It may wait for the engine, while the body it is about is large."""
+    """The error may wait for the engine, while the body that it is about is large."""
 
     class Body:
         pass

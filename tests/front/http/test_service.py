@@ -186,7 +186,7 @@ WRONG += [(method, "/v2/models/m/infer") for method in ("GET", "PUT", "DELETE", 
 
 @pytest.mark.parametrize(("method", "target"), WRONG)
 def test_wrong_method_is_not_allowed(method: str, target: str) -> None:
-    """Before anything is asked of the engine: the fake one knows no answer."""
+    """The error comes before the engine is asked: the fake one knows no answer."""
     exchange = Rig().ask(method, target)
     assert exchange.status == 405
     assert exchange.body_sent == b'{"error":"Method Not Allowed"}'
@@ -330,7 +330,7 @@ def test_decoupled_model_is_not_served_over_infer() -> None:
     assert infer(rig).answer == (501, JSON, DECOUPLED)
 
 
-# What is checked first (contract H30).
+# What is checked first (H30).
 
 WRONG_BODIES: list[tuple[bytes, dict[str, str]]] = [
     (b"{", {}),
@@ -412,7 +412,7 @@ def test_client_gone_cancels_its_inference() -> None:
 
 
 def test_client_gone_while_its_json_is_read_starts_nothing() -> None:
-    """Or starts it and cancels it at once: no model works for nobody."""
+    """The inference is not started, or is cancelled at once: no model works for a client that has gone."""
     rig = Rig()
     exchange = infer(rig, large_json())
     exchange.leave()
@@ -437,7 +437,7 @@ def test_large_json_is_read_on_another_thread() -> None:
 
 
 def test_json_past_the_limit_is_refused_after_the_model_is_known() -> None:
-    """Contract H17, H30."""
+    """An unknown model has precedence over a body that is too large (H17, H30)."""
     rig = Rig()
     exchange = infer(rig, b" " * (MAX_INPUT_SIZE + 1))
     rig.offload.run()
@@ -493,7 +493,7 @@ def test_large_json_answer_is_written_on_another_thread() -> None:
 
 
 def test_large_answer_followed_by_the_end_is_the_answer() -> None:
-    """A model may send its one response and say later that it was the last."""
+    """A model may send its one response, and say later that it was the last."""
     rig = Rig()
     exchange = infer(rig)
     reply = rig.port.inferences[0].reply
@@ -513,7 +513,7 @@ def test_small_answer_followed_by_the_end_is_the_answer() -> None:
 
 
 def test_large_binary_answer_is_written_at_once() -> None:
-    """There is no JSON of that size to write: another thread would only cost."""
+    """There is no JSON of that size to write, so another thread would only cost time."""
     rig = Rig()
     head = BINARY_HEAD[:-1] + b',"parameters":{"binary_data_output":true}}'
     exchange = infer(rig, head + bytes(8), inference_header_content_length=str(len(head)))

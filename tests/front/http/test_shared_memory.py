@@ -81,7 +81,7 @@ def test_malformed_registration_does_not_reach_the_engine() -> None:
 @pytest.mark.parametrize("path", [SYSTEM, CUDA])
 @pytest.mark.parametrize("what", ["region/r/register", "register", "region/r/unregister", "unregister"])
 def test_body_is_ignored_if_nothing_may_be_registered(path: str, what: str) -> None:
-    """Contract H90."""
+    """The body is malformed, and the answer does not say so (H90)."""
     exchange = FakeExchange("POST", f"{path}/{what}", b"{")
     HttpService(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
     assert exchange.answer == (501, JSON, b'{"error":"%b"}' % MEMORY_DISABLED.encode())
@@ -89,7 +89,7 @@ def test_body_is_ignored_if_nothing_may_be_registered(path: str, what: str) -> N
 
 @pytest.mark.parametrize("path", [SYSTEM, CUDA])
 def test_large_registration_is_offloaded_and_one_over_the_limit_is_refused(path: str) -> None:
-    """Contract H17."""
+    """The limit of JSON applies to registrations too (H17)."""
     rig = Rig()
     exchange = rig.ask("POST", path + "/region/r/register", b" " * (MAX_INPUT_SIZE + 1))
     assert (exchange.answers, len(rig.offload)) == ([], 1)

@@ -1,6 +1,4 @@
-"""Calls with many messages whose service holds back, or wants to know what was sent: in whole frames, by a clock moved
-by hand.
-"""
+"""Calls with many messages whose service holds back, or registers for what was sent, on a clock moved by hand."""
 
 import asyncio
 import tracemalloc
@@ -50,7 +48,7 @@ class Careful:
 
 
 class Bench:
-    """A connection with one stream, whose service holds back from the first message on, unless it is told otherwise."""
+    """A connection with one stream. Its service holds back from the first message on, unless `step` says otherwise."""
 
     def __init__(self, step: Stepwise = lambda stream: stream.call.hold_back(), *settings: tuple[int, int]) -> None:
         self._step = step
@@ -73,7 +71,7 @@ class Bench:
         self.peer.send(*(data(self.id, part, end and part is parts[-1]) for part in parts))
 
     def granted(self) -> int:
-        """Bytes that the client may send more on the stream since this was last asked."""
+        """Returns how many more bytes the client may send on the stream since the last call."""
         return sum(frame.number for frame in self.peer.fresh_of(Type.WINDOW_UPDATE) if frame.stream == self.id)
 
     def go_on(self) -> None:
@@ -115,7 +113,7 @@ def test_stream_held_back_closes_the_window_of_its_client(size: int) -> None:
 
 
 def test_stream_held_back_takes_no_more_memory_than_its_window() -> None:
-    """Though it is filled by the smallest messages there are."""
+    """The smallest messages are used, because they take the most memory as objects."""
     bench = Bench()
     part = message(b"") * (FRAME // 5)
     tracemalloc.start()
@@ -145,7 +143,7 @@ def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
 
 
 def test_stream_of_tiny_messages_does_not_hold_the_loop() -> None:
-    """Also when they all come in one read."""
+    """This holds also if they all come in one read."""
     bench = Bench(lambda stream: None)
     count = 40_000
     raw, protocol = data(bench.id, message(b"") * count), bench.peer.protocol
@@ -260,7 +258,7 @@ def test_reset_stream_calls_no_on_sent_callback() -> None:
 
 
 def test_finished_stream_resumes_all_senders() -> None:
-    """Though a large message of it is still being compressed."""
+    """The stream is ended while a large message of it is being compressed."""
     streams: list[Careful] = []
     work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
@@ -307,7 +305,7 @@ def test_stream_may_send_again_in_on_sent() -> None:
 
 
 def test_stream_of_compressed_messages_tells_when_they_are_sent() -> None:
-    """A large one leaves the loop first."""
+    """A large message is compressed on another thread first."""
 
     async def test() -> None:
         streams: list[Careful] = []

@@ -1,4 +1,4 @@
-"""Compression of gRPC messages both ways: by grpcio where it can, on the wire for what was chosen (contract G36)."""
+"""Compression of gRPC messages both ways: through grpcio, and on the wire if the test chooses the bytes (G36)."""
 
 import gzip
 import random
@@ -54,7 +54,7 @@ def test_request_compressed_by_the_call(algorithm: grpc.Compression) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_stream_compressed_keeps_the_order(algorithm: grpc.Compression) -> None:
-    """Large messages leave the loop to be inflated; small ones must not overtake them."""
+    """Large messages are decompressed on another thread. Small ones must not overtake them."""
     messages = [words(size) for size in (1 << 20, 10, 2 << 20, 0, 5, LARGE_MESSAGE_BYTES, 1)]
 
     async def test() -> None:
@@ -69,7 +69,7 @@ def test_stream_compressed_keeps_the_order(algorithm: grpc.Compression) -> None:
 @pytest.mark.parametrize("size", [1 << 20, 80 << 20])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_request_that_inflates_beyond_the_limit(algorithm: grpc.Compression, size: int) -> None:
-    """Small on the wire (here below and above what is inflated on the loop), and too large after."""
+    """The message is small on the wire, and too large when decompressed, on the loop and on another thread."""
     limit = size // 2
     refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({limit})")
 
@@ -91,7 +91,7 @@ def test_request_that_inflates_beyond_the_limit(algorithm: grpc.Compression, siz
 @pytest.mark.parametrize("accepts", ACCEPTS)
 @pytest.mark.parametrize("level", ["none", "low", "medium", "high"])
 def test_answers_compressed_for_a_client(level: str, accepts: str) -> None:
-    """Whatever the level, and whatever the client takes, it reads what was sent."""
+    """The client reads what was sent, whatever the level and the encodings that it accepts."""
     settings = {"grpc.compression_enabled_algorithms_bitset": ACCEPTS[accepts]}
     messages = [words(size) for size in SIZES]
 
@@ -129,7 +129,7 @@ def answered(level: str, accept: str | None, sent: bytes, path: str = "/t/Echo",
 @pytest.mark.parametrize(
     ("level", "accept", "encoding"),
     [
-        # As the real server chooses.
+        # The choices of Triton.
         ("none", "identity, deflate, gzip", "identity"),
         ("low", "identity, deflate, gzip", "gzip"),
         ("medium", "identity, deflate, gzip", "deflate"),
@@ -152,7 +152,7 @@ def test_answer_encoding_by_level_and_client(path: str, level: str, accept: str 
 
 @pytest.mark.parametrize("path", ["/t/Echo", "/t/Chat"])
 def test_answer_that_does_not_shrink_is_sent_uncompressed(path: str) -> None:
-    """The encoding stands in the head all the same."""
+    """The head names the encoding all the same."""
     sent = random.Random(1).randbytes(100)
     expected = sent if path == "/t/Chat" else b"<" + sent + b">"
     assert answered("high", "gzip", sent, path) == ("gzip", 0, expected)
@@ -194,7 +194,7 @@ def test_stream_of_many_small_compressed_messages_in_one_frame(level: str) -> No
 
 
 def test_stream_of_large_compressed_answers_waits_for_each() -> None:
-    """While an answer is compressed on another thread no more than one waits; the status comes after all of them."""
+    """At most one message waits while another is compressed on another thread. The status comes after all of them."""
 
     async def test() -> None:
         echo = Echo(patient=True, compressed=True)

@@ -79,7 +79,7 @@ def test_reader_within_a_message(at: int) -> None:
 
 
 def test_reader_is_filled_in_place() -> None:
-    """The rest of a message is received where it belongs, without a copy."""
+    """The rest of a message is received into its buffer, without a copy."""
     payload = random.Random(1).randbytes(100_000)
     reader = MessageReader(LIMIT)
     assert reader.room() is None
@@ -167,7 +167,7 @@ def test_inflate_up_to_the_limit(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", COMPRESSIONS)
 def test_inflate_of_what_is_cut_or_followed_by_more(encoding: str) -> None:
-    """As in gRPC's own library: one stream, all of it, and nothing behind."""
+    """gRPC's library requires one stream, complete, with no bytes after it."""
     packed = PACKED[encoding]
     refused = (13, f"Unexpected error decompressing data for algorithm {encoding}")
     for at in range(len(packed)):

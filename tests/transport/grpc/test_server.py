@@ -90,7 +90,7 @@ def test_stream_messages_both_ways(loop_factory: Callable[[], asyncio.AbstractEv
 
 
 def threaded(target: str, **options: int) -> Any:
-    """A channel of the client of threads, untyped: its stubs want serializers."""
+    """A channel of grpcio's threaded client. It is untyped, because its stubs require serializers."""
     return grpc.insecure_channel(target, options=[(f"grpc.{key}", value) for key, value in options.items()])
 
 
@@ -128,7 +128,7 @@ def test_client_of_threads(loop_factory: Callable[[], asyncio.AbstractEventLoop]
 
 
 def content(size: int) -> bytes:
-    """Bytes that do not repeat, so that a part in a wrong place is seen."""
+    """Bytes that do not repeat, so that a misplaced part is noticed."""
     return random.Random(size).randbytes(size)
 
 
@@ -150,7 +150,7 @@ def test_unary_large_message(size: int, loop_factory: Callable[[], asyncio.Abstr
 @pytest.mark.rows("G15")
 @pytest.mark.parametrize("size", [1 << 20, 16_000_003])
 def test_stream_large_messages(size: int) -> None:
-    """Each comes back while the next is on its way, between small ones."""
+    """Each message returns while the next is on its way, between small ones."""
     messages = [content(size), b"small", content(size + 1), b"", content(size + 2)]
 
     async def test() -> None:
@@ -163,7 +163,7 @@ def test_stream_large_messages(size: int) -> None:
 
 
 def test_message_size_around_every_border() -> None:
-    """Of frames (16 kB), of windows (64 kB, 1 MB, 4 MB), of what is received in place."""
+    """Sizes around those of frames (16 kB), of windows (64 kB, 1 MB, 4 MB), and of direct receiving."""
     borders = [1 << 14, 65_535, 1 << 16, 1 << 18, 1 << 20, 1 << 22]
     sizes = [border + more for border in borders for more in (-6, -5, -1, 0, 1)]
 
@@ -252,7 +252,7 @@ def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> N
 
 
 def test_many_calls_at_once() -> None:
-    """2,000 on one connection: more than it may have open at a time, so some wait in the client."""
+    """2,000 calls on one connection, which is more than it may have open, so some wait in the client."""
 
     async def test() -> None:
         async with served(echo := Echo()) as channel:

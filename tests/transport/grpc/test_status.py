@@ -1,4 +1,4 @@
-"""How gRPC calls end: status codes and their texts, and services that break."""
+"""How gRPC calls end: status codes and their texts, and services that raise."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ERRORS = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
 def ending(code: int, text: str, after: int = 0) -> dict[str, Unary | Bidirectional]:
-    """`/t/Unary` and `/t/Chat` that end so, the latter after some messages."""
+    """`/t/Unary` and `/t/Chat` end with this status, the second after some messages."""
 
     def answer(message: Buffer, call: GrpcCall) -> None:
         call.finish(code, text)
@@ -80,7 +80,7 @@ def test_status_text_arrives_as_it_was(text: str) -> None:
 
 
 def test_status_text_that_no_encoding_takes() -> None:
-    """Half a surrogate pair, as a file name of another time may bring into a text, costs one sign."""
+    """A lone surrogate, which a file name may bring into a text, becomes one replacement character."""
 
     async def test() -> None:
         async with running(ending(3, "a\ud800b")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -90,7 +90,7 @@ def test_status_text_that_no_encoding_takes() -> None:
 
 
 def test_status_without_a_message_has_no_initial_metadata() -> None:
-    """Such an answer is one header block, so that clients and proxies see the status at once."""
+    """The answer is one header block, so that clients and proxies see the status at once."""
 
     async def test() -> None:
         async with running(ending(9, "x")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -104,7 +104,7 @@ def test_status_without_a_message_has_no_initial_metadata() -> None:
 
 
 def test_unary_ok_without_a_message() -> None:
-    """What is not sent before the end is an empty message."""
+    """A call that ends OK without a message has sent an empty one."""
 
     async def test() -> None:
         async with running(ending(0, "")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -137,7 +137,7 @@ def test_second_finish_and_late_calls_have_no_effect() -> None:
 
 
 class Broken:
-    """A service that raises in one of its steps, and else echoes."""
+    """A service that raises in one of its steps and otherwise echoes."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -194,7 +194,7 @@ async def _break_open(channel: grpc.aio.Channel, broken: Broken) -> None:
 
 
 async def _break_message(channel: grpc.aio.Channel, broken: Broken) -> None:
-    """What was sent before it broke still arrives."""
+    """What was sent before the error still arrives."""
     call = chat(channel)
     await call.write(b"x")
     assert await call.read() == b"x"

@@ -1,4 +1,4 @@
-"""Stopping a gRPC server, and how it keeps and ends the connections of grpcio's clients (contract G38)."""
+"""Stopping a gRPC server, and how it keeps and ends the connections of grpcio's clients (G38)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -100,7 +100,7 @@ def test_stop_cancels_calls_after_the_grace(grace: float | None) -> None:
 
 
 def test_stop_accepts_no_more_calls() -> None:
-    """Not on the old connection, and there is no new one; the call that is open has its time."""
+    """The old connection accepts no call, and no new connection is accepted. The open call has its time."""
 
     async def test() -> None:
         async with started(echo := Echo()) as (server, channel):
@@ -134,7 +134,7 @@ def test_stop_again_and_without_a_start() -> None:
 
 
 def test_connection_made_while_draining_is_asked_to_go() -> None:
-    """It was on its way when the port was closed."""
+    """The connection was on its way when the port was closed."""
     clock = Clock()
     server = GrpcServer(Echo().rpcs(), None, clock)
     run(lambda: server.stop(0))
@@ -147,7 +147,8 @@ def test_connection_made_while_draining_is_asked_to_go() -> None:
 
 
 async def _outcome_of_pings(keepalive: Keepalive, seconds: float) -> tuple[grpc.StatusCode, str, int]:
-    """How a stream ends whose client pings each second (grpcio does not do it oftener), and the connections made."""
+    """Returns how a stream ends whose client pings each second (grpcio does not ping more often), and the number of
+    connections."""
     settings: dict[str, Any] = {"keepalive_time_ms": 1, "http2.max_pings_without_data": 0}
     async with started(echo := Echo(patient=True), keepalive, **settings) as (server, channel):
         call = await opened(channel, timeout=seconds)
@@ -158,7 +159,7 @@ async def _outcome_of_pings(keepalive: Keepalive, seconds: float) -> tuple[grpc.
 
 @pytest.mark.rows("G38")
 def test_client_that_pings_too_often_is_disconnected() -> None:
-    """With the values that hold when nobody says otherwise, after three seconds; those that permit more keep it."""
+    """With the default limits the client is disconnected after three seconds. Limits that permit more keep it."""
 
     async def test() -> None:
         outcomes = await asyncio.gather(

@@ -75,7 +75,7 @@ def test_small_answer_is_one_write() -> None:
 
 
 def test_large_answer_is_written_as_the_buffers_it_has() -> None:
-    """The tensors are not copied: the transport gets the very objects."""
+    """Tensors are not copied: the transport gets the same objects."""
     client, exchange = asked()
     head, tensor = b'{"outputs":[]}', memoryview(bytearray(b"t" * (JOIN_BYTES + 1)))
     exchange.respond(200, b"", [head, tensor])
@@ -211,7 +211,7 @@ def test_slow_reader_of_the_last_answer_is_closed_when_it_has_read() -> None:
 
 
 def test_slow_reader_does_not_hold_a_drain() -> None:
-    """What it has not read is the transport's to flush; the connection waits for nothing more."""
+    """The transport flushes what the client has not read. The connection waits for nothing more."""
     client, exchange = asked()
     client.connection.pause_writing()
     echo(exchange)
@@ -222,7 +222,7 @@ def test_slow_reader_does_not_hold_a_drain() -> None:
 @given(st.lists(st.sampled_from(["send", "answer", "pause", "resume"]), max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_answers_keep_their_order_however_the_client_sends_and_reads(steps: list[str]) -> None:
-    """Nothing is lost and nothing is read twice, whatever order things happen in."""
+    """Nothing is lost and nothing is read twice, in whatever order things happen."""
     client, sent, answered, write_paused = Client(), 0, 0, False
 
     def answer() -> None:

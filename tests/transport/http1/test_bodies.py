@@ -1,4 +1,4 @@
-"""How the body of a request arrives: at once, in parts, in place, in chunks, after `100 Continue`."""
+"""How the body of a request arrives: at once, in parts, into its own buffer, in chunks, after `100 Continue`."""
 
 import ctypes
 
@@ -19,7 +19,7 @@ def address(buffer: Buffer) -> int:
 
 
 def pattern(size: int) -> bytes:
-    """Bytes in which every shift and every gap shows."""
+    """Bytes in which every shift and every gap is noticed."""
     return b"".join(i.to_bytes(4, "little") for i in range(size // 4 + 1))[:size]
 
 
@@ -46,7 +46,7 @@ def test_body_after_its_head_in_another_read_arrives_whole() -> None:
 
 
 def test_large_body_is_received_into_the_buffer_of_its_request() -> None:
-    """No copy is made of what comes after the first read: the request keeps the very memory that was received in."""
+    """What comes after the first read is not copied: the request keeps the memory that was received into."""
     size = 1_000_000
     client = Client().send(request("POST", "/", b"x" * size)[:-size])
     room = client.connection.get_buffer(-1)
@@ -70,7 +70,7 @@ def test_body_in_place_is_not_reused_for_the_next_request() -> None:
 
 @pytest.mark.parametrize("head", [0, 1, 63, 64, 100, 151, 4095])
 def test_first_tensor_of_a_body_in_place_lies_on_a_64_byte_boundary(head: int) -> None:
-    """TensorFlow refuses less; the first tensor begins where the JSON ends."""
+    """TensorFlow refuses a smaller alignment. The first tensor begins where the JSON ends."""
     body = b"j" * head + pattern(2 * RECEIVE_BUFFER_BYTES)
     client = Client().send(request("POST", "/", body, f"Inference-Header-Content-Length: {head}"))
     received = body_of(client)
@@ -132,7 +132,7 @@ def test_chunk_extensions_are_ignored(size: int | None) -> None:
 
 @pytest.mark.parametrize("size", [None, 1])
 def test_trailers_are_read_and_are_no_headers(size: int | None) -> None:
-    """A trailer must not replace a header field that the body was framed by."""
+    """A trailer must not replace the header field that frames the body."""
     sent = chunked(
         "/a",
         [b"abc"],
@@ -187,7 +187,7 @@ def test_chunks_of_one_request_do_not_count_for_the_next() -> None:
 
 @pytest.mark.parametrize("size", [10, 1000])
 def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also within a single chunk, of which no end is ever seen."""
+    """This holds also within a single chunk that never ends."""
     monkeypatch.setattr("halimede.transport.http1.connection.MAX_CHUNKED_BYTES", 100_000)
     client = Client()
     client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -217,7 +217,7 @@ def test_expect_gets_continue_before_the_body() -> None:
 
 
 def test_expect_of_an_older_client_is_ignored() -> None:
-    """RFC 9110, section 10.1.1: it would take the interim answer for the answer."""
+    """The client would take the interim answer for the answer (RFC 9110, section 10.1.1)."""
     whole = request("POST", "/", b"abc", "Expect: 100-continue", version="1.0")
     client = Client(echo).send(whole[:-3]).send(whole[-3:])
     assert [answer.body for answer in client.answers] == [b"POST /\nabc"]
@@ -241,7 +241,8 @@ def test_expect_with_a_sized_body_gets_continue() -> None:
 
 
 def test_expect_behind_a_request_in_flight_gets_continue_in_its_turn() -> None:
-    """The 100 must not come before the answer to the request before, and it must come: the client waits for it."""
+    """The 100 must not come before the answer to the earlier request, and it must come, because the client waits for
+    it."""
     client = Client().send(request("GET", "/a") + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.written == b""
     echo(client.exchanges[0])

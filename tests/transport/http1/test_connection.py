@@ -76,7 +76,7 @@ def test_stream_split_anywhere_gives_the_same_requests(data: st.DataObject) -> N
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_stream_answered_late_gives_the_same_requests(data: st.DataObject) -> None:
-    """Whenever the answers come between the reads, the requests and the order of the answers are the same."""
+    """The requests and the order of the answers are the same, whenever the answers come between the reads."""
     stream = b"".join(STREAM)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=20)))
     client, answered = Client(), 0
@@ -103,7 +103,7 @@ def test_keep_alive_connection_takes_the_next_request_after_the_answer() -> None
 
 
 def test_half_a_head_does_not_match_a_known_head() -> None:
-    """What was received before still lies in the buffer, behind what was received now."""
+    """Bytes of an earlier read still lie in the buffer, behind those of this read."""
     whole = request("POST", "/a", b"first")
     client = recording().send(whole).send(whole)
     head, half = whole[:-5], len(whole) // 2
@@ -168,7 +168,7 @@ def test_upgrade_is_not_followed(protocol: str) -> None:
 
 @pytest.mark.parametrize("size", [None, 1, 50])
 def test_upgrade_with_a_body_is_an_ordinary_request(size: int | None) -> None:
-    """The body is the request's, never the beginning of the next one."""
+    """The body belongs to its request, and is never read as the next request."""
     body = request("GET", "/smuggled")
     asked = request("POST", "/a", body, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
     client = recording().send(asked + request("GET", "/b"), size)
@@ -193,7 +193,7 @@ def test_empty_lines_before_a_request_are_skipped() -> None:
 
 
 def test_first_of_equal_headers_counts() -> None:
-    """As in the real server (observed with 2.51)."""
+    """As in Triton (observed with 2.51)."""
     client = Client().send(request("GET", "/", None, "Content-Encoding: gzip", "content-encoding: br"))
     assert client.exchanges[0].headers[b"content-encoding"] == b"gzip"
     assert [value for name, value in client.exchanges[0].headers.sent if name.lower() == b"content-encoding"] == [
@@ -284,7 +284,7 @@ def test_malformed_request_after_one_in_flight_is_closed_after_its_answer() -> N
 
 
 def test_content_length_too_small_ends_after_the_first_request() -> None:
-    """The bytes beyond the stated length are no request."""
+    """Bytes beyond the stated length are no request."""
     client = recording().send(b'POST /a HTTP/1.1\r\nContent-Length: 2\r\n\r\n{"a":1}')
     assert seen(client) == [(b"POST", b"/a", b'{"')]
     assert client.transport.closed
@@ -344,7 +344,7 @@ def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.Lo
 def test_error_in_the_handler_of_a_waiting_request_does_not_reach_the_answering_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Answers come from the engine, which must never meet an error of the next request's handling."""
+    """Answers come from the engine, which must not meet an error of the next request's handler."""
     taken: list[Http1Exchange] = []
 
     def handle(exchange: Http1Exchange) -> None:
@@ -360,7 +360,7 @@ def test_error_in_the_handler_of_a_waiting_request_does_not_reach_the_answering_
 
 
 def test_connections_of_one_listener_do_not_mix() -> None:
-    """They share the buffer that heads are received in."""
+    """All connections share the buffer for heads."""
     first = recording()
     second = Client(listener=first.listener)
     whole = request("POST", "/a", b"x" * 50)

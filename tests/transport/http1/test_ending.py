@@ -1,4 +1,4 @@
-"""How a connection ends: the client goes, half-closes, the server drains or aborts."""
+"""How a connection ends: the client goes or half-closes, the server drains or aborts."""
 
 import asyncio
 import socket
@@ -69,7 +69,7 @@ def test_error_in_on_gone_is_only_logged(begun: bool, caplog: pytest.LogCaptureF
 
 
 def test_malformed_bytes_behind_a_request_in_flight_are_discarded() -> None:
-    """Or nobody would see that the client goes."""
+    """Otherwise a client that goes would go unnoticed."""
     client = Client().send(request("GET", "/a") + b"\x00nonsense\r\n\r\n")
     for _ in range(40):
         client.send(b"more nonsense" * 4000)
@@ -83,7 +83,7 @@ def test_malformed_bytes_behind_a_request_in_flight_are_discarded() -> None:
 
 
 def test_reading_goes_on_while_some_requests_still_wait() -> None:
-    """Or nobody would see that the client goes."""
+    """Otherwise a client that goes would go unnoticed."""
     client = Client().send(request("GET", "/") * (MAX_PIPELINED_REQUESTS + 1))
     assert not client.transport.reading
     answered = 0
@@ -167,7 +167,7 @@ def test_drain_answers_the_request_in_flight_and_closes() -> None:
 
 
 def test_drain_closes_a_connection_that_was_accepted_just_then() -> None:
-    """The system may have accepted it before the listening socket was closed."""
+    """The kernel may have accepted the connection before the listening socket was closed."""
     listener = Http1Listener(echo)
     listener.drain()
     late = Client(listener=listener)
@@ -205,7 +205,7 @@ def test_closed_returns_at_once_without_connections_and_after_the_timeout_with_t
 
 
 def test_connection_that_comes_after_the_last_went_is_waited_for() -> None:
-    """The system may have accepted it before the listening socket was closed."""
+    """The kernel may have accepted the connection before the listening socket was closed."""
 
     async def check() -> None:
         listener = Http1Listener(lambda exchange: None)
@@ -323,7 +323,7 @@ def test_half_close_over_a_socket_is_answered_later(new_loop: Callable[[], async
 def test_refusal_of_too_many_chunks_reaches_the_client_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """What the client had sent beyond must not reset the connection before the answer is read."""
+    """Bytes that the client sent after the request must not reset the connection before the answer is read."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("POST", "/a", None, "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 200_000)

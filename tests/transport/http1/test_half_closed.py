@@ -1,4 +1,5 @@
-"""A client that has ended its side while its answer is due: one that reads gets it, one that is gone is noticed."""
+"""Clients that have ended their side while an answer is due. One that reads gets it, and one that is gone is
+noticed."""
 
 import asyncio
 from collections.abc import Callable
@@ -136,7 +137,7 @@ def test_begun_stream_is_not_probed() -> None:
 
 
 def test_stream_that_has_begun_closes_its_connection_at_once() -> None:
-    """There is no end of the client to wait for."""
+    """The client has ended its side already, so there is nothing to wait for."""
     client = Client().send(request())
     stream = client.exchanges[0].begin(200, b"")
     stream.send([b"part"])
@@ -161,7 +162,7 @@ def test_lost_connection_is_not_probed() -> None:
 def test_client_that_closed_is_noticed_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop], pipelined: int
 ) -> None:
-    """It has read all that was sent, so that its system says no more than that it has ended."""
+    """The client has read all that was sent, so its kernel reports only the end of its side."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request() * pipelined)
@@ -180,7 +181,7 @@ def test_client_that_closed_is_noticed_over_a_socket(
 def test_client_that_closed_behind_an_answer_is_noticed_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """Its second request is under way when it has gone."""
+    """The second request is in flight when the client has gone."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("GET", "/a") + request("GET", "/b"))

@@ -105,7 +105,7 @@ def test_exchange_that_was_answered_begins_nothing() -> None:
 
 
 def test_handler_that_breaks_after_it_has_begun_breaks_the_answer_off() -> None:
-    """The client would wait for the rest for ever; no other answer can be given any more."""
+    """The client would wait forever for the rest, and no other answer can be given."""
     streams: list[Http1AnswerStream] = []
     gone: list[bool] = []
 
@@ -176,7 +176,7 @@ def test_stream_that_begins_for_a_slow_reader_is_not_writable() -> None:
 
 
 def test_slow_reader_is_read_from_again_while_its_stream_goes_on() -> None:
-    """Or nobody would see that it goes while the stream is silent."""
+    """Otherwise a client that goes while the stream is silent would go unnoticed."""
     client, _, stream = begun()
     client.connection.pause_writing()
     assert not client.transport.reading

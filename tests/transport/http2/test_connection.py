@@ -296,7 +296,7 @@ def test_priority_of_a_wrong_size_is_an_error_of_its_stream(size: int) -> None:
 @pytest.mark.parametrize("type", [*Type, 0xEE])
 @pytest.mark.parametrize("stream", [0, 1])
 def test_frame_larger_than_the_limit(type: int, stream: int) -> None:
-    """Told by its head alone, whatever it is (4.2): nobody waits for 16 MB."""
+    """The head of the frame is enough for the error (section 4.2): the server does not wait for 16 MB."""
     bench = Bench()
     peer = bench.peer()
     peer.call("/t/Wait", end=False)

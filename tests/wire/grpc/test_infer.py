@@ -209,7 +209,7 @@ def test_message_damaged_is_parsed_or_refused(extra: bytes, at: int, byte: int) 
 
 
 def summary(data: bytes, decoder: InferDecoder) -> object:
-    """All that a request says, or the words of its refusal."""
+    """Everything that a request says, or the text of its refusal."""
     try:
         incoming, request = parsed(data, decoder)
     except Error as error:
@@ -224,7 +224,7 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Messages that are much alike, often of one length with their parts in different places."""
+    """Similar messages, often of one length with their parts in different places."""
     names = draw(st.lists(st.sampled_from(["A", "B", "CC"]), min_size=1, max_size=2, unique=True))
     raws = draw(st.lists(st.binary(min_size=4, max_size=6), max_size=3))
     version, name = draw(st.sampled_from(["", "1"])), draw(st.text("ab\x1aé", max_size=3))
@@ -242,7 +242,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(messages(), min_size=2, max_size=8), st.data())
 def test_messages_are_read_alike_whatever_came_before(sent: list[bytes], data: st.DataObject) -> None:
-    """What is remembered of one message must not show in another: each comes three times, and once damaged."""
+    """What is remembered of one message must not show in another. Each comes three times, and once corrupted."""
     decoder = InferDecoder()
     for whole in sent * 3:
         damaged = bytearray(whole)

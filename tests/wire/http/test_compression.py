@@ -1,4 +1,4 @@
-"""Compressed bodies and the headers that ask for them; what odd values mean was asked of the real server (2.51)."""
+"""Compressed bodies and the headers that ask for them; what odd values mean was asked of Triton 2.51."""
 
 import gzip
 import random
@@ -137,7 +137,7 @@ def test_limit_is_the_size_after_inflating(stream: bytes) -> None:
 
 
 def empty_blocks(count: int) -> bytes:
-    """A stream that becomes nothing: flushed again and again, each time an empty stored block."""
+    """A stream that yields nothing: it is flushed again and again, each time as an empty stored block."""
     return zlib.compressobj().flush(zlib.Z_SYNC_FLUSH) + b"\x00\x00\x00\xff\xff" * count
 
 

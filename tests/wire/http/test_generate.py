@@ -1,4 +1,4 @@
-"""The bodies of the generate extension. The texts and shapes are what the real server (2.51) answered."""
+"""The bodies of the generate extension. The texts and shapes are what Triton 2.51 answers."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Bodies of the HTTP protocol, both ways and byte by byte; the bodies are those of the real server."""
+"""Bodies of the HTTP protocol, both ways and byte by byte; the bodies are those of Triton."""
 
 import random
 import struct
@@ -51,7 +51,7 @@ LIMIT = 1 << 26
 
 
 def item(**changes: Any) -> dict[str, Any]:
-    """The usual input with some members changed, those given as ... taken away."""
+    """The usual input with some members changed, and those given as ... removed."""
     return {key: value for key, value in {**ITEM, **changes}.items() if value is not ...}
 
 
@@ -267,7 +267,7 @@ def test_raw_request(body: bytes, header_length: int | None) -> None:
 
 
 def test_json_past_the_limit_is_not_read() -> None:
-    """Contract H17."""
+    """The JSON is malformed, which the error does not mention (H17)."""
     error = refused_by_limit(b"{" * 101, None, 100)
     assert error == f"request JSON size of 101 bytes exceeds the maximum allowed input size of 100 bytes. {HINT}"
 

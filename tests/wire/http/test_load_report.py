@@ -1,4 +1,4 @@
-"""The header that tells load balancers how loaded a model is (contract H138)."""
+"""The header that tells load balancers how loaded a model is (H138)."""
 
 import pytest
 
