@@ -9,7 +9,7 @@ from pathlib import Path
 
 from halimede.config import message as messages
 from halimede.config.checks import config_problems, tensor_problems
-from halimede.config.defaults import fill_defaults
+from halimede.config.completion import fill_defaults
 from halimede.config.draft import Draft
 from halimede.config.faults import read_text
 from halimede.config.files import read_whole

@@ -16,7 +16,7 @@ from typing import Protocol
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
 from halimede.config import (
-    LATENCY_TARGET,
+    LATENCY_TARGET_PARAMETER,
     Description,
     Draft,
     InstanceGroup,
@@ -358,7 +358,7 @@ def prepare_draft(
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
-        draft.serve_by(PYTHON_BASED, runtime.environment)
+        draft.set_runtime(PYTHON_BASED, runtime.environment)
     return folder, backends.get(runtime.backend)
 
 
@@ -368,7 +368,7 @@ def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) ->
         raise Unsupported(f"the parameter '{PARAMETER}' can only be set by the configuration in the model's folder")
     strategy = strategy_of(config, folder)
     if strategy is not None and config.dynamic_batching is not None and config.dynamic_batching.latency_target_us:
-        raise Invalid(f"model '{config.name}': a batch strategy and '{LATENCY_TARGET}' cannot decide both")
+        raise Invalid(f"model '{config.name}': a batch strategy and '{LATENCY_TARGET_PARAMETER}' cannot decide both")
     return strategy
 
 

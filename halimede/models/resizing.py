@@ -124,7 +124,7 @@ def _resize(
     seen: Draft | None,
 ) -> Resized | None:
     draft, _, backend = prepare(found, number, backends, options, seen)
-    draft.complete_as(version.config.message)
+    draft.complete_from_loaded(version.config.message)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
     had = signatures(version)

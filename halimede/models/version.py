@@ -318,7 +318,7 @@ def _ensemble_facts(loaded: LoadedVersion, facts: RunnerConfig) -> EnsembleRunne
         version=facts.model_version,
         graph=parts.graph,
         decoupled=facts.decoupled,
-        most_in_flight=ensemble.most_in_flight,
+        most_in_flight=ensemble.max_in_flight,
         bind=parts.bind,
         changes=parts.changes,
         restore=facts.restore,
