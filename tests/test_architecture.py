@@ -187,7 +187,7 @@ OWN_THREADS: Mapping[str, str] = MappingProxyType(
         "platform.wakeable_thread": "of a load thread, whose host policy they are to have",
         "cli.logging": "begins before the event loop does",
         "cli.serve": "the end of the process",
-        "cache.couriers": "begin before anything is served",
+        "cache.store_threads": "begin before anything is served",
         "scheduling.instances": "each first does what `prepare` says, which is `use_all_cores` at least",
         "models.loader": "of a load thread, whose host policy they are to have",
         "models.warmup": "of a load thread, whose host policy they are to have",

@@ -1,31 +1,33 @@
-from halimede.cache.outage import PAUSE_NS, Outage
+"""When the circuit breaker of the cache lets lookups through, by its table of states."""
+
+from halimede.cache.redis import RETRY_NS, CircuitBreaker
 
 
-def test_all_may_ask_while_there_is_no_outage() -> None:
-    outage = Outage()
-    assert all(outage.may_ask(now) for now in (1, 2, 3))
-    assert not outage.answered()
-    assert not outage.lasts
+def test_closed_breaker_allows_all() -> None:
+    breaker = CircuitBreaker()
+    assert all(breaker.allows(now) for now in (1, 2, 3))
+    assert not breaker.record_success()
+    assert not breaker.is_open
 
 
-def test_one_at_a_time_may_ask_during_an_outage_and_not_before_its_pause_is_over() -> None:
-    outage = Outage()
-    assert outage.failed(100)
-    assert not outage.failed(110), "an outage begins once"
-    assert outage.lasts
-    assert not outage.may_ask(109 + PAUSE_NS)
-    assert outage.may_ask(110 + PAUSE_NS)
-    assert not outage.may_ask(111 + PAUSE_NS), "another one asks"
-    assert not outage.failed(200 + PAUSE_NS)
-    assert not outage.may_ask(199 + 2 * PAUSE_NS)
-    assert outage.may_ask(200 + 2 * PAUSE_NS)
+def test_open_breaker_allows_one_probe_after_each_pause() -> None:
+    breaker = CircuitBreaker()
+    assert breaker.record_failure(100)
+    assert not breaker.record_failure(110), "one outage begins once"
+    assert breaker.is_open
+    assert not breaker.allows(109 + RETRY_NS)
+    assert breaker.allows(110 + RETRY_NS)
+    assert not breaker.allows(111 + RETRY_NS), "the probe is under way"
+    assert not breaker.record_failure(200 + RETRY_NS)
+    assert not breaker.allows(199 + 2 * RETRY_NS)
+    assert breaker.allows(200 + 2 * RETRY_NS)
 
 
-def test_an_answer_ends_it() -> None:
-    outage = Outage()
-    outage.failed(1)
-    assert outage.answered()
-    assert not outage.lasts
-    assert outage.may_ask(2)
-    assert outage.may_ask(2)
-    assert outage.failed(3), "and another begins"
+def test_success_closes_the_breaker() -> None:
+    breaker = CircuitBreaker()
+    breaker.record_failure(1)
+    assert breaker.record_success()
+    assert not breaker.is_open
+    assert breaker.allows(2)
+    assert breaker.allows(2)
+    assert breaker.record_failure(3), "another outage begins"
