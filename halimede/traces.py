@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from halimede.errors import Error
-from halimede.requests import NOBODY, Answer, InferRequest, InferResponse, Reply, Resume
+from halimede.requests import NULL_REPLY, Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.tensors import DataType, Shape, Tensor
 
 TIMESTAMPS: Final = 1
@@ -171,7 +171,7 @@ class Trace(ABC):
     def _end(self) -> None:
         """Ends this trace, after its last answer."""
         # The trace may wait long for the writer. The reply slot would keep the client's connection in memory.
-        self._reply = NOBODY
+        self._reply = NULL_REPLY
         if self.times is not None:
             # A copy: the batch of a decoupled model may still run, and sets stamps that lie after the end.
             self.times = self.times[:]

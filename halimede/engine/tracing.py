@@ -15,7 +15,7 @@ from halimede.engine_port import Query, TraceInfo, TraceSettings
 from halimede.errors import Error, Invalid
 from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
-from halimede.requests import NOBODY, InferRequest, Reply
+from halimede.requests import NULL_REPLY, InferRequest, Reply
 from halimede.traces import TENSORS, TIMESTAMPS, Context, RootTrace, Sampler, StampNames
 from halimede.tracing.files import FileStream, TraceFile
 from halimede.tracing.writer import Writer
@@ -206,7 +206,7 @@ class Tracing(Sampler):
         if self._spans is None:
             setting.dropped()
         else:
-            setting.take(RootTrace(NOBODY, setting, self._ids, setting.level, front, received, context, True))
+            setting.take(RootTrace(NULL_REPLY, setting, self._ids, setting.level, front, received, context, True))
 
     def _refuse_tensors(self) -> None:
         if not self._said_tensors:
