@@ -333,13 +333,20 @@ def test_many_loads_that_ask_for_the_same_model(client: Any) -> None:
 
 
 def test_model_that_is_unloaded_while_it_calls_finishes(client: Any, serving: Serving) -> None:
-    inner = "(MODEL / 'begun').touch(); time.sleep(0.5); found = 1"
+    inner = """
+(MODEL / "begun").touch()
+limit = time.monotonic() + 20
+while not (MODEL / "go").exists() and time.monotonic() < limit:
+    time.sleep(0.005)
+found = 1
+"""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(run, client, f"found = told(script('b', {inner!r}).exec())")
-        begun = serving_model(serving, "b") / "begun"
-        serving.until(begun.exists, "did not begin")
+        folder = serving_model(serving, "b")
+        serving.until((folder / "begun").exists, "did not begin")
         for name in ("a", "b"):
             client.unload_model(name)
+        (folder / "go").touch()
         assert answer.result(LIMIT) == 1
     for name in ("a", "b"):
         client.load_model(name)
@@ -392,7 +399,6 @@ def test_server_that_ends_answers_what_it_accepted(tmp_path: Path, way: str) -> 
 limit = time.monotonic() + 20
 while not (MODEL / "go").exists() and time.monotonic() < limit:
     time.sleep(0.01)
-time.sleep(0.3)
 found = told(make("identity", 3).exec())
 """
             with ThreadPoolExecutor(1) as pool:
@@ -400,6 +406,7 @@ found = told(make("identity", 3).exec())
                 folder = tmp_path / "models" / "a"
                 made.until((folder / "begun").exists, "did not begin")
                 os.kill(made.process.pid, signal.SIGTERM)
+                made.until_logged("Waiting for in-flight requests to complete.")
                 (folder / "go").touch()
                 assert answer.result(LIMIT) == [3]
         assert made.wait() == 0
