@@ -82,7 +82,7 @@ def test_aio_client_sends_and_takes_compressed_bodies(
     asyncio.run(run())
 
 
-# By the standard library, where a client would not do it.
+# With the standard library, for requests that the client cannot make.
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ def test_stream_with_a_timeout(client: Any, kinds: Kinds) -> None:
         client.async_stream_infer("stalls", STALLED, request_id=request)
         status, words = answers.error()
         assert status == DEADLINE[0]
-        assert DEADLINE[1] in words  # "Stream removed (...)" where the server is quicker than the client's own clock
+        assert DEADLINE[1] in words  # "Stream removed (...)" if the server is faster than the client's timer
         client.stop_stream()
         if kinds.began(request):
             break

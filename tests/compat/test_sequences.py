@@ -24,7 +24,7 @@ from tests.backends import onnx_models
 from tests.compat.serving import Serving, write_model
 
 IDLE = 60.0  # seconds that a sequence may wait for its next request: longer than the machine ever stalls
-SHORT = 0.6  # the same, where it is waited for
+SHORT = 0.6  # the idle time of models whose sequences must end
 MANY = 10_000
 PATIENCE = 60.0  # seconds
 

@@ -363,7 +363,7 @@ def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, reposit
 
     def is_read() -> bool:
         """Whether the pipe is read. Before that the load could still be stopped."""
-        with suppress(OSError):  # nobody has opened it to read
+        with suppress(OSError):  # no process has opened it to read
             writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         return bool(writers)
 

@@ -1,7 +1,7 @@
-"""Models that follow their repositories (poll mode), beside the real server: R1 to R9, R12, R13, C14, C16; and models
-of one name in two repositories: R20, C19.
+"""Models that follow their repositories (poll mode), compared with the real server: R1 to R9, R12, R13, C14, C16; and
+models of one name in two repositories: R20, C19.
 
-One story on the same two repositories, which both servers poll each second: what is done to them, and what both answer.
+One scenario on the same two repositories, which both servers poll every second: changes, and the answers of both.
 """
 
 import json
@@ -42,7 +42,7 @@ Change = Callable[[Path], None]
 
 
 def write(model: str, text: str, *folders: str, where: str = "a") -> Change:
-    """A configuration, and folders of the model; what else there is stays."""
+    """Writes a configuration, and folders of the model. Other files stay."""
 
     def change(root: Path) -> None:
         folder = root / where / model
@@ -187,8 +187,8 @@ _TOLD = {
 
 
 @pytest.mark.rows(*_TOLD)
-def test_poll_tells_the_log_what_the_real_server_tells(polled: tuple[Pair, Path]) -> None:
-    """After the story. The index of ours has the reasons, too; that of the real server has the names only."""
+def test_log_of_polls_is_that_of_the_real_server(polled: tuple[Pair, Path]) -> None:
+    """After the scenario. Our index has the reasons too; the real server's has only the names."""
     pair, root = polled
     both(write("misnamed", config(name="other"), "1"), write("never", "nonsense {", "1"))(root)
     limit = time.monotonic() + 30
@@ -287,7 +287,8 @@ def _overtaking(server: Server, go: Path) -> tuple[list[_Answer], _Answer]:
 
 @pytest.mark.rows("R17")
 def test_loads_and_unloads_that_overtake_each_other(oracle: None, tmp_path: Path) -> None:
-    """All of one model are carried out in their order, so that none is out of date and nobody reads what R18 says."""
+    """All requests for one model are carried out in their order, so none is out of date, and no client gets the text of
+    R18."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     write("slow", config(backend="python"), "1")(tmp_path)
