@@ -4,7 +4,32 @@ Knows no HTTP status and no gRPC code: each front end maps kinds to codes (H6, G
 values, on any thread.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import ClassVar, Self
+
+
+class Cause(Enum):
+    """What is to blame if a model cannot be loaded. The log and `halimede check` derive their advice from it."""
+
+    CONFIGURATION = "configuration"
+    FILE = "file"
+    """The model's own file."""
+    ENVIRONMENT = "environment"
+    """What is installed: a runtime, a library, an interpreter."""
+    MACHINE = "machine"
+    """Devices, memory, processes."""
+
+
+ADVICE: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.CONFIGURATION: "correct its configuration; 'halimede check REPOSITORY' names every problem",
+        Cause.FILE: "its backend cannot read the file: export or copy it again",
+        Cause.ENVIRONMENT: "the runtime as it is installed lacks something: install what the message names",
+        Cause.MACHINE: "this machine cannot run it: look at its devices and its free memory, or change instance_group",
+    }
+)
 
 
 class Error(Exception):
@@ -19,12 +44,21 @@ class Error(Exception):
     advice = ""
     """For a model that cannot be loaded: what the operator can do. It goes to the log only, not to clients."""
 
+    cause: Cause | None = None
+    """For a model that cannot be loaded: what is to blame, as far as its backend knows."""
+
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
 
     def __str__(self) -> str:
         return self.message
+
+    def blaming(self, cause: Cause) -> Self:
+        """The same error, which says what is to blame, with the advice for that."""
+        self.cause = cause
+        self.advice = self.advice or ADVICE[cause]
+        return self
 
     def prefixed(self, prefix: str) -> "Error":
         """An error of the same kind, with `prefix` before its text."""

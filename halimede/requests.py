@@ -40,16 +40,23 @@ MOMENTS: Final = 6
 class InferRequest:
     """An inference request to one model.
 
-    - `version`: the requested version, -1 for the latest - `inputs`: by name, in the order of the request; shapes are
-    the client's, with the batch dimension - `raw`: a body instead of inputs; the model's only input is deduced from it
-    (H34) - `outputs`: the names of the requested outputs, empty for all - `destinations`: shared memory of the client
-    for outputs, by name - `in_regions`: whether there are destinations, or inputs that refer to shared memory; the
-    engine looks both up - `classes`: outputs of which the client wants only the given number of largest values (H80) -
-    `priority`, `timeout_us`: 0 if not given - `decoupled_ok`: the caller accepts any number of responses - `inner`: a
-    model makes the request, for the sake of a request that was accepted before - `form`: equal for requests with equal
-    names, datatypes and shapes of inputs in the same order, and equal requested outputs, so that checks of one hold for
-    all; None if unknown - `most_ahead`: how many responses the model may be ahead of the reader, if the limit by bytes
-    would allow more; 0 if not given - `trace`: the trace, if the request is traced
+    - `version`: the requested version, -1 for the latest
+    - `inputs`: by name, in the order of the request; shapes are the client's, with the batch dimension
+    - `raw`: a body instead of inputs; the model's only input is deduced from it (H34)
+    - `outputs`: the names of the requested outputs, empty for all
+    - `destinations`: shared memory of the client for outputs, by name
+    - `in_regions`: whether there are destinations, or inputs that refer to shared memory; the engine looks both up
+    - `classes`: outputs of which the client wants only the given number of largest values (H80)
+    - `priority`, `timeout_us`: 0 if not given
+    - `decoupled_ok`: the caller accepts any number of responses
+    - `inner`: a model makes the request, for the sake of a request that was accepted before
+    - `on_device`: the caller accepts outputs in the memory of the model's device; it may still read them on the host,
+      at the price of a copy
+    - `form`: equal for requests with equal names, datatypes and shapes of inputs in the same order, and equal
+      requested outputs, so that checks of one hold for all; None if unknown
+    - `most_ahead`: how many responses the model may be ahead of the reader, if the limit by bytes would allow more;
+      0 if not given
+    - `trace`: the trace, if the request is traced
     """
 
     # Class attributes as defaults, and no slots: most fields are never set, so a request is made faster.
@@ -66,6 +73,7 @@ class InferRequest:
     timeout_us: int = 0
     decoupled_ok: bool = False
     inner: bool = False
+    on_device: bool = False
     most_ahead: int = 0
     form: Hashable = None
 

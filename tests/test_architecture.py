@@ -24,6 +24,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
         for room, may in {
             "errors": "",
             "tensors": "errors",
+            "devices": "tensors errors",
             "requests": "tensors errors",
             "traces": "requests tensors errors",
             "tracing": "traces requests tensors errors platform",
@@ -32,14 +33,21 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "protocol": "",
             "options": "errors",
             "platform": "errors",
-            "config": "protocol tensors errors",
-            "scheduling": "requests tensors errors",
+            "backends.traits": "",
+            "backends.elsewhere": "backends.traits",
+            "backends.registry": "backends.traits backends.elsewhere",
+            "config": "backends.traits backends.registry protocol tensors errors",
+            "scheduling": "devices requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "config workers workers.child requests tensors errors platform",
+            "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
+            "errors platform",
+            "backends.testing": "backends models scheduling platform requests tensors errors",
+            "hosted": "backends config devices models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
-            "models": "agents scheduling backends config requests tensors errors platform",
+            "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
+            "platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
             "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
@@ -47,12 +55,13 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
             "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
-            "custom_metrics requests tensors errors platform version",
+            "backends.registry custom_metrics requests tensors errors platform version",
             "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "http_client engine engine_port wire models config options requests tensors errors",
-            "cli": "traces devtools top front engine engine_port transport models config options "
+            "devtools": "backends.traits backends.registry http_client engine engine_port wire models config options "
+            "requests tensors errors",
+            "cli": "backends.registry traces devtools top front engine engine_port transport models config options "
             "requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
@@ -69,7 +78,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
-            "hpack": "transport.http2.headers",
+            "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
@@ -79,7 +88,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "google": "config wire protocol",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
+            "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
+            "devtools hosted",
         }.items()
     }
 )
@@ -179,36 +189,6 @@ def test_child_of_a_worker_needs_the_standard_library_and_numpy_only(path: Path)
     for imported in imports_of(path):
         top = imported.split(".")[0]
         assert top in sys.stdlib_module_names or top == "numpy" or imported.startswith("halimede.workers.child")
-
-
-OWN_THREADS: Mapping[str, str] = MappingProxyType(
-    {
-        "platform.threads": "makes them",
-        "platform.wakeable_thread": "of a load thread, whose host policy they are to have",
-        "cli.logging": "begins before the event loop does",
-        "cli.serve": "the end of the process",
-        "cache.store_threads": "begin before anything is served",
-        "scheduling.instances": "each first does what `prepare` says, which is `use_all_cores` at least",
-        "models.loader": "of a load thread, whose host policy they are to have",
-        "models.warmup": "of a load thread, whose host policy they are to have",
-    }
-)
-"""Modules that start threads as Python does, and why they may. A worker's child has all its cores from its parent."""
-
-
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> None:
-    """docs/decisions/packing.md: who may be started by the event loop is a thread of `platform.threads`."""
-    name = dotted(path)
-    if name in OWN_THREADS or name.startswith("workers.child"):
-        return
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "concurrent.futures"):
-            imported = {each.name for each in node.names}
-            assert "Thread" not in imported, f"{name} imports `threading.Thread`"
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).removeprefix("concurrent.").removeprefix("futures.")
-            assert called not in ("threading.Thread", "threading.Timer", "ThreadPoolExecutor"), f"{name}: {called}"
 
 
 BROAD = ("Exception", "BaseException")

@@ -1,18 +1,18 @@
 """The options of the gRPC transport from those of the server: seconds for milliseconds, a TLS context for files."""
 
 from halimede.options import ServerOptions
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from halimede.transport.tls import server_context
 
 _MILLISECOND = 1e-3
 
 
-def transport_options(options: ServerOptions) -> Options:
+def transport_options(options: ServerOptions) -> GrpcServerOptions:
     """Raises Invalid where the TLS files cannot be used."""
     grpc = options.grpc_options
     tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
-    return Options(
+    return GrpcServerOptions(
         reuse_port=options.grpc.reuse_port,
         response_compression=grpc.compression_level,
         tls=tls,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from halimede import FORM, __version__
+from halimede.backends.registry import set_environment
 from halimede.errors import Error, Unsupported
 from halimede.options import (
     HelpRequested,
@@ -181,7 +182,7 @@ COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
         "top": Command("show what the models of a running server do: halimede top URL", _top),
-        "init": Command("make a model of a file: halimede init model.onnx REPO", _init),
+        "init": Command("make a model of a file: halimede init FILE REPO", _init),
         "check": Command("name every problem of model repositories: halimede check REPO", _check),
         "graph": Command("draw the steps of an ensemble: halimede graph MODEL", _graph),
         "model": Command("run one model without a server: halimede model run PATH", _model),
@@ -224,8 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return the exit status."""
     if argv is None:
         _fill_standard_descriptors()
-    # ONNX Runtime, here and in the workers, reports to its maker and keeps a database for that in the home directory.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    set_environment()  # before any runtime is imported, here or in a worker
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:  # it is where it was closed by whoever started this process

@@ -24,7 +24,7 @@ from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 
 CLOSE_SECONDS = 30.0
-_FROM_MODELS = "halimede.workers.worker"
+_FROM_MODELS = "halimede.workers.host.worker"
 _ANSWERED = "Failed to process the request(s) for model "
 """Begins errors that are the answers of a model, which are printed anyway."""
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 
@@ -26,8 +27,8 @@ from halimede.engine_port import EnginePort
 from halimede.errors import Error
 from halimede.front.access import access_of
 from halimede.front.delaying_port import DelayingPort
-from halimede.front.http.front import HttpFront
-from halimede.front.metrics import MetricsFront, Scrapes
+from halimede.front.http.service import HttpService
+from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -35,8 +36,8 @@ from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import Offload
 from halimede.traces import Sampler
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.shared import Handler
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Handler, Http1Listener
 from halimede.transport.sockets import place, serve_at
 
 log = logging.getLogger(__name__)
@@ -185,14 +186,14 @@ class Server:
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
         """Opens what is allowed, and says where (contract L6)."""
         options, port = self._options, self._port_of(engine, loop)
-        scrapes = Scrapes(port)
+        scrapes = MetricsScrapes(port)
         if is_exposed(options):
             log.warning("Listening on all addresses of this machine, open to whoever can reach it (--http-address=...)")
         if options.grpc.allowed:
             await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
-            front = HttpFront(
+            front = HttpService(
                 port,
                 offload,
                 options.http_max_input_size,
@@ -205,13 +206,13 @@ class Server:
             self._http = await self._listen(options.http, front.handle, _say_waiting)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(scrapes).handle, lambda left, count: None)
+            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         # Imported here: a server without gRPC does without its library.
         from halimede.cli.grpc_options import transport_options
-        from halimede.front.grpc.front import GrpcService
+        from halimede.front.grpc.service import GrpcService
         from halimede.transport.grpc.server import GrpcServer
 
         endpoint = self._options.grpc
@@ -230,9 +231,11 @@ class Server:
         self._closers.append(close)
 
     async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
-        """Serves HTTP there; the address and the port that it came to be. `waiting` as in `Listener.closed`."""
-        listener = Listener(handler)
-        server = await serve_at(endpoint.address, endpoint.port, listener.connect, endpoint.reuse_port)
+        """Serves HTTP there; the address and the port that it came to be. `waiting` as in `Http1Listener.closed`."""
+        listener = Http1Listener(handler)
+        server = await serve_at(
+            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
+        )
 
         async def close(timeout: float) -> None:
             server.close()

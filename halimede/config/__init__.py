@@ -22,12 +22,15 @@ from halimede.config.batching import LATENCY_TARGET_PARAMETER, DynamicBatching, 
 from halimede.config.compiling import with_decoupling
 from halimede.config.draft import AgentSpec, ConfiguredAgents, Draft, agents_of, read, read_labels, read_override
 from halimede.config.model_config import (
+    BatchDimension,
+    CompletionRules,
     DescribedTensor,
     Description,
     Incomplete,
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    Profile,
     TensorSpec,
     WarmupData,
     WarmupInput,
@@ -39,6 +42,8 @@ from halimede.config.versions import VersionChoice, VersionPolicy, versions_to_l
 __all__ = [
     "LATENCY_TARGET_PARAMETER",
     "AgentSpec",
+    "BatchDimension",
+    "CompletionRules",
     "ConfiguredAgents",
     "DescribedTensor",
     "Description",
@@ -49,6 +54,7 @@ __all__ = [
     "InstanceKind",
     "ModelConfig",
     "Problem",
+    "Profile",
     "QueuePolicy",
     "Severity",
     "TensorSpec",

@@ -19,7 +19,7 @@ from halimede.config.batching import (
     queue_parameter_problems,
 )
 from halimede.config.ensembles import ensemble_problems
-from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
+from halimede.config.identify import ENSEMBLE, platforms
 from halimede.config.message import Message
 from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
@@ -79,7 +79,7 @@ def _backend_problems(message: Message) -> Iterator[str]:
         yield f"unexpected platform type '{platform}' for {name}"
     if backend and platform == ENSEMBLE:
         yield f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
-    if backend in PLATFORM_BACKENDS and PLATFORMS.get(platform) != backend:
+    if backend in platforms().values() and platforms().get(platform) != backend:
         yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
 
 

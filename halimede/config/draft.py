@@ -16,6 +16,7 @@ from halimede.config import message as messages
 from halimede.config.checks import check_config, check_instance_groups, check_tensors
 from halimede.config.compiling import compile_config, incomplete_of
 from halimede.config.completion import (
+    Completed,
     complete_from_description,
     complete_from_values,
     fill_defaults,
@@ -232,14 +233,14 @@ class Draft:
         message.version_policy.specific.versions.append(version)
         return json_text(message)
 
-    def complete(self, description: Description, default_max_batch_size: int) -> list[str]:
-        """Fills in what is missing from what the model file declares; returns warnings to log (contract R72).
+    def complete(self, description: Description, default_max_batch_size: int) -> Completed:
+        """Fills in what is missing from what the model file declares (R72).
 
-        Raises Invalid where the configuration asks for batches and the model cannot.
+        Raises Invalid if the configuration asks for batches that the model cannot run.
         """
-        warnings = complete_from_description(self._message, description, default_max_batch_size)
+        completed = complete_from_description(self._message, description, default_max_batch_size)
         fill_defaults(self._message)
-        return warnings
+        return completed
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Takes over the fields that a model's own code may decide, and ignores the others (R77, R82).

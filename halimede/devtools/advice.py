@@ -8,18 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from halimede.backends.registry import alternatives, known, served, usual_files
 from halimede.config import Problem
+from halimede.errors import ADVICE, Cause
 
-_EXTRA = "a backend of its own in --backend-directory, or one of: identity, onnxruntime, python"
-_BACKENDS = {
-    "onnx": "onnxruntime",
-    "ort": "onnxruntime",
-    "onnx_runtime": "onnxruntime",
-    "py": "python",
-    "echo": "identity",
-}
-_ELSEWHERE = frozenset({"pytorch", "tensorflow", "tensorrt", "openvino", "tensorrtllm", "vllm", "dali", "fil"})
-"""Backends of Triton's that are not here."""
 _TYPES = "data_type: TYPE_FP32 (or BOOL, INT8 to INT64, UINT8 to UINT64, FP16, BF16, FP64, STRING after TYPE_)"
 
 _POINTER = b"version https://git-lfs."
@@ -28,10 +20,21 @@ _Advice = str | Callable[[re.Match[str]], str]
 
 
 def _of_backend(match: re.Match[str]) -> str:
-    if match[1].partition("_")[0] in _ELSEWHERE:
-        return f"'{match[1]}' is not served here: export the model to ONNX, or load it in a model.py"
-    meant = _BACKENDS.get(match[1].lower())
-    return f'backend: "{meant}"' if meant else f"{_EXTRA}; '{match[1]}' is none of them"
+    if match[1].partition("_")[0] in {traits.name for traits in known() if not traits.served}:
+        return f"'{match[1]}' is not served here: {alternatives()}"
+    meant = next((traits.name for traits in served().values() if match[1].lower() in traits.aliases), None)
+    if meant is not None:
+        return f'backend: "{meant}"'
+    names = ", ".join(sorted(served()))
+    return f"a backend of its own in --backend-directory, or one of: {names}; '{match[1]}' is none of them"
+
+
+def _backends_by_file(match: re.Match[str]) -> str:
+    """The backends that are recognized by a file, each with that file."""
+    first, *others = usual_files()
+    named = [f'backend: "{first[0].name}" with 1/{first[1].filename}']
+    named += [f'"{traits.name}" with 1/{each.filename}' for traits, each in others]
+    return ", or ".join(named)
 
 
 def _of_model_file(match: re.Match[str]) -> str:
@@ -59,16 +62,15 @@ def _renamed(match: re.Match[str]) -> str:
         return f"make the directory {wanted.parent}, with the file {wanted.name} in it"
     if others:
         return f'rename {others[0]} to {wanted.name}, or write default_model_filename: "{others[0]}"'
-    if "model.py" in files:
-        return 'backend: "python", since there is a model.py'
-    if "model.onnx" in files:
-        return 'backend: "onnxruntime", since there is a model.onnx'
+    for traits, each in usual_files():
+        if each.filename in files:
+            return f'backend: "{traits.name}", since there is a {each.filename}'
     there = f" ({', '.join(files[:3])} will not do)" if files else ""
     return f"put the file {wanted.name} into {wanted.parent}{there}"
 
 
 _TABLE: tuple[tuple[str, _Advice], ...] = (
-    (r"Could not determine backend for model", 'backend: "python" with 1/model.py, or "onnxruntime" with 1/model.onnx'),
+    (r"Could not determine backend for model", _backends_by_file),
     (r"HTTP clients ask for this model as", "a name of letters of ASCII, digits, '_', '-', '.' and '~'"),
     (r"got \ufeff", "the same file saved without a byte order mark"),
     (r"unable to find backend library for backend '([^']*)'", _of_backend),
@@ -128,4 +130,5 @@ def advised(problem: Problem) -> Problem:
         match = re.search(pattern, problem.text)
         if match is not None:
             return replace(problem, instead=advice if isinstance(advice, str) else advice(match))
-    return problem
+    general = {cause.value: ADVICE[cause] for cause in (Cause.ENVIRONMENT, Cause.MACHINE)}
+    return replace(problem, instead=general.get(problem.code, ""))

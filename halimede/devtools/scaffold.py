@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from halimede.backends.registry import formats
+from halimede.backends.traits import Format, Traits
 from halimede.config import ModelConfig, Severity
 from halimede.devtools.new_config import config_text
 from halimede.errors import Error, Internal, Invalid, Unavailable
@@ -30,14 +32,23 @@ _MOST_ELEMENTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is made of a file with this ending, or of a directory with this file in it."""
+    """A format of which `halimede init` can make a model, and its backend."""
 
-    ending: str
-    backend: str
-    filename: str
+    traits: Traits
+    format: Format
+
+    @property
+    def backend(self) -> str:
+        return self.traits.name
+
+    @property
+    def filename(self) -> str:
+        return self.format.filename
 
 
-KINDS = (Kind(".onnx", "onnxruntime", "model.onnx"), Kind(".py", "python", "model.py"))
+def kinds() -> list[Kind]:
+    """All formats of which a model can be made."""
+    return [Kind(traits, each) for traits, each in formats() if traits.served and each.ending]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +87,25 @@ def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
 def _kind_of(source: Path) -> Kind:
     if not source.exists():
         raise Invalid(f"'{source}' does not exist")
-    for kind in KINDS:
-        if (source / kind.filename).is_file() or (source.is_file() and source.suffix.lower() == kind.ending):
+    for kind in kinds():
+        if (source / kind.filename).is_file() or (source.is_file() and source.suffix.lower() == kind.format.ending):
             return kind
-    raise Invalid(f"'{source}' is no model that is known here: a file .onnx or .py, or a directory with a model.onnx")
+    endings = " or ".join(kind.format.ending for kind in kinds())
+    folders = " or a ".join(kind.filename for kind in kinds() if _may_be_directory(kind))
+    raise Invalid(f"'{source}' is no model that is known here: a file {endings}, or a directory with a {folders}")
+
+
+def _may_be_directory(kind: Kind) -> bool:
+    """Whether a directory is the model itself: its main file with data in files of their own."""
+    return kind.format.directory is not False and not kind.format.fills_version
 
 
 def _name_of(source: Path) -> str:
-    """`model.onnx` says nothing; its directory may, and that of a version lies in one with the name of its model."""
+    """`model` says nothing; its directory may, and that of a version lies in one with the name of its model."""
     if not source.is_dir() and source.stem != "model":
         return source.stem
     folder = source.resolve() if source.is_dir() else source.resolve().parent
-    if folder.name in {kind.filename for kind in KINDS}:  # an ONNX model with its data
+    if folder.name in {kind.filename for kind in kinds()}:  # a model with its data
         folder = folder.parent
     if folder.name.isdecimal():
         folder = folder.parent
@@ -128,12 +146,12 @@ def _copy(source: Path, version: Path, kind: Kind) -> None:
         shutil.copyfile(source, version / kind.filename)
         return
     ignored = shutil.ignore_patterns("__pycache__", ".git")
-    place = version if kind.backend == "python" else version / kind.filename
+    place = version if kind.format.fills_version else version / kind.filename
     shutil.copytree(source, place, ignore=ignored, dirs_exist_ok=True)
 
 
 def _hint(source: Path, kind: Kind) -> str:
-    if kind.backend == "onnxruntime" and source.is_file():
+    if _may_be_directory(kind) and source.is_file():
         return f"\nA model whose data lie in files of their own is given as a directory: {source.parent}"
     return ""
 

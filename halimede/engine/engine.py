@@ -13,7 +13,8 @@ from itertools import count
 from time import monotonic_ns
 from typing import TypeVar, cast
 
-from halimede.backends.registry import create_backend, place_of
+from halimede.backends.api import BackendContext, ProcessThreads
+from halimede.backends.runtimes import origin_of
 from halimede.cache.api import CacheCounts
 from halimede.cache.registry import open_cache
 from halimede.engine.answers import Answers
@@ -32,7 +33,7 @@ from halimede.measurement.machine import Machine
 from halimede.measurement.metrics import custom_metrics
 from halimede.measurement.scrape import Measuring, latencies_of
 from halimede.measurement.statistics import Statistics
-from halimede.models.backend_pool import BackendPool
+from halimede.models.backend_pool import backends_in
 from halimede.models.lifecycle import ModelTable, NamespacedTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.readiness import ask_all
@@ -100,9 +101,9 @@ class Engine:
         metrics = custom_metrics()
         calls = ModelCalls(self, metrics)
         worker_poller = self._worker_poller = WorkerPoller()
-        backends = BackendPool(
-            lambda name: create_backend(
-                name, loop, options.backend_settings(name), port=calls, worker_poller=worker_poller
+        backends = backends_in(
+            lambda name: BackendContext(
+                loop, options.backend_settings(name), calls, worker_poller, ProcessThreads(name)
             )
         )
         limiter = self._limiter(options)
@@ -140,7 +141,7 @@ class Engine:
         models, options = self._models, self._options
         names = {version.config.backend for record in models for version in models.ready_versions(record.key)}
         return [
-            (name, place_of(name, options.backend_directory), options.backend_settings(name))
+            (name, origin_of(name, options.backend_directory), options.backend_settings(name))
             for name in sorted(filter(None, names))
         ]
 

@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
+from halimede.backends.registry import traits_of
 from halimede.backends.runtimes import PYTHON_BASED
 from halimede.cache.api import Cache, CacheCounts
 from halimede.cache.entries import Entry, decoded, encoded, size_of
@@ -39,8 +40,6 @@ MAX_RESUMED_PER_TURN = 64
 
 _COMPUTE_START = int(Moment.COMPUTE_START)
 _QUEUE_START = int(Moment.QUEUE_START)
-_TENSORS_ONLY = frozenset({"identity", "onnxruntime"})
-"""Backends whose models see nothing of a request but its tensors."""
 
 
 class Version(Protocol):
@@ -129,7 +128,8 @@ class CacheInterceptor:
         self.counts = counts
         self._identity = version.contents if shared.cache.shared else os.urandom(32)
         config = version.config
-        self._seen = config.backend not in _TENSORS_ONLY or config.runtime == PYTHON_BASED
+        traits = traits_of(config.backend)
+        self._seen = traits is None or not traits.tensors_only or config.runtime == PYTHON_BASED
 
     def submit(self, inference: Inference) -> None:
         """Looks the inference up, or queues it directly if a device holds its inputs: a device is not read to hash

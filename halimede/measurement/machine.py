@@ -6,14 +6,13 @@ A thread reads them every half interval (C40) and keeps the last readings, so th
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Protocol
 
 from halimede.engine_port import MetricFamily
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
 from halimede.platform.machine import Memory, Processors, memory
-from halimede.platform.threads import Thread
 
 log = logging.getLogger(__name__)
 

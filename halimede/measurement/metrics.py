@@ -28,6 +28,7 @@ class ModelMeasures:
     - `inline_executions`: batches that ran on the event loop
     - `busy`: how many of its `instances` run a batch
     - `restarts`: how often its worker processes were restarted; None if it has none
+    - `device_copies`: tensors that were copied from a device to the host; None if it runs on the host
     - `tags`: further labels
     """
 
@@ -44,6 +45,7 @@ class ModelMeasures:
     busy: int = 0
     cached: bool = False
     max_batch_size: int = 0
+    device_copies: int | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -123,6 +125,11 @@ _OWN_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
         "halimede_worker_restarts_total",
         "Number of worker processes of the model that ended unasked and were started again",
         lambda read: read.measures.restarts,
+    ),
+    (
+        "halimede_device_copies_total",
+        "Number of tensors of the model that were copied from a device to the host",
+        lambda read: read.measures.device_copies,
     ),
     (
         "halimede_instance_busy_seconds_total",

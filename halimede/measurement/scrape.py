@@ -72,6 +72,7 @@ class Measuring:
                     load_seconds=None if version.loaded.ensemble else version.loaded.load_seconds,
                     inline_executions=version.inline_executions,
                     restarts=version.restarts,
+                    device_copies=version.device_copies,
                     tags=self._tags(version),
                     oldest_seconds=max(0, now - since) / 1e9,
                     instances=len(version.serving),
@@ -85,7 +86,7 @@ class Measuring:
         tags = dict(version.config.metric_tags)
         if version.key != version.name:
             tags["namespace"] = version.key.removesuffix(f"::{version.name}")
-        devices = {place.device_id for place in version.loaded.places if place.kind is InstanceKind.GPU}
+        devices = {place.device_id for place in version.places if place.kind is InstanceKind.GPU}
         gpus = self._machine.seen.gpus
         if len(devices) == 1 and (device := devices.pop()) < len(gpus):
             tags["gpu_uuid"] = gpus[device].uuid

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from halimede.backends.registry import formats
 from halimede.config import ModelConfig, Problem, Severity, with_decoupling
 from halimede.config.rules import until_it_breaks
 from halimede.errors import Error
@@ -16,7 +17,7 @@ from halimede.models.loader import LoadOptions
 from halimede.models.repository import FoundModel, scan
 from halimede.models.review import ModelReview, review_model
 
-_MODEL_ENDINGS = frozenset({".onnx", ".py", ".pt", ".pt2", ".plan", ".graphdef", ".savedmodel", ".pbtxt"})
+_ENDINGS_OF_OTHERS = frozenset({".pbtxt"})
 
 
 @dataclass(slots=True)
@@ -66,10 +67,12 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
     for folder in catalog.unnamed:
         text = "the name of this directory is no text in UTF-8, and it is not read"
         problems.append(Problem("name", text, folder, instead="rename it", severity=Severity.WARNING))
+    taken = {each.ending for _, each in formats() if each.ending}
+    endings = {Path(each.filename).suffix for _, each in formats()} | taken | _ENDINGS_OF_OTHERS
     for entry in entries:
-        if entry.is_file() and entry.suffix in _MODEL_ENDINGS:
+        if entry.is_file() and entry.suffix in endings:
             text = f"'{entry.name}' lies beside the models and is not read"
-            instead = f"halimede init {entry} {repository}" if entry.suffix in (".onnx", ".py") else ""
+            instead = f"halimede init {entry} {repository}" if entry.suffix in taken else ""
             problems.append(Problem("stray-file", text, entry, instead=instead, severity=Severity.WARNING))
     if not models:
         text = "there are no models: each is a directory here, with a directory 1 in it"

@@ -27,7 +27,7 @@ from halimede.config import (
 )
 from halimede.config.files import read_whole
 from halimede.config.review import Reviewed, review
-from halimede.errors import Error
+from halimede.errors import Cause, Error
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
@@ -179,8 +179,8 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
             model.add("warmup", str(error), model.place)
         _review_strategy(model, config, folder)
     if isinstance(backend, Inspecting) and not model.is_hidden:
-        json = draft.json(gpus=options.gpus, default_instance_count=backend.default_instance_count)
-        for fault in backend.faults(json, config, folder, draft.model_filename):
+        asked = draft.incomplete(gpus=options.gpus, default_instance_count=backend.traits.cpu_instances)
+        for fault in backend.faults(asked, config, folder, draft.model_filename):
             _add_fault(model, fault)
 
 
@@ -196,15 +196,17 @@ def _completed(
             model.add("model-file", str(error), folder.version)
             return None
     model.reviewed.draft = draft
-    return model.reviewed.finish(gpus, backend.default_instance_count)
+    return model.reviewed.finish(gpus, backend.traits.cpu_instances)
 
 
 def _runs_code(draft: Draft, backend: Backend) -> bool:
-    return isinstance(backend, Inspecting) and backend.runs_code(draft.json())
+    return isinstance(backend, Inspecting) and backend.runs_code(draft.incomplete())
 
 
 def _add_fault(model: ModelReview, fault: Fault) -> None:
     code = "not-seen" if fault.severity is Severity.NOTE else "model-file"
+    if fault.cause in (Cause.ENVIRONMENT, Cause.MACHINE):  # nothing of the model is wrong
+        code = fault.cause.value
     file, line = fault.file, fault.line
     if file is None:
         line = model.reviewed.source.line_of(fault.text)

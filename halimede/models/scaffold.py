@@ -6,8 +6,8 @@ The `auto_complete_config` of a Python model is run, in a process that is thrown
 from dataclasses import dataclass
 from pathlib import Path
 
-from halimede.backends.api import Fault
-from halimede.backends.python.source import PythonSource, look_at
+from halimede.backends.api import Fault, Outline
+from halimede.backends.registry import resolve, traits_of
 from halimede.config import Draft, ModelConfig, read
 from halimede.errors import Invalid
 from halimede.models.backend_pool import BackendPool, pool_to_look
@@ -37,7 +37,9 @@ def beginning_of(folder: Path, options: LoadOptions) -> Beginning:
     the backend or of the model."""
     found = FoundModel(folder.name, folder)
     draft = read(folder)
-    source = look_at(folder / str(VERSION) / draft.model_filename) if draft.backend == "python" else None
+    traits = traits_of(draft.backend)
+    reads_source = resolve(traits.outline) if traits is not None and traits.outline else None
+    source = None if reads_source is None else reads_source(folder / str(VERSION) / draft.model_filename)
     if isinstance(source, Fault):
         place = f"{source.file}:{source.line}" if source.line else str(source.file)
         raise Invalid(f"{place}: {source.text}")
@@ -46,12 +48,12 @@ def beginning_of(folder: Path, options: LoadOptions) -> Beginning:
 
 
 def _described(
-    found: FoundModel, draft: Draft, source: PythonSource | None, backends: BackendPool, options: LoadOptions
+    found: FoundModel, draft: Draft, source: Outline | None, backends: BackendPool, options: LoadOptions
 ) -> Beginning:
     folder, backend = prepare_draft(found, VERSION, draft, backends, options)
     if source is None or source.completes:
         complete(draft, backend, folder, options)
-    config = draft.finish(gpus=backend.usable_gpus(options.gpus), default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=backend.usable_gpus(options.gpus), default_instance_count=backend.traits.cpu_instances)
     if source is None:
         return Beginning(config)
     return Beginning(config, tuple(source.reads), tuple(source.writes))

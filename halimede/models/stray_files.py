@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from halimede.backends.registry import formats
 from halimede.config import ModelConfig, Problem, Severity, WarmupData
-from halimede.config.identify import FORMATS
 from halimede.config.review import Reviewed
 
 CONFIG = "config.pbtxt"
@@ -15,7 +15,6 @@ _MEANT = re.compile(
 )
 _BACKUP = re.compile(r"\.(bak|orig|old|example|sample|template|disabled)$|~$", re.I)
 _NEAR = 0.85
-_MODEL_FILES = frozenset(each.filename for each in FORMATS)
 _FOLDERS = {"warmup": "a warm-up sample", "initial_state": "an initial state"}
 
 
@@ -39,7 +38,7 @@ def _configurations(folder: Path, reviewed: Reviewed) -> Iterator[Problem]:
 
 
 def _model_files(folder: Path) -> Iterator[Problem]:
-    for name in sorted(_MODEL_FILES):
+    for name in sorted({each.filename for _, each in formats()}):
         path = folder / name
         if path.exists():
             yield _stray(

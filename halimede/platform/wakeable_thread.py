@@ -25,10 +25,8 @@ class WakeableThread:
     """A daemon thread, on the cores of the one that starts it, which may be under a host policy. `submit` and `stop`
     may be called on any other thread."""
 
-    def __init__(self, name: str, before: Callable[[], None] | None = None) -> None:
-        """`before` is called on the thread before each piece of work. Raises OSError and RuntimeError where the system
-        gives no descriptors or threads."""
-        self._before = before
+    def __init__(self, name: str) -> None:
+        """Raises OSError or RuntimeError if the system has no descriptors or threads left."""
         self._work: deque[Callable[[], None] | None] = deque()
         self._sleeps = False
         self._ringing = Lock()
@@ -72,8 +70,6 @@ class WakeableThread:
         try:
             while (work := self._next()) is not None:
                 try:
-                    if self._before is not None:
-                        self._before()
                     work()
                 except BaseException:
                     log.exception("a thread goes on after an error")

@@ -69,6 +69,7 @@ class Instances:
         instances: Sequence[Runnable],
         passive: Collection[int] = (),
         prepare: Mapping[int, Callable[[], None]] = MappingProxyType({}),
+        in_flight: int = 1,
     ) -> None:
         self.pinned = False
         """Whether what waits can run on one instance only: then each that will not be back refuses what is its own."""
@@ -81,7 +82,10 @@ class Instances:
         self._started: dict[int, InstanceThread] = {}
         self._leaving: dict[int, Callable[[int], None]] = {}
         """Those that end their last batch, and who is to be told of that."""
-        self.free = deque(index for index in range(len(instances)) if index not in passive)
+        self._in_flight = in_flight
+        """How many batches an instance has at a time: it is as often in `free` as it can take another one."""
+        each = [index for index in range(len(instances)) if index not in passive]
+        self.free = deque(each * in_flight)
         self._withheld: list[int] = []
         self._broken: dict[int, bool] = {}
         """The instances that are not well, and whether they are expected back soon."""
@@ -93,8 +97,9 @@ class Instances:
     @property
     def busy(self) -> int:
         """How many of them run a batch."""
-        idle = {*self._passive, *self.free, *self._withheld}
-        return sum(index not in idle for index in range(len(self.instances)))
+        idle = [*self.free, *self._withheld]
+        serving = (index for index in range(len(self.instances)) if index not in self._passive)
+        return sum(idle.count(index) < self._in_flight for index in serving)
 
     def take(self, index: int) -> Runnable:
         if self.free[0] == index:
@@ -134,21 +139,22 @@ class Instances:
             self._passive.add(index)
             return
         self._passive.discard(index)
-        self.free.append(index)
+        self.free.extend([index] * self._in_flight)
         self._sort()
 
     def remove(self, index: int, left: Callable[[int], None]) -> None:
         """The instance is given no more batches; `left` is told when it has ended the one that it may have."""
-        busy = index not in self._passive and index not in self.free and index not in self._withheld
+        slots = self.free.count(index) + self._withheld.count(index)
+        busy = index not in self._passive and slots < self._in_flight
         self._passive.add(index)
         self._leaving[index] = left
         self._broken[index] = False  # so that its return is looked at
         if not busy:
-            self._withheld = [*(each for each in self._withheld if each != index), index]
+            self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
         self._sort()
 
-    def _let_go(self, idle: Collection[int]) -> None:
-        for index in [index for index in self._leaving if index in idle]:
+    def _let_go(self, idle: Sequence[int]) -> None:
+        for index in [index for index in self._leaving if idle.count(index) >= self._in_flight]:
             self._broken.pop(index, None)
             self._threads.pop(index, None)
             thread = self._started.pop(index, None)
@@ -159,8 +165,10 @@ class Instances:
     def _sort(self) -> None:
         """Decides anew which of the instances without a batch can be given one."""
         idle = [*self.free, *self._withheld]
+        ending: list[int] = []
         if self._leaving:
             self._let_go(idle)
+            ending = [index for index in idle if index in self._leaving]  # it has another batch to end
             idle = [index for index in idle if index not in self._passive]
         broken = self._broken
         refusing = len(broken) - len(self._leaving) == len(self) and not any(broken.values())
@@ -169,7 +177,7 @@ class Instances:
         if self.pinned:
             withheld = {index for index in withheld if broken[index]}
         self.free.extend(index for index in idle if index not in withheld)
-        self._withheld = [index for index in idle if index in withheld]
+        self._withheld = [*ending, *(index for index in idle if index in withheld)]
 
     def thread(self, index: int) -> WorkThread:
         thread = self._threads.get(index)

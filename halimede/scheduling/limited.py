@@ -24,6 +24,10 @@ class LimiterSlots:
         """Those that wait, or were let and have no batch yet."""
         self._running: dict[int, Slot] = {}
 
+    def register(self) -> None:
+        """Makes the slots known to the limiter, all or none. Raises Invalid if they need what is not there (S103)."""
+        self._limiter.register(tuple(self._slots.values()))
+
     def watch(self, granted: Callable[[], None]) -> None:
         """Has `granted` called when an instance that waited may run."""
         for slot in self._slots.values():

@@ -334,7 +334,7 @@ class Runner:
         looks, self._looks = self._looks, True  # a quick one may be over before this returns, and needs no call then
         try:
             thread = self._instances.thread(execution.instance)
-            thread.submit(partial(execution.run, instance.execute, True))
+            thread.submit(partial(execution.run, instance.execute, not self._config.completes_later))
         except (RuntimeError, OSError) as error:  # the system gives no more threads
             execution.on_loop = True
             execution.break_off(self._broke(error))

@@ -61,8 +61,9 @@ class RunnerConfig:
     """What a runner knows of its model. `on_loop`: the backend's execute only passes batches on (Placement.LOOP).
 
     `gathers`: a batch is better begun when everything that has arrived is there, since its beginning costs more than
-    a turn of the loop. `restore` gives an output the shape that clients see, where that is not the model's. `ragged`
-    where requests of different shapes share a batch."""
+    a turn of the loop. `completes_later`: `execute` returns before the batch is over (Placement.ASYNC). `restore`
+    gives an output the shape that clients see, where that is not the model's. `ragged` where requests of different
+    shapes share a batch."""
 
     model_name: str
     model_version: int
@@ -72,6 +73,7 @@ class RunnerConfig:
     on_loop: bool
     restore: Callable[[Tensor], Tensor] | None = None
     gathers: bool = False
+    completes_later: bool = False
     ragged: Ragged | None = None
     stateful: bool = False
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Final
 
-from halimede.platform.threads import Thread
-
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_BYTES: Final = 1 << 26
@@ -38,7 +36,7 @@ class Writer:
         self._put_bytes = 0
         self._done_bytes = 0
         self._dropped = 0
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
         self._closed = False
 
     def put(self, job: Job, cost: int, traces: int = 1) -> bool:
@@ -62,7 +60,7 @@ class Writer:
         self._put_bytes += cost
         self._jobs.append((job, cost))
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="halimede-traces", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="halimede-traces", daemon=True)
             self._thread.start()
         if not self._wake.is_set():
             self._wake.set()

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Protocol
 
 
-class Waiting(Protocol):
+class WaitingCall(Protocol):
     """A call that has not had its last answer."""
 
     @property
@@ -18,26 +18,26 @@ class Waiting(Protocol):
         """Whether it is only likely that the batch waits for it: a thread of the model made it."""
         ...
 
-    def blockers(self) -> Collection["Held"] | None:
+    def blockers(self) -> Collection["HeldBatch"] | None:
         """The batches of which one must go on for this call to go on; None where something else can see to that."""
         ...
 
 
-class Held(Protocol):
+class HeldBatch(Protocol):
     """A batch that a worker has. `running`: it keeps its instance from other batches."""
 
     @property
     def running(self) -> bool: ...
     @property
-    def waits_for(self) -> Collection[Waiting]: ...
+    def waits_for(self) -> Collection[WaitingCall]: ...
 
 
-def is_hopeless(batch: Held, guesses: bool) -> bool:
+def is_deadlocked(batch: HeldBatch, guesses: bool) -> bool:
     """Whether neither this batch nor any that it waits for can go on. `guesses`: what only is likely counts too."""
-    return _is_hopeless(batch, guesses, set())
+    return _is_deadlocked(batch, guesses, set())
 
 
-def _is_hopeless(batch: Held, guesses: bool, seen: set[int]) -> bool:
+def _is_deadlocked(batch: HeldBatch, guesses: bool, seen: set[int]) -> bool:
     """A way back to a batch that was seen leads nowhere new: it is the other ways that matter then."""
     if id(batch) in seen:
         return True
@@ -51,6 +51,6 @@ def _is_hopeless(batch: Held, guesses: bool, seen: set[int]) -> bool:
     return waits
 
 
-def _leads_nowhere(call: Waiting, guesses: bool, seen: set[int]) -> bool:
+def _leads_nowhere(call: WaitingCall, guesses: bool, seen: set[int]) -> bool:
     blockers = call.blockers()
-    return blockers is not None and all(_is_hopeless(batch, guesses, seen) for batch in blockers)
+    return blockers is not None and all(_is_deadlocked(batch, guesses, seen) for batch in blockers)

@@ -5,17 +5,17 @@ import pytest
 from halimede.cli.grpc_options import transport_options
 from halimede.errors import Invalid
 from halimede.options import parse
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 
 
-def options_for(*flags: str) -> Options:
+def options_for(*flags: str) -> GrpcServerOptions:
     return transport_options(parse(flags, {}))
 
 
 def test_defaults_are_the_transports_own() -> None:
     """The contract's values stand in both rooms."""
-    assert options_for() == Options()
+    assert options_for() == GrpcServerOptions()
 
 
 def test_milliseconds_become_seconds() -> None:
@@ -26,7 +26,7 @@ def test_milliseconds_become_seconds() -> None:
         "--grpc-infer-response-compression-level=low", "--reuse-grpc-port=true",
     )  # fmt: skip
     keepalive = Keepalive(1.5, 0.25, True, 0, 0.01, 7, 2.0, 0.5)
-    assert found == Options(reuse_port=True, response_compression="low", keepalive=keepalive)
+    assert found == GrpcServerOptions(reuse_port=True, response_compression="low", keepalive=keepalive)
 
 
 @pytest.mark.parametrize("text", ["0", "-1"])

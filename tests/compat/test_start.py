@@ -19,10 +19,10 @@ NOT_AT_START = (
     *(
         "halimede.backends.identity.backend",
         "halimede.backends.python.backend",
-        "halimede.workers.process",
-        "halimede.workers.worker",
+        "halimede.workers.host.process",
+        "halimede.workers.host.worker",
     ),
-    *("halimede.workers.environments", "halimede.workers.in_process", "halimede.storage.stores"),
+    *("halimede.workers.host.environments", "halimede.workers.in_process", "halimede.storage.stores"),
     *("halimede.cache.redis", "halimede.tracing.spans"),
     # Of the libraries: what takes milliseconds.
     *("tritonclient", "google.rpc", "google.api", "grpc"),

@@ -16,27 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.child.instance import ids_of
 from halimede.backends.python.in_process_batch import InProcessBatch, encodable
-from halimede.backends.python.orders import ids_of, model_of, start_order
+from halimede.backends.python.orders import log_fields, start_order
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Internal
 from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import Buffer
 from halimede.workers.calls import CallRouter
 from halimede.workers.child import frames
-from halimede.workers.child.berth import Berth
-from halimede.workers.child.calls import Caller
+from halimede.workers.child.calls import ModelCaller
 from halimede.workers.child.logger import Level, logger_for, write_log
 from halimede.workers.child.model import ModelFailed, Report, UserModel, explain
 from halimede.workers.child.progress import Progress
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.child.tracebacks import Reporter
 from halimede.workers.child.values import TritonModelException
+from halimede.workers.host.readiness import Question
 from halimede.workers.in_process.channel import LocalChannel
 from halimede.workers.in_process.imports import ModelPackage
 from halimede.workers.in_process.interface import Interface
-from halimede.workers.packing import Packer
-from halimede.workers.readiness import Question
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class PrivateModel(UserModel):
     """A model whose modules have private names; `interface` is what they import as `triton_python_backend_utils`. Used
     on the thread of its instance, except for `release`."""
 
-    def __init__(self, order: Mapping[str, Any], channel: LocalChannel, caller: Caller, report: Report) -> None:
+    def __init__(self, order: Mapping[str, Any], channel: LocalChannel, caller: ModelCaller, report: Report) -> None:
         super().__init__(order["directory"], order["version"], order["filename"], order["code"], report)
         self.interface = Interface(self.folder, logger_for(channel), caller)
         self._package = ModelPackage(self._own_folders(), self.interface.modules)
@@ -102,7 +101,7 @@ class _Readiness:
 
 
 class InProcessInstance:
-    """A model on its thread. `execute` is called there, `flights` is read on the event loop."""
+    """A model on its thread. `execute` is called there, `in_flight_batches` is read on the event loop."""
 
     healthy = True
 
@@ -112,7 +111,6 @@ class InProcessInstance:
         loop: asyncio.AbstractEventLoop,
         router: CallRouter,
         limit: float,
-        packer: Packer,
     ) -> None:
         """`limit` is how many seconds the model may take to finalize. Raises Internal where there are no threads."""
         args = order["args"]
@@ -122,15 +120,13 @@ class InProcessInstance:
         self._limit = limit
         self._router = router
         self._numbers = count(1)
-        self._flights: dict[int, InProcessBatch] = {}
-        self._packer = packer
-        berth = Berth()
-        self.thread = WakeableThread(self._name, lambda: berth.keep_to(packer.core))
+        self._in_flight: dict[int, InProcessBatch] = {}
+        self.thread = WakeableThread(self._name)
         self._channel = LocalChannel(loop, self._arrived)
-        self._channel.about = model_of(order)
+        self._channel.about = log_fields(order)
         self._end = _ServerEnd(self._channel)
         self._calls = router.open(self._end, self._name, args["model_name"])
-        self._caller = Caller(self._channel, args["model_name"], self._name)
+        self._caller = ModelCaller(self._channel, args["model_name"], self._name)
         self._who = f"model '{order['name']}' instance {self._name}"
         self._reporter = Reporter(partial(write_log, self._channel, Level.ERROR, frames.ROWS), self._who)
         self._model = PrivateModel(order, self._channel, self._caller, self._reporter.report)
@@ -140,9 +136,9 @@ class InProcessInstance:
         self._closed = False
 
     @property
-    def flights(self) -> Collection[InProcessBatch]:
+    def in_flight_batches(self) -> Collection[InProcessBatch]:
         """The batches that it has."""
-        return self._flights.copy().values()
+        return self._in_flight.copy().values()
 
     def start(self, args: Mapping[str, str], given_up: Future[None]) -> None:
         """Has the model initialized. Blocks, until the load is given up. Raises Internal with the model's own words."""
@@ -181,40 +177,39 @@ class InProcessInstance:
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         number = next(self._numbers)
-        over = partial(self._flights.pop, number, None)
-        flight = InProcessBatch(batch.requests, responses, self._decoupled, over, self._iterative)
-        requests = flight.opened(self._model.interface.request)  # held until the end of the batch was told
-        self._flights[number] = flight
+        over = partial(self._in_flight.pop, number, None)
+        in_flight = InProcessBatch(batch.requests, responses, self._decoupled, over, self._iterative)
+        requests = in_flight.opened(self._model.interface.request)  # held until the end of the batch was told
+        self._in_flight[number] = in_flight
         try:
             if requests:
                 self._caller.serves(number)
-                self._run(flight, requests)
+                self._run(in_flight, requests)
         except (ModelFailed, TritonModelException) as failure:
-            self._failed(flight, str(failure))
+            self._failed(in_flight, str(failure))
         except Exception as error:  # an answer that cannot be written: its elements have no text
             self._reporter.report("an answer", error)
-            self._failed(flight, explain(error))
+            self._failed(in_flight, explain(error))
         finally:
-            flight.ended()
-            self._packer.served(len(batch.requests))
+            in_flight.ended()
 
-    def _run(self, flight: InProcessBatch, requests: list[InferenceRequest]) -> None:
+    def _run(self, in_flight: InProcessBatch, requests: list[InferenceRequest]) -> None:
         if self._decoupled:
-            self._model.execute_decoupled(requests, partial(self._failed, flight))
-            flight.handed_over()
+            self._model.execute_decoupled(requests, partial(self._failed, in_flight))
+            in_flight.handed_over()
         else:
             responses = self._model.execute(list(requests))
-            flight.returned(requests, responses)
+            in_flight.returned(requests, responses)
 
-    def _failed(self, flight: InProcessBatch, words: str) -> None:
+    def _failed(self, in_flight: InProcessBatch, words: str) -> None:
         text = encodable(f"Failed to process the request(s) for model '{self._name}', message: {words}")
-        log.error("%s", text, extra={**self._channel.about, "request_id": ids_of(flight.requests)})
-        flight.failed(Internal(text))
+        log.error("%s", text, extra={**self._channel.about, "request_id": ids_of(in_flight.requests)})
+        in_flight.failed(Internal(text))
 
     def _arrived(self, message: frames.Frame) -> None:
         """A frame of the model about calls or models. On the event loop."""
         try:
-            self._calls.arrived(message, self._flights.copy())
+            self._calls.arrived(message, self._in_flight.copy())
         except frames.MALFORMED:
             log.exception("a message of '%s' makes no sense", self._name)
 
@@ -250,13 +245,9 @@ def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class InProcess:
-    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize, `packer`
-    says on which core their threads run."""
+    """What models that run here have in common. `finish_limit` is how many seconds one may take to finalize."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, router: CallRouter, finish_limit: float, packer: Packer
-    ) -> None:
-        self.packer = packer
+    def __init__(self, loop: asyncio.AbstractEventLoop, router: CallRouter, finish_limit: float) -> None:
         self.loop = loop
         self.router = router
         self.finish_limit = finish_limit
@@ -274,6 +265,7 @@ class InProcessModel:
     placement = Placement.THREAD
     inline_safe = False
     gathers = True
+    in_flight = 1
 
     def __init__(self, home: "InProcess", config: ModelConfig, folder: ModelFolder) -> None:
         self._home = home
@@ -284,7 +276,7 @@ class InProcessModel:
         """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
         order, home = start_order(self._config, self._folder, place), self._home
         try:
-            instance = InProcessInstance(order, home.loop, home.router, home.finish_limit, home.packer)
+            instance = InProcessInstance(order, home.loop, home.router, home.finish_limit)
         except (OSError, RuntimeError) as error:
             raise Internal(f"unable to start a thread for '{place.name}': {error}") from error
         instance.start(order["args"], self._home.given_up)

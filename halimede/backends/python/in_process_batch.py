@@ -1,7 +1,7 @@
 """One batch of a Python model that runs in this process: requests that view what the clients sent, answers that are the
 model's own arrays where nobody else has them.
 
-What `workers.child.exchange` is to a worker, without frames. Senders may use it on any thread, also after `execute`
+What `workers.child.batch` is to a worker, without frames. Senders may use it on any thread, also after `execute`
 returned. It is also what `workers.calls` knows of a batch: the inferences in it, and the calls made for it.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BatchedRequest, Responses
-from halimede.backends.python.orders import not_iterative
+from halimede.backends.child.in_flight import not_iterative
 from halimede.errors import Error
 from halimede.requests import Parameters
 from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor
-from halimede.workers.calls import Call
-from halimede.workers.child.exchange import answered_too_soon
+from halimede.workers.calls import ModelCall
+from halimede.workers.child.batch import answered_too_soon
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from halimede.workers.child.values import InferenceResponse, InferenceTrace, TritonModelException
 from halimede.workers.child.values import Tensor as ModelTensor
@@ -61,14 +61,14 @@ class InProcessBatch:
         self.decoupled = decoupled
         self.requests = requests
         self.running = True
-        self.calls: dict[int, Call] | None = None
+        self.calls: dict[int, ModelCall] | None = None
         self._begin = 0
         self._responses = responses
         self._over = over
         self._owed = set(range(len(requests)))
 
     @property
-    def waits_for(self) -> Collection[Call]:
+    def waits_for(self) -> Collection[ModelCall]:
         return self.calls.values() if self.calls else ()
 
     # ---- in

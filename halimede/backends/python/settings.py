@@ -6,13 +6,13 @@ Called on load threads.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
-from halimede.backends.api import InstancePlace
+from halimede.backends.api import CpuShare, InstancePlace
+from halimede.backends.child.settings import EXECUTION_LIMIT
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
-from halimede.workers.restarts import PATIENCE
+from halimede.workers.host.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,6 @@ class PythonSettings:
     describe_limit: float = 300.0
     execution_limit: float = 0.0
     patience: float = PATIENCE
-    packs: bool = True
-    """Whether the server and quick workers may keep to one core (docs/decisions/packing.md)."""
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
@@ -47,15 +45,11 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
                 raise Invalid(complaint)
     if settings.get("shm-region-prefix-name") == "":
         raise Invalid("shm-region-prefix-name can't be empty")
-    packing = settings.get("packing", "auto")
-    if packing not in ("auto", "off"):
-        raise Invalid(f"packing must be 'auto' or 'off', not '{packing}'")
     return PythonSettings(
         finish_limit=float(values.get("stub-timeout-seconds", 30)),
         describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
         execution_limit=float(values.get("execution-timeout-seconds", 0)),
         patience=float(values.get("restart-wait-seconds", PATIENCE)),
-        packs=packing == "auto",
     )
 
 
@@ -78,23 +72,6 @@ def _number(name: str, text: str) -> int:
         raise Invalid(f"{name} must be an integer, not '{text}'") from None
 
 
-def execution_limit(config: ModelConfig, otherwise: float) -> float:
-    """How many seconds `execute` may take, 0 for any time: the model's own word, or the backend's. Raises Invalid."""
-    text = config.parameters.get(_LIMIT)
-    if text is None:
-        return otherwise
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < inf:
-        raise Invalid(f"model '{config.name}': the parameter '{_LIMIT}' must be a number of seconds, not '{text}'")
-    return seconds
-
-
-_LIMIT = "EXECUTION_TIMEOUT_SECONDS"
-
-
 def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
     """How many threads libraries for numbers may use in each worker, 0 where that is theirs to decide (contract D11).
 
@@ -103,7 +80,7 @@ def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
     text = config.parameters.get(THREADS)
     if text is None:
         beside = config.instances_beside(place.host_policy)
-        return max(1, cores // beside) if beside > 1 and not place.passive else 0
+        return CpuShare(frozenset(range(cores)), beside).threads if beside > 1 and not place.passive else 0
     if not text.isdecimal():
         raise Invalid(f"model '{config.name}': the parameter '{THREADS}' must be a number of 0 or more, not '{text}'")
     return int(text)
@@ -123,7 +100,11 @@ def runs_in_process(config: ModelConfig, limit: float) -> bool:
         raise Invalid(f"model '{config.name}': the parameter '{_WAY}' must be 'process' or 'in_process', not '{text}'")
     if not ways[text]:
         return False
-    asked = ((ENVIRONMENT, ENVIRONMENT in config.parameters), (THREADS, THREADS in config.parameters), (_LIMIT, limit))
+    asked = (
+        (ENVIRONMENT, ENVIRONMENT in config.parameters),
+        (THREADS, THREADS in config.parameters),
+        (EXECUTION_LIMIT, limit),
+    )
     refused = [name for name, asks in asked if asks]
     for name in refused:
         if name in config.parameters:

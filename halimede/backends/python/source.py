@@ -22,8 +22,8 @@ _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that
 
 @dataclass(frozen=True, slots=True)
 class PythonSource:
-    """`methods` are those of the class, None where they cannot be told: it is derived, imported or made. `reads` and
-    `writes` are the names of tensors that stand in the code, with the line of the first time."""
+    """`methods` are those of the class, None source_of they cannot be told: it is derived, imported or made. `reads`
+    and `writes` are the names of tensors that stand in the code, with the line of the first time."""
 
     methods: frozenset[str] | None
     reads: Mapping[str, int]

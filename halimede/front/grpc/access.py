@@ -1,6 +1,7 @@
-"""Restricted RPCs, and metadata that become parameters (contract G13, G14).
+"""Restricted RPCs, and metadata that become request parameters (G13, G14).
 
-Put around the RPCs once, where the server's options ask for them, so that others pay nothing. Event-loop thread only.
+The RPCs are wrapped once, and only if the server's options ask for it, so that other servers pay nothing. Event-loop
+thread only.
 """
 
 import re
@@ -13,8 +14,20 @@ from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 from halimede.front.grpc.status import finish_with
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, StreamedCall, Unary
+from halimede.transport.grpc.calls import (
+    Bidirectional,
+    Cancel,
+    GrpcCall,
+    GrpcStreamCall,
+    Metadata,
+    Rpcs,
+    StreamObserver,
+    Unary,
+)
 from halimede.wire.grpc.infer import InferDecoder, InferMessage
+
+_UnaryHandler = Callable[[Buffer, GrpcCall], Cancel | None]
+_StreamOpener = Callable[[GrpcStreamCall], StreamObserver]
 
 _PREFIX = "triton-grpc-protocol-"
 
@@ -23,44 +36,51 @@ _CATEGORIES: Mapping[str, Category] = {
     SERVICE + "ModelStreamInfer": Category.INFERENCE,
     **{path: rpc.category for path, rpc in ADMIN_RPCS.items()},
 }
-"""By the path of the RPC."""
+"""The category of each RPC, by path."""
 
 
 def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]]) -> Rpcs:
-    """The RPCs, those of restricted categories behind a gate. `keys` as in `Access`, by category."""
+    """Returns the RPCs, with a check of the key around those of restricted categories. `keys` are those of `Access`."""
     guarded: dict[str, Unary | Bidirectional] = {}
     for path, rpc in rpcs.items():
         key = keys.get(_CATEGORIES[path].value)
-        guarded[path] = rpc if key is None else _Gate(*key).around(rpc)
+        guarded[path] = rpc if key is None else _KeyCheck(*key).wrap(rpc)
     return guarded
 
 
-class _Gate:
+class _KeyCheck:
+    """Checks the key of each call before its handler is called."""
+
     def __init__(self, name: str, value: str) -> None:
+        # gRPC sends metadata keys in lower case.
         self._name = (_PREFIX + name).lower()
         self._value = value
 
-    def around(self, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
+    def wrap(self, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
         if isinstance(rpc, Unary):
             return replace(rpc, handler=self._unary(rpc.handler))
         return replace(rpc, open=self._stream(rpc.open))
 
-    def _unary(self, handler: Callable[[Buffer, Call], Cancel | None]) -> Callable[[Buffer, Call], Cancel | None]:
+    def _unary(
+        self, handler: Callable[[Buffer, GrpcCall], Cancel | None]
+    ) -> Callable[[Buffer, GrpcCall], Cancel | None]:
         return lambda message, call: handler(message, call) if self._admits(call) else None
 
-    def _stream(self, open_stream: Callable[[StreamedCall], Stream]) -> Callable[[StreamedCall], Stream]:
-        return lambda call: open_stream(call) if self._admits(call) else _Refused()
+    def _stream(
+        self, open_stream: Callable[[GrpcStreamCall], StreamObserver]
+    ) -> Callable[[GrpcStreamCall], StreamObserver]:
+        return lambda call: open_stream(call) if self._admits(call) else _RefusedStream()
 
-    def _admits(self, call: Call) -> bool:
-        """Whether the call has the key; one that has not is finished."""
+    def _admits(self, call: GrpcCall) -> bool:
+        """Whether the call has the key. Finishes a call that has not."""
         if any(key == self._name and value == self._value for key, value in call.metadata):
             return True
         finish_with(call, Unavailable(f"This protocol is restricted, expecting header '{self._name}'"))
         return False
 
 
-class _Refused:
-    """A stream that is over before it began."""
+class _RefusedStream:
+    """The observer of a stream that was refused."""
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None: ...
@@ -68,8 +88,8 @@ class _Refused:
 
 
 class ForwardingDecoder(InferDecoder):
-    """Puts those of `metadata` whose keys match among the parameters of each request. The one who decodes sets
-    `metadata`, that of the call, just before."""
+    """Adds the metadata with matching keys to the parameters of each request. The caller sets `metadata`, that of the
+    call, just before it decodes a request."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         super().__init__()
@@ -84,4 +104,5 @@ class ForwardingDecoder(InferDecoder):
 
 def _texts(metadata: Metadata) -> Iterator[tuple[str, str]]:
     for key, value in metadata:
+        # A parameter is text. Binary metadata keep their bytes as surrogate escapes.
         yield key, value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")

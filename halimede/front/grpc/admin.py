@@ -1,4 +1,4 @@
-"""The RPCs that are no inference: one row each, from a message to the engine's question and back to a message.
+"""The gRPC RPCs other than inference. Each is one row: message to question, answer to message.
 
 Holds an engine port and no state. Event-loop thread only.
 """
@@ -14,7 +14,7 @@ from halimede.errors import Error
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Unary
+from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.wire.grpc import admin as messages
 from halimede.wire.grpc import metadata
 from halimede.wire.grpc import shared_memory as regions
@@ -22,7 +22,8 @@ from halimede.wire.grpc import shared_memory as regions
 
 @dataclass(frozen=True, slots=True)
 class AdminRpc:
-    """One RPC: what restricts it (G13), the request message to a query (may raise Error), the answer to a message."""
+    """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
+    Error. `write` turns the answer into a message."""
 
     category: Category
     read: Callable[[Buffer], Query[Any]]
@@ -79,15 +80,15 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
         },
     }
 )
-"""By the path of the RPC."""
+"""The rows, by path."""
 
 
 def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
-    """The handlers of all these RPCs over one engine port, by path."""
+    """Returns the handlers of all rows, by path."""
     return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
 
 
-def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: Call) -> None:
+def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
     try:
         port.ask(rpc.read(message), partial(_answer, rpc, call))
     except Error as error:
@@ -96,13 +97,15 @@ def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: Call) -> Non
         finish_with(call, internal_error("a gRPC handler"))
 
 
-def _answer(rpc: AdminRpc, call: Call, answer: Any) -> None:
+def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
+    # An answer may be the Error itself, since it may come when `_handle` has returned.
     if isinstance(answer, Error):
         finish_with(call, answer)
         return
     try:
         message = rpc.write(answer)
-    except Exception:  # the answer may come later, when `_handle` is no guard around it any more
+    except Exception:
+        # If the answer comes later, `_handle` does not catch this any more.
         finish_with(call, internal_error("writing a gRPC answer"))
         return
     call.send([message])

@@ -1,4 +1,4 @@
-"""How a gRPC call ends that failed: the status of each kind of error (G3). Event-loop thread only."""
+"""The status with which a failed gRPC call ends, by kind of error (G3). Event-loop thread only."""
 
 import logging
 
@@ -13,7 +13,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
-from halimede.transport.grpc.calls import Call
+from halimede.transport.grpc.calls import GrpcCall
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +27,17 @@ CODES: dict[type[BaseException], int] = {
     Internal: 13,
     Unavailable: 14,
 }
-"""The status of each kind of error (G3). A kind that derives from one of these has its status."""
+"""The status of each kind of error (G3). A derived kind has the status of its base."""
 
 
-def finish_with(call: Call, error: Error) -> None:
+def finish_with(call: GrpcCall, error: Error) -> None:
     """Ends the call with the status of an error."""
+    # The nearest base counts, so a refined kind may have a status of its own.
     code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
     call.finish(code, error.message)
 
 
 def internal_error(what: str) -> Internal:
-    """The error that a client gets for a fault of ours. To be called in an `except` clause: the log gets the trace."""
+    """Logs the exception that is being handled, and returns the error for the client. Call it in an `except` clause."""
     log.exception("%s failed", what)
     return Internal("internal error")

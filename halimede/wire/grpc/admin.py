@@ -1,7 +1,6 @@
-"""The gRPC messages that control the server: requests to the questions of the engine port, and answers to messages.
+"""The gRPC messages that control the server: requests to queries of the engine port, and answers to messages.
 
-Each `read_*` may raise Error with the words of the protocol: Internal for a message that cannot be read. Pure; any
-thread.
+Each `read_*` may raise Error with Triton's text, and Internal for a message that cannot be parsed. Pure. Any thread.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +46,7 @@ def write_index(entries: Iterable[IndexEntry]) -> bytes:
 
 
 def read_load(message: Buffer) -> LoadModel:
-    """Contract G8."""
+    """Reads a request to load a model, with its configuration and files (G8)."""
     asked = parse(pb.RepositoryModelLoadRequest, message)
     _refuse_repository(asked)
     config = None
@@ -70,7 +69,7 @@ def _load_parameter(asked: Any, key: str, kind: str) -> Any:
 
 
 def read_unload(message: Buffer) -> UnloadModel:
-    """Contract G9: other keys are ignored."""
+    """Reads a request to unload a model. Parameters other than `unload_dependents` are ignored (G9)."""
     asked = parse(pb.RepositoryModelUnloadRequest, message)
     _refuse_repository(asked)
     dependents = False
@@ -91,7 +90,7 @@ def _refuse_repository(asked: Any) -> None:
 
 
 def read_log_settings(message: Buffer) -> LogSettings:
-    """Contract G12: in the order of the fields; what comes before a wrong value stays changed."""
+    """Reads changed log settings in the order of the fields. Changes before a wrong value are kept (G12)."""
     settings = parse(pb.LogSettingsRequest, message).settings
     changes: list[tuple[str, bool | int | str]] = []
     try:
@@ -120,7 +119,8 @@ _LOG_FIELDS: Mapping[str, tuple[str, str, str]] = {
     "log_verbose_level": ("verbose", "uint32_param", "int32"),
     "log_format": ("format", "string_param", "string"),
 }
-"""By the name of a setting: its field in `LogInfo`, the member that carries it, and the real server's word for that."""
+"""By the name of a setting: its field in `LogInfo`, the protobuf member that carries it, and Triton's word for that
+type."""
 
 
 def write_log_settings(info: LogInfo) -> bytes:
@@ -132,7 +132,7 @@ def write_log_settings(info: LogInfo) -> bytes:
 
 
 def read_trace_settings(message: Buffer) -> TraceSettings:
-    """Contract G11: an empty list of values clears a setting."""
+    """Reads changed trace settings. An empty list of values clears a setting (G11)."""
     asked = parse(pb.TraceSettingRequest, message)
     try:
         return TraceSettings(asked.model_name, tuple(_trace_changes(asked.settings)))
@@ -163,7 +163,8 @@ def write_trace_settings(info: TraceInfo) -> bytes:
         message.settings[setting].value.append(str(getattr(info, field)))
     message.settings["trace_file"].value.append(info.file)
     message.settings["trace_mode"].value.append(info.mode)
-    if info.mode != "triton":  # which alone has files
+    # Only the mode `triton` writes files.
+    if info.mode != "triton":
         del message.settings["trace_file"], message.settings["log_frequency"]
     for setting, values in info.more:
         message.settings[setting].value.extend(values)

@@ -1,6 +1,6 @@
-"""What the server says of itself over gRPC: health, metadata, configurations and statistics as messages (G2, G5, G6).
+"""Health, metadata, configurations and statistics as gRPC messages (G2, G5, G6).
 
-Each `read_*` raises Internal for a message that cannot be read and Invalid for a version that is none (H13). Pure; any
+Each `read_*` raises Internal for a message that cannot be parsed, and Invalid for a malformed version (H13). Pure. Any
 thread.
 """
 
@@ -39,7 +39,7 @@ Read = Callable[[Buffer], Query[Any]]
 
 
 def _of_server(kind: Any, query: Query[Any]) -> Read:
-    """Reads a request message without a field that matters."""
+    """Returns the reader of a message whose fields do not matter."""
 
     def read(message: Buffer) -> Query[Any]:
         parse(kind, message)
@@ -49,7 +49,7 @@ def _of_server(kind: Any, query: Query[Any]) -> Read:
 
 
 def _of_model(kind: Any, query: Callable[[str, int], Query[Any]]) -> Read:
-    """Reads a request message that names a model and a version."""
+    """Returns the reader of a message that names a model and a version."""
 
     def read(message: Buffer) -> Query[Any]:
         asked = parse(kind, message)
@@ -58,22 +58,22 @@ def _of_model(kind: Any, query: Callable[[str, int], Query[Any]]) -> Read:
     return read
 
 
-read_server_live = _of_server(pb.ServerLiveRequest, ServerLive())
-read_server_ready = _of_server(pb.ServerReadyRequest, ServerReady())
-read_server_metadata = _of_server(pb.ServerMetadataRequest, ServerMetadata())
-read_model_ready = _of_model(pb.ModelReadyRequest, ModelReady)
-read_model_metadata = _of_model(pb.ModelMetadataRequest, ModelMetadata)
-read_model_config = _of_model(pb.ModelConfigRequest, ModelConfiguration)
-read_statistics = _of_model(pb.ModelStatisticsRequest, ModelStatistics)
+read_server_live: Read = _of_server(pb.ServerLiveRequest, ServerLive())
+read_server_ready: Read = _of_server(pb.ServerReadyRequest, ServerReady())
+read_server_metadata: Read = _of_server(pb.ServerMetadataRequest, ServerMetadata())
+read_model_ready: Read = _of_model(pb.ModelReadyRequest, ModelReady)
+read_model_metadata: Read = _of_model(pb.ModelMetadataRequest, ModelMetadata)
+read_model_config: Read = _of_model(pb.ModelConfigRequest, ModelConfiguration)
+read_statistics: Read = _of_model(pb.ModelStatisticsRequest, ModelStatistics)
 
 
 def read_health(message: Buffer) -> ServerReady:
-    """The answer is that of the whole server, whatever service is asked for (G2)."""
+    """Reads a health check. The answer is about the whole server, whichever service it names (G2)."""
     return ServerReady()
 
 
 def encode_health(ready: bool) -> bytes:
-    """The answer of the standard health service's Check (G2)."""
+    """Returns the answer of the standard health service's Check (G2)."""
     return _SERVING if ready else _NOT_SERVING
 
 
@@ -110,6 +110,7 @@ def _tensor_metadata(info: TensorInfo) -> Any:
 
 
 def encode_model_config(info: ConfigInfo) -> bytes:
+    # Field 1 of ModelConfigResponse. The configuration is serialized already.
     return prefix(0x0A, len(info.message)) + info.message
 
 

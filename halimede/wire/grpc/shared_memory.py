@@ -1,6 +1,6 @@
-"""gRPC messages about clients' shared memory, to the queries of the engine's port and back (contract G10).
+"""gRPC messages about clients' shared memory, to queries of the engine port and back (G10).
 
-Pure; knows no connection and no status code. Raises Internal for a message that cannot be read.
+Pure. Raises Internal for a message that cannot be parsed.
 """
 
 from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def read_cuda_registration(message: Buffer) -> RegisterCudaMemory:
 
 
 def unregistration(kind: RegionKind) -> Callable[[Buffer], UnregisterMemory]:
-    """The reader of the request to unregister regions of one kind."""
+    """Returns the reader of the request to unregister regions of one kind."""
     system = kind is RegionKind.SYSTEM
     form: Any = pb.SystemSharedMemoryUnregisterRequest if system else pb.CudaSharedMemoryUnregisterRequest
 

@@ -16,8 +16,8 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from . import frames
-from .channel import Line
-from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION, TRACED
+from .batch import ANSWER_RECORD, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION, TRACED
+from .channel import BaseChannel
 from .metric_frames import ServerMetrics
 from .requests import InferenceRequest
 from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
@@ -25,7 +25,7 @@ from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonMod
 if TYPE_CHECKING:
     import asyncio
 
-CALL = struct.Struct("<QQQqBHI")
+CALL_RECORD = struct.Struct("<QQQqBHI")
 """The batch that it is made for (0: none), correlation id, timeout (us), version, flags, count of inputs, length of the
 request id."""
 
@@ -50,7 +50,7 @@ def write_call(request: InferenceRequest, model: str, batch: int, meta: list[byt
         flags |= TRACED
         texts.append(frames.NUMBER.pack(trace._id))
     version = getattr(request, "model_version", -1)
-    meta.append(CALL.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
+    meta.append(CALL_RECORD.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
     meta += texts
     meta.append(frames.names_record(request._outputs))
     for tensor in request._inputs:
@@ -64,7 +64,7 @@ _model_record = lru_cache(maxsize=256)(frames.text_record)
 
 def read_answer(message: frames.Frame) -> InferenceResponse:
     """The response of a frame; an empty one where it says that no more come. Raises what `frames.MALFORMED` lists."""
-    _, flags, code, outputs, length = message.unpack(ANSWER)
+    _, flags, code, outputs, length = message.unpack(ANSWER_RECORD)
     if flags & IS_ERROR:
         return InferenceResponse(error=TritonError(message.raw(length).decode(), ErrorCode(code)))
     if flags & NOTHING:
@@ -73,7 +73,7 @@ def read_answer(message: frames.Frame) -> InferenceResponse:
     return InferenceResponse([Tensor.received(*message.tensor()) for _ in range(outputs)], None, parameters)
 
 
-class Call:
+class PendingCall:
     """A call on its way: the answers that have arrived and nobody has taken. `told` is called at each, by whoever
     reads; `taken` is what the answers read so far cost, `due` from where on the server shall know."""
 
@@ -100,7 +100,7 @@ class ResponseIterator:
 
     __slots__ = ("_at", "_call", "_caller", "_finished", "_line", "_responses")
 
-    def __init__(self, caller: Caller, call: Call) -> None:
+    def __init__(self, caller: ModelCaller, call: PendingCall) -> None:
         self._caller = caller
         self._call = call
         self._responses: list[InferenceResponse] = []
@@ -137,7 +137,7 @@ class ResponseIterator:
 class _Listener:
     """An asyncio loop that reads while its coroutines wait for answers. On that loop's thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Line) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: BaseChannel) -> None:
         self.loop = loop
         self.thread = get_ident()
         self._channel = channel
@@ -157,11 +157,11 @@ class _Listener:
         return not self._waiting
 
 
-class Caller:
+class ModelCaller:
     """Where the calls of an instance go, and its metrics. `name` is the model that makes them, `instance` its instance.
     After `close`, in `finalize`, there are no calls: what else is there still is a matter of luck then."""
 
-    def __init__(self, channel: Line, name: str, instance: str = "") -> None:
+    def __init__(self, channel: BaseChannel, name: str, instance: str = "") -> None:
         self.metrics = ServerMetrics(channel, instance or name)
         self._channel = channel
         self._name = name
@@ -231,10 +231,10 @@ class Caller:
         future.add_done_callback(over)
         return future
 
-    def _begin(self, request: InferenceRequest, streamed: bool, told: Callable[[], None] | None) -> Call:
+    def _begin(self, request: InferenceRequest, streamed: bool, told: Callable[[], None] | None) -> PendingCall:
         if self._closed:
             raise TritonModelException(NOT_HERE)
-        call = Call(self._channel.new_number(), told)
+        call = PendingCall(self._channel.new_number(), told)
         meta: list[bytes] = []
         tensors: list[Any] = []
         try:
@@ -246,7 +246,7 @@ class Caller:
         self._channel.send(frames.frame(frames.CALL, meta, tensors, call.number, 1, flags))
         return call
 
-    def next_answer(self, call: Call) -> frames.Frame:
+    def next_answer(self, call: PendingCall) -> frames.Frame:
         """Blocks until there is one. The server is told from time to time what was taken."""
         if not call.answers:
             self._channel.wait_until(lambda: bool(call.answers))
@@ -257,15 +257,15 @@ class Caller:
             self._channel.send(frames.frame(frames.CREDIT, [frames.NUMBER.pack(call.taken)], None, call.number))
         return answer
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: PendingCall) -> None:
         with suppress(OSError):  # the server is gone
             self._channel.send(frames.frame(frames.CANCEL_CALL, [], None, call.number))
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: PendingCall) -> None:
         self._channel.expect_no_more(call.number)
         self.cancel(call)
 
-    def leave(self, call: Call) -> None:
+    def leave(self, call: PendingCall) -> None:
         """Nobody will read the answers any more. Called by a finaliser."""
         self._channel.expect_no_more(call.number)
         with suppress(OSError):

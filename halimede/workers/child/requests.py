@@ -1,6 +1,6 @@
 """The requests of a batch as a model sees them, and the senders that answer them (contract P43, P44, P48).
 
-A request knows its exchange only by three methods; senders may be used on any thread.
+A request knows its batch only by three methods; senders may be used on any thread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, 
 if TYPE_CHECKING:
     import asyncio
 
-    from .calls import Caller, ResponseIterator
+    from .calls import ModelCaller, ResponseIterator
 
-    class Exchange(Protocol):
+    class RequestBatch(Protocol):
         """What a request knows of the batch that it belongs to. `answer` takes an index, a response, and whether it is
         the last one."""
 
@@ -40,10 +40,10 @@ class InferenceResponseSender:
     When the last reference goes before the last answer was sent, the request is given up.
     """
 
-    __slots__ = ("__weakref__", "_answered", "_closed", "_exchange", "_index")
+    __slots__ = ("__weakref__", "_answered", "_batch", "_closed", "_index")
 
-    def __init__(self, exchange: Exchange, index: int) -> None:
-        self._exchange = exchange
+    def __init__(self, batch: RequestBatch, index: int) -> None:
+        self._batch = batch
         self._index = index
         self._answered = False
         self._closed = False
@@ -53,11 +53,11 @@ class InferenceResponseSender:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send(response: InferenceResponse = None, flags: int = 0), not {type(response)}")
         self._check(response, flags)
-        decoupled = self._exchange.decoupled
+        decoupled = self._batch.decoupled
         if not decoupled:
             self._check_single(response)
         if decoupled or response is not None:
-            self._exchange.answer(self._index, response, flags == FINAL or not decoupled)
+            self._batch.answer(self._index, response, flags == FINAL or not decoupled)
         self._answered = True
         self._closed = flags == FINAL
 
@@ -83,11 +83,11 @@ class InferenceResponseSender:
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone; the request must be answered all the same (contract P82)."""
-        return self._exchange.is_cancelled(self._index)
+        return self._batch.is_cancelled(self._index)
 
     def __del__(self) -> None:
         if not self._closed:
-            self._exchange.given_up(self._index)
+            self._batch.given_up(self._index)
 
 
 class InferenceRequest:
@@ -95,8 +95,8 @@ class InferenceRequest:
 
     __slots__ = (
         "__weakref__",
+        "_batch",
         "_correlation_id",
-        "_exchange",
         "_flags",
         "_id",
         "_index",
@@ -111,10 +111,10 @@ class InferenceRequest:
         "preferred_memory",
     )
 
-    _caller: ClassVar[Caller | None] = None
+    _caller: ClassVar[ModelCaller | None] = None
     """What carries calls to other models; none while a configuration is completed."""
 
-    _exchange: Exchange | None
+    _batch: RequestBatch | None
     _inputs: list[Tensor]
     _outputs: tuple[str, ...]
     _parameters: dict[str, Any] | None
@@ -178,18 +178,18 @@ class InferenceRequest:
         self._trace = trace
         self._parameters = checked_parameters(parameters)
         self._sender = None
-        self._exchange = None
+        self._batch = None
         self._index = 0
 
     @classmethod
-    def received(cls, exchange: Exchange, index: int) -> InferenceRequest:
+    def received(cls, batch: RequestBatch, index: int) -> InferenceRequest:
         """The request `index` of a batch; whoever read its frame fills the fields."""
         request = cls.__new__(cls)
-        request._exchange = exchange
+        request._batch = batch
         request._index = index
         request._trace = None
         # A decoupled request lives as long as somebody could ask it for its sender.
-        request._sender = InferenceResponseSender(exchange, index) if exchange.decoupled else None
+        request._sender = InferenceResponseSender(batch, index) if batch.decoupled else None
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -223,7 +223,7 @@ class InferenceRequest:
     def parameters(self) -> str:
         """The request's own parameters as a JSON object (contract P80); of a request that a model makes in Python's
         own form."""
-        if self._exchange is None:
+        if self._batch is None:
             return json.dumps(self._parameters or {})
         return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)
 
@@ -235,22 +235,22 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
-            if self._exchange is None:
+            if self._batch is None:
                 raise TritonModelException("Only a request that execute was called with has a response sender.")
-            self._sender = InferenceResponseSender(self._exchange, self._index)
+            self._sender = InferenceResponseSender(self._batch, self._index)
         return self._sender
 
     def is_cancelled(self) -> bool:
         """As the sender's."""
-        if self._exchange is None:
+        if self._batch is None:
             raise TritonModelException("Only a request that execute was called with can be cancelled.")
-        return self._exchange.is_cancelled(self._index)
+        return self._batch.is_cancelled(self._index)
 
     def set_release_flags(self, flags: int) -> None:
         """With RELEASE_RESCHEDULE the request shall run once more after this `execute` (contract P49)."""
         flags = operator.index(flags)
-        if self._exchange is not None:
-            self._exchange.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
+        if self._batch is not None:
+            self._batch.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """The response of another model, which may be an error; `decoupled`: an iterator over all that come (contract
@@ -261,7 +261,7 @@ class InferenceRequest:
         """The same, to be awaited on the running loop (contract P52)."""
         return self._carrier().execute_async(self, bool(decoupled))
 
-    def _carrier(self) -> Caller:
+    def _carrier(self) -> ModelCaller:
         if self._caller is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return self._caller

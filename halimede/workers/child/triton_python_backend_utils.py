@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .calls import Caller, ResponseIterator
+from .calls import ModelCaller, ResponseIterator
 from .logger import Logger
 from .metrics import Metric, MetricFamily, MetricKind, family_type
 from .model_config import ModelConfig
@@ -151,7 +151,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 _NO_MODELS = "Failed to {}: it is not possible while a configuration is completed."
 
 
-def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
+def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> None:
     """Makes this module the one that models import, speaking for one worker (contract P26, P56); with `caller` a model
     can call others (P28 to P30, P51)."""
     module = sys.modules[__name__]
@@ -161,7 +161,7 @@ def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
     sys.modules["triton_python_backend_utils"] = sys.modules[NATIVE] = module
 
 
-def spoken_for(model_dir: str, logger: type, caller: Caller | None) -> dict[str, Any]:
+def spoken_for(model_dir: str, logger: type, caller: ModelCaller | None) -> dict[str, Any]:
     """The names of this module that speak for one worker, or for one instance in the server's process."""
     names = {} if caller is None else {name: getattr(caller, name) for name in _OF_CALLER}
     families = family_type(caller.metrics if caller is not None else None, NATIVE)

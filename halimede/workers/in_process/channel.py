@@ -11,11 +11,11 @@ from queue import Empty, SimpleQueue
 
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
-from halimede.workers.child.channel import Line
-from halimede.workers.worker import write_to_log
+from halimede.workers.child.channel import BaseChannel
+from halimede.workers.host.worker import write_to_log
 
 
-class LocalChannel(Line):
+class LocalChannel(BaseChannel):
     """`arrived` is called on the server's `loop` with each frame that the model sends."""
 
     gone = "the model is being unloaded"

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.backends.api import BackendContext
 from halimede.backends.python.backend import PythonBackend, PythonInstance
 from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, Error, Internal
@@ -115,7 +116,7 @@ class Bls(Rig):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.others = OtherModels()
-        self.backend = PythonBackend(loop, {}, self.others)
+        self.backend = PythonBackend(BackendContext(loop, {}, self.others))
 
 
 class InProcessBls(InProcessRig, Bls):

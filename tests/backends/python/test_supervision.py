@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import Supervised
+from halimede.backends.child.settings import execution_limit
 from halimede.backends.python.backend import PythonInstance
-from halimede.backends.python.settings import execution_limit
 from halimede.errors import Error, Internal, Invalid
-from halimede.workers.restarts import DELAYS
+from halimede.workers.host.restarts import DELAYS
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted
 from tests.processes import ended, is_gone, open_descriptors
 from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, turning_loop

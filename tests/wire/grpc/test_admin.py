@@ -1,4 +1,4 @@
-"""Messages of the RPCs that control the server, to questions and back (contract G7 to G9, G11, G12)."""
+"""Messages of the RPCs that control the server, to questions and back (G7 to G9, G11, G12)."""
 
 from typing import Any
 
