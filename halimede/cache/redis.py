@@ -250,7 +250,7 @@ class RedisCache:
         if self.room_for(len(entry)):
             self._pending_bytes += len(entry)
             self._threads.submit(CacheTask(key, entry))
-        # Only Redis knows whether the key has an entry; nobody waits for that.
+        # Only Redis knows whether the key has an entry, and the insertion does not wait for it.
         return True
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class TensorSpec:
 
     @property
     def model_dims(self) -> Shape:
-        """The dims that the model sees: `reshape` where there is one."""
+        """The dims that the model sees: `reshape` if it is set, else `dims`."""
         return self.dims if self.reshape is None else self.reshape
 
 
@@ -287,7 +287,7 @@ class BatchDimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DescribedTensor:
-    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown.
+    """A tensor as a model file declares it: `shape` is full, -1 for a symbolic size, None for an unknown rank.
     `layout` has a letter for each dimension, with N for the batch, or is empty."""
 
     name: str
