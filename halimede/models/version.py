@@ -354,7 +354,7 @@ def _ensemble_config(loaded: LoadedVersion, runner_config: RunnerConfig) -> Ense
         version=runner_config.model_version,
         graph=parts.graph,
         decoupled=runner_config.decoupled,
-        most_in_flight=ensemble.most_in_flight,
+        most_in_flight=ensemble.max_in_flight,
         bind=parts.bind,
         changes=parts.changes,
         restore=runner_config.restore,

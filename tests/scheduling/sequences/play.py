@@ -10,7 +10,7 @@ from typing import Any, cast
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.errors import Cancelled, Invalid, TimedOut
 from halimede.models.policies import controls_of
-from halimede.requests import NOBODY, Moment
+from halimede.requests import NULL_REPLY, Moment
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
@@ -133,9 +133,9 @@ class Player:
         self.free.remove(batch.instance)
         rows: list[Sent | None] = []
         assert 0 < len(batch.rows) <= self.rows
-        assert len({one.batch_key for one in batch.rows if one.reply is not NOBODY}) == 1
+        assert len({one.batch_key for one in batch.rows if one.reply is not NULL_REPLY}) == 1
         for row, one in enumerate(batch.rows):
-            null = one.reply is NOBODY
+            null = one.reply is NULL_REPLY
             _check_controls(one, null)
             rows.append(None if null else self._ran(self.sent[id(one)], batch.instance, row))
         assert any(rows)
