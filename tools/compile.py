@@ -31,7 +31,7 @@ MODULES = tuple(
         "front.http.": "service",
         "measurement.": "statistics",
         "models.": "checks version",
-        "scheduling.": "assembly ensemble ensemble_run execution fast_path flow inference inline instances limited "
+        "scheduling.": "assembly ensemble ensemble_run execution flow inference inline instances "
         "policy runner runner_config step_binding step_graph",
         "tracing.": "files text",
         "transport.grpc.": "bidirectional heads messages streams",

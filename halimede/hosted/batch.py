@@ -66,16 +66,123 @@ class HostedModel:
         return cls(config.name, types, config.decoupled, ragged_of(config))
 
 
+class Answers:
+    """The way back of one batch: sends what was answered, and counts how far the answers are ahead of their readers.
+
+    It does not know the batch, which knows it. So a batch ends with its last reference, and its memory can be used
+    again at once, without the garbage collector. Any thread.
+    """
+
+    def __init__(self, channel: BaseChannel, loop: asyncio.AbstractEventLoop, number: int, size: int) -> None:
+        self.open = set(range(size))
+        """The requests without their last answer."""
+        self._channel = channel
+        self._loop = loop
+        self._number = number
+        self._sending = Lock()
+        self._finished = False
+        self._sent = [0] * size
+        self._taken = [0] * size
+        self._waiting: dict[int, list[Callable[[], None]]] = {}
+
+    # ---- back-pressure
+
+    def wait_for_room(self, i: int) -> None:
+        """Blocks a thread that answers faster than the reader reads (G32). On the event loop nothing may block: a
+        backend there asks by `on_writable`."""
+        if not self.has_room(i) and not self._is_loop_thread():
+            self._channel.wait_until(lambda: self.has_room(i))
+
+    def _is_loop_thread(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
+    def has_room(self, i: int) -> bool:
+        return self._sent[i] - self._taken[i] < frames.WINDOW or i not in self.open
+
+    def on_writable(self, i: int, resume: Callable[[], None]) -> None:
+        if self.has_room(i):
+            resume()
+        else:
+            self._waiting.setdefault(i, []).append(resume)
+
+    def credited(self, i: int, taken: int) -> None:
+        """On the thread that reads."""
+        self._taken[i] = taken
+        for resume in self._waiting.pop(i, ()) if self.has_room(i) else ():
+            self._loop.call_soon_threadsafe(resume)
+
+    # ---- cancellation
+
+    def asks_cancelled(self, i: int) -> bool:
+        """Asks the server whether the client of a request has gone. Blocks."""
+        return i in self.open and bool(self._channel.ask(frames.IS_CANCELLED, self._number, i))
+
+    def poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
+        """Calls `tell` on the event loop once the client has gone, unless the batch is over before."""
+        self._loop.call_soon_threadsafe(self._poll, request, tell)
+
+    def _poll(self, request: "HostedRequest", tell: Callable[[], None]) -> None:
+        if request.cancelled:  # the child's loop waits for a round trip; it has nothing else to do
+            tell()
+        elif self.open:
+            self._loop.call_later(CANCELLATION_POLL_SECONDS, self._poll, request, tell)
+
+    # ---- answers
+
+    def drain_single(self, execution: Execution) -> None:
+        """Sends the one answer of each request once the batch is over, and those that come later."""
+        with self._sending:
+            if execution.done:
+                finished, self._finished = not self._finished, True
+                self._send(execution, execution.single_answers(), finished)
+
+    def drain_stream(self, execution: Execution) -> None:
+        """Sends what was answered since, each answer in a frame of its own."""
+        with self._sending:
+            for outcome in execution.take():
+                self._send(execution, [outcome], False)
+            if execution.done and not self._finished:
+                self._finished = True
+                self._send(execution, [], True)
+            if not self.open:
+                self._channel.forget_credit(self._number)
+
+    def _send(self, execution: Execution, outcomes: Sequence[Outcome], finished: bool) -> None:
+        if not outcomes and not finished:
+            return
+        meta: list[bytes] = []
+        tensors: list[Buffer] = []
+        for outcome in outcomes:
+            _write(outcome, meta, tensors)
+            if outcome.final:
+                self.open.discard(outcome.i)
+        _, input_end, output_start, _ = execution.times()
+        # An answer that is not the last counts by the bytes of its frame, on both sides: it must carry its tensors.
+        segments = self._channel.segments if all(outcome.final for outcome in outcomes) else None
+        buffers = frames.frame(
+            *(frames.ANSWERS, meta, tensors, self._number, len(outcomes), frames.FINISHED if finished else 0),
+            *((input_end, output_start), segments),
+        )
+        for outcome in outcomes:
+            if not outcome.final:
+                most_ahead = execution.requests[outcome.i].request.most_ahead
+                self._sent[outcome.i] += frames.cost(sum(map(len, buffers)), most_ahead)
+        self._channel.send(buffers)
+
+
 class HostedRequest:
     """A `BatchedRequest`. Whether its client has gone is a question to the server."""
 
-    __slots__ = ("_ask_after", "_batch", "_cancelled", "_index", "batch_size", "outputs", "request")
+    __slots__ = ("_answers", "_ask_after", "_cancelled", "_index", "batch_size", "outputs", "request")
 
-    def __init__(self, batch: "HostedBatch", index: int, inference: Inference) -> None:
+    def __init__(self, answers: Answers, index: int, inference: Inference) -> None:
         self.request = inference.request
         self.batch_size = inference.batch_size
         self.outputs = inference.outputs
-        self._batch = batch
+        self._answers = answers
         self._index = index
         self._cancelled = False
         self._ask_after = 0.0
@@ -85,12 +192,12 @@ class HostedRequest:
         """Any thread. Blocks for a round trip to the server, but not again at once."""
         now = monotonic()
         if not self._cancelled and now >= self._ask_after:
-            self._cancelled = self._batch.asks_cancelled(self._index)
+            self._cancelled = self._answers.asks_cancelled(self._index)
             self._ask_after = now + ASK_AGAIN_SECONDS
         return self._cancelled
 
     def when_cancelled(self, tell: Callable[[], None]) -> None:
-        self._batch.poll(self, tell)
+        self._answers.poll(self, tell)
 
 
 class HostedBatch:
@@ -99,24 +206,16 @@ class HostedBatch:
     def __init__(
         self, channel: BaseChannel, loop: asyncio.AbstractEventLoop, model: HostedModel, message: frames.Frame
     ) -> None:
-        self._channel = channel
-        self._loop = loop
-        self._number = message.batch
-        self._decoupled = model.decoupled
         inferences = [_inference(message, model.name) for _ in range(message.count)]
-        self.requests: Sequence[BatchedRequest] = [HostedRequest(self, i, each) for i, each in enumerate(inferences)]
+        answers = self._answers = Answers(channel, loop, message.batch, len(inferences))
+        self.requests: Sequence[BatchedRequest] = [HostedRequest(answers, i, each) for i, each in enumerate(inferences)]
         rows = sum(each.batch_size for each in inferences)
-        self._execution = Execution(inferences, rows, 0, model.datatypes, model.decoupled, self._drain)
+        notify = answers.drain_stream if model.decoupled else answers.drain_single
+        self._execution = Execution(inferences, rows, 0, model.datatypes, model.decoupled, notify)
         if model.ragged is not None:
             self._execution.ragged = model.ragged
-        self._draining = Lock()
-        self._finished = False
-        self._open = set(range(len(inferences)))
-        self._sent = [0] * len(inferences)
-        self._taken = [0] * len(inferences)
-        self._waiting: dict[int, list[Callable[[], None]]] = {}
         if model.decoupled:
-            channel.take_credit(self._number, self._credited)
+            channel.take_credit(message.batch, answers.credited)
 
     def run(self, execute: Execute, finishes: bool) -> None:
         """Calls the backend. `finishes`: the batch is over when the call returns."""
@@ -145,12 +244,12 @@ class HostedBatch:
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
         if not final:
-            self._wait_for_room(i)
+            self._answers.wait_for_room(i)
         self._execution.send(i, outputs, final, parameters)
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
         if not final:
-            self._wait_for_room(i)
+            self._answers.wait_for_room(i)
         self._execution.fail(i, error, final)
 
     def again(self, i: int) -> None:
@@ -172,89 +271,7 @@ class HostedBatch:
         self._execution.finished(later)
 
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
-        if self._has_room(i):
-            resume()
-        else:
-            self._waiting.setdefault(i, []).append(resume)
-
-    # ---- back-pressure
-
-    def _wait_for_room(self, i: int) -> None:
-        """Blocks a thread that answers faster than the reader reads (G32). On the event loop nothing may block: a
-        backend there asks by `on_writable`."""
-        if not self._has_room(i) and not self._is_loop_thread():
-            self._channel.wait_until(lambda: self._has_room(i))
-
-    def _is_loop_thread(self) -> bool:
-        try:
-            return asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            return False
-
-    def _has_room(self, i: int) -> bool:
-        return self._sent[i] - self._taken[i] < frames.WINDOW or i not in self._open
-
-    def _credited(self, i: int, taken: int) -> None:
-        """On the thread that reads."""
-        self._taken[i] = taken
-        for resume in self._waiting.pop(i, ()) if self._has_room(i) else ():
-            self._loop.call_soon_threadsafe(resume)
-
-    # ---- cancellation
-
-    def asks_cancelled(self, i: int) -> bool:
-        return i in self._open and bool(self._channel.ask(frames.IS_CANCELLED, self._number, i))
-
-    def poll(self, request: HostedRequest, tell: Callable[[], None]) -> None:
-        """Calls `tell` on the event loop once the client has gone, unless the batch is over before. Any thread."""
-        self._loop.call_soon_threadsafe(self._poll, request, tell)
-
-    def _poll(self, request: HostedRequest, tell: Callable[[], None]) -> None:
-        if request.cancelled:  # blocks the child's loop for a round trip: no other request of it needs the loop then
-            tell()
-        elif self._open:
-            self._loop.call_later(CANCELLATION_POLL_SECONDS, self._poll, request, tell)
-
-    # ---- answers
-
-    def _drain(self, execution: Execution) -> None:
-        """Sends what was answered since. Called at the end of the batch and at each answer that must not wait for it,
-        on any thread."""
-        with self._draining:
-            outcomes = execution.take() if self._decoupled else execution.single_answers() if execution.done else []
-            finished = execution.done and not self._finished
-            self._finished |= finished
-            if not self._decoupled:
-                self._send_answers(outcomes, finished)
-                return
-            for outcome in outcomes:
-                self._send_answers([outcome], False)
-            if finished:
-                self._send_answers([], True)
-
-    def _send_answers(self, outcomes: Sequence[Outcome], finished: bool) -> None:
-        if not outcomes and not finished:
-            return
-        meta: list[bytes] = []
-        tensors: list[Buffer] = []
-        for outcome in outcomes:
-            _write(outcome, meta, tensors)
-            if outcome.final:
-                self._open.discard(outcome.i)
-        _, input_end, output_start, _ = self._execution.times()
-        # Answers that are not the last count by their bytes on both sides, so they must carry them.
-        segments = self._channel.segments if all(outcome.final for outcome in outcomes) else None
-        buffers = frames.frame(
-            *(frames.ANSWERS, meta, tensors, self._number, len(outcomes), frames.FINISHED if finished else 0),
-            *((input_end, output_start), segments),
-        )
-        for outcome in outcomes:
-            if not outcome.final:
-                most_ahead = self._execution.requests[outcome.i].request.most_ahead
-                self._sent[outcome.i] += frames.cost(sum(map(len, buffers)), most_ahead)
-        if self._decoupled and not self._open:
-            self._channel.forget_credit(self._number)
-        self._channel.send(buffers)
+        self._answers.on_writable(i, resume)
 
 
 def _inference(message: frames.Frame, model: str) -> Inference:

@@ -36,9 +36,8 @@ from halimede.models.sequence_states import states_for
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
-from halimede.scheduling.limited import LimiterSlots
-from halimede.scheduling.rate_limiter import Demand, RateLimiter, Resource, Slot
-from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.rate_limiter import Demand, LimiterSlots, RateLimiter, Resource, Slot
+from halimede.scheduling.states import ModelStates
 from halimede.scheduling.step_binding import Binding
 from halimede.scheduling.step_graph import StepGraph
 from halimede.scheduling.strategy import BatchStrategy

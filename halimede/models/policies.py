@@ -15,9 +15,9 @@ from halimede.scheduling.priority import PriorityQueuePolicy
 from halimede.scheduling.priority import Rules as QueueRules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.ragged import BatchInput, Ragged
-from halimede.scheduling.sequence_state import SequenceStates
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy
 from halimede.scheduling.sequences import Rules as SequenceRules
+from halimede.scheduling.states import SequenceStates
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 
 

@@ -11,7 +11,7 @@ from halimede.config import ModelConfig
 from halimede.config.files import read_whole
 from halimede.config.states import StateSpec
 from halimede.errors import Error, Internal, Invalid
-from halimede.scheduling.sequence_state import ModelStates, State
+from halimede.scheduling.states import ModelStates, State
 from halimede.tensors import BYTES, HostMemory, Tensor, split_bytes
 
 FOLDER = "initial_state"

@@ -5,6 +5,7 @@ Event-loop thread only.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic_ns
 
 from halimede.backends.api import (
     Instance,
@@ -27,7 +28,6 @@ from halimede.requests import InferRequest, InferResponse, Moment, Reply
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.limited import LimitedRunner
 from halimede.scheduling.ordering import Ordering
 from halimede.scheduling.policy import Policy, is_stateful_policy
 from halimede.scheduling.runner import Runner
@@ -51,6 +51,7 @@ class ModelVersion:
         start_at: int = 0,
         inline: bool = True,
         start_backlog: int = 0,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         config = loaded.config
         self.name = config.name
@@ -82,18 +83,15 @@ class ModelVersion:
         )
         batching = config.dynamic_batching
         self._ordering = Ordering(self._over) if batching is not None and batching.preserve_ordering else None
-        over = self._over if self._ordering is None else self._ordering.over
+        over = self._over if self._ordering is None else self._ordering.settled
         policy = _policy(loaded, start_at, start_backlog)
         # A sequence cannot move to another instance if its own breaks.
         instances.pinned = is_stateful_policy(policy)
-        turns = loaded.limiter_slots
         self._runner: Runner | EnsembleRunner
         if loaded.ensemble is not None:
             self._runner = EnsembleRunner(_ensemble_config(loaded, runner_config), observer, over)
-        elif turns is None:
-            self._runner = Runner(runner_config, policy, instances, loop, observer, over)
         else:
-            self._runner = LimitedRunner(runner_config, policy, instances, loop, observer, over, turns)
+            self._runner = Runner(runner_config, policy, instances, loop, observer, over, loaded.limiter_slots, clock)
         self._supervised: list[Supervised] = []
         self._self_assessing: list[SelfAssessing] = []
         self._restarts_of_others = 0

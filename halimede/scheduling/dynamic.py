@@ -1,4 +1,4 @@
-"""The dynamic batcher: which of the waiting requests go together, and when (contract S20 to S25). Pure; loop thread."""
+"""The dynamic batcher: which of the waiting requests go together, and when (S20 to S25). Pure; loop thread."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,10 +11,11 @@ _QUEUE_START = int(Moment.QUEUE_START)
 
 
 class Forming:
-    """How batches are formed of requests that wait in some order.
+    """Decides how many requests from the front of a queue form the next batch.
 
-    `preferred` are the preferred batch sizes, `delay_ns` how long the oldest request may wait for a better batch.
-    `open_requests` and `open_rows` are those of the batch that is not due, when `due` said so.
+    preferred -- the preferred batch sizes, which start without delay
+    delay_ns -- how long the oldest request may wait for a better batch
+    open_requests, open_rows -- size of the batch that is not due yet, set when `due` returns a Wake
     """
 
     __slots__ = ("_max_preferred", "_max_rows", "_preferred", "delay_ns", "open_requests", "open_rows")
@@ -27,10 +28,12 @@ class Forming:
         self.open_requests = self.open_rows = 0
 
     def due(self, queue: Iterable[Inference], now: int) -> int | Wake:
-        """How many requests from the front to run now, or when to look again (contract S21, S22). One waits at least.
+        """Returns how many requests from the front to run now, or when to ask again (S21, S22). The queue must not be
+        empty.
 
-        The batch that is preferred is the longest with a preferred size; where the queue runs past the largest such
-        size without meeting one, it is what comes before that. The oldest request need not be the first one.
+        Chosen is the longest run of requests with a preferred size. If the queue grows past the largest preferred size
+        without meeting one, the requests before that are chosen. The oldest request need not be the first: priorities
+        and requests that run again change the order.
         """
         max_rows, max_preferred, preferred = self._max_rows, self._max_preferred, self._preferred
         requests = rows = best = 0
@@ -40,6 +43,7 @@ class Forming:
         for inference in queue:
             total = rows + (inference.batch_size or 1)
             if requests:
+                # Past the largest preferred size no better batch will come.
                 if total > max_preferred and not best:
                     best = requests
                 if total > max_rows or inference.batch_key != key:
@@ -54,6 +58,7 @@ class Forming:
                 oldest = queued
             if rows in preferred:
                 best = requests
+        # An overdue batch takes all that fits, not only a preferred size.
         overdue_at = oldest + self.delay_ns
         overdue = self.delay_ns and now >= overdue_at
         if best and not overdue:
@@ -65,24 +70,24 @@ class Forming:
 
 
 class DynamicPolicy(FifoQueue):
-    """Batches of the longest waiting requests that fit together, all requests being alike.
+    """Batches of the requests that have waited longest, without priorities.
 
-    `start_at` holds everything back until so many requests wait, once: the test hook TRITONSERVER_DELAY_SCHEDULER
-    (contract C60).
+    `start_at` holds everything back, once, until that many requests wait: the test hook TRITONSERVER_DELAY_SCHEDULER
+    (C60).
     """
 
     def __init__(self, max_batch_size: int, preferred: Sequence[int], delay_ns: int, start_at: int = 0) -> None:
         super().__init__()
         self._forming = Forming(max_batch_size, preferred, delay_ns)
         self._start_at = start_at
-        self.direct = not delay_ns and not start_at
+        self.allows_fast_path = not delay_ns and not start_at
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         waiting = self.waiting
         if not waiting or waiting < self._start_at:
             return None
         self._start_at = 0
-        if waiting == 1 and not self._forming.delay_ns:
+        if waiting == 1 and not self._forming.delay_ns:  # most often so, and quicker
             return Batch(free[0], (self._pop(),))
         taken = self._forming.due(self._in_order(), now)
         if isinstance(taken, Wake):

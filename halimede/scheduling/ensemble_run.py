@@ -1,7 +1,19 @@
-"""One inference of an ensemble: starts each step as soon as its tensors are there, as an inference of the step's model.
+"""One inference of an ensemble: runs each step as an inference of the step's model, as soon as its tensors are there.
 
-Event-loop thread only. Tensors go from step to step as they are, under another name and maybe with another shape. A
-step that waits for nothing starts in the same turn of the loop. Which steps can run, `step_graph` says.
+Event-loop thread only. Tensors go from step to step uncopied, under another name and possibly in another shape. A step
+whose tensors are there starts in the same turn of the loop. `step_graph` knows which steps can run.
+
+    a step's request   event                                  then
+    ----------------   ------------------------------------   ---------------------------------------------------
+    ready              begin: its limit is reached            waits at the owner (`_waiting`)
+    ready              begin: otherwise                       under way (`_calls`): submitted to its member
+    waiting            admitted                               under way
+    waiting            the run failed or was cancelled        forgotten
+    under way          an answer                              queued in `arrived`; `work` takes it
+    under way          the final answer is taken              over: may make other steps ready
+
+The run answers when nothing is under way and nothing waits, or earlier after a failure. After the first failure no step
+starts any more.
 """
 
 from collections import deque
@@ -19,8 +31,8 @@ from halimede.scheduling.step_graph import Course, Frame, Marks
 from halimede.tensors import Destination, MemoryKind, Tensor
 
 _COMPUTE_START = int(Moment.COMPUTE_START)
-MOST_AHEAD = 32
-"""Responses of decoupled steps whose steps behind them are not over: a step that is so far ahead is held up."""
+MAX_RESPONSES_AHEAD = 32
+"""Responses of decoupled steps whose following steps are not over. At this number the decoupled steps must wait."""
 
 
 class Owner(Protocol):
@@ -30,30 +42,30 @@ class Owner(Protocol):
     def config(self) -> EnsembleRunnerConfig: ...
     @property
     def prefix(self) -> str:
-        """What errors of steps begin with (contract S88)."""
+        """What errors of steps begin with (S88)."""
         ...
 
     def admits(self, step: int, run: "Run", frame: Frame) -> bool:
-        """Whether one more request of this step may begin; if not, its turn comes (`Run.admitted`)."""
+        """Whether one more request of this step may start; if not, `Run.admitted` is called when it may."""
         ...
 
-    def leaves(self, step: int) -> None:
+    def step_over(self, step: int) -> None:
         """A request of this step is over."""
         ...
 
     def forget(self, run: "Run") -> int:
-        """Nothing of it waits any more; how many requests did."""
+        """Takes out all waiting requests of a run. Returns how many there were."""
         ...
 
-    def broke(self, error: Exception) -> Error: ...
+    def internal_error(self, error: Exception) -> Error: ...
     def end(self, inference: Inference, answer: Answer, reason: Reason) -> None:
-        """The answer; where it is none that failed, the time stamps of the inference are complete."""
+        """Answers the inference. If the answer is no error, the inference's time stamps are complete."""
         ...
 
 
 class StepCall:
-    """A step that is under way: the reply slot of its inference. `marks` are those of its request, where they are not
-    the ensemble's."""
+    """A step under way, as the reply slot of its inference. `marks` are those of its request if they differ from the
+    ensemble's."""
 
     __slots__ = ("bound", "frame", "inference", "marks", "run", "step")
 
@@ -77,18 +89,18 @@ class StepCall:
 
 
 class Run:
-    """One inference of an ensemble. Never re-entered: what comes back while it works waits until it has done that."""
+    """One inference of an ensemble. Never re-entered: an answer that arrives while it works waits in `arrived`."""
 
-    # Defaults of the class and no slots: it is made faster so, as most of it is never set.
+    # Class attributes instead of slots: most are never set, so an instance is made faster.
     at_rest: bool = False
-    """Whether what arrives is to be taken by whoever brings it."""
+    """Whether no call of `work` is active, so that an answer must call it."""
     _answered: bool = False
     _writable: bool = True
     _ahead: int = 0
     _waiting: int = 0
-    """Requests of steps that have as many as they may."""
+    """Requests that wait because their step has reached its limit."""
     _held: InferResponse | None = None
-    """A response that is sent when it is known whether it is the last."""
+    """A response that is kept until it is known whether it is the final one."""
     _resumes: Sequence[Resume] = ()
     _members: Sequence[Member] = ()
 
@@ -105,7 +117,7 @@ class Run:
         self._began = now
         self._input_ns = self._infer_ns = self._output_ns = 0
         self._failure: Error | None = None
-        self._flying: dict[StepCall, None] = {}
+        self._calls: dict[StepCall, None] = {}
         self.arrived: deque[tuple[StepCall, Answer, bool]] = deque()
 
     def begin(self) -> None:
@@ -120,28 +132,28 @@ class Run:
             if not frame.outputs_left:
                 self._complete(frame)
         except Exception as error:
-            self._fail(self._owner.broke(error))
+            self._fail(self._owner.internal_error(error))
         self.work()
 
-    # What comes from outside.
+    # ---- called from outside
 
     def admitted(self, frame: Frame, step: int) -> None:
-        """It is the turn of a step that waited."""
+        """A request that waited for its step's limit may start."""
         self._waiting -= 1
         rested, self.at_rest = self.at_rest, False
         try:
             frame.busy -= 1
             self._run(frame, step)
         except Exception as error:
-            self._fail(self._owner.broke(error))
+            self._fail(self._owner.internal_error(error))
         if rested:
             self.work()
 
     def cancel(self) -> None:
-        """Its client has gone."""
+        """Its client has gone: no step starts any more, and those under way are cancelled."""
         rested, self.at_rest = self.at_rest, False
         self._give_up_waiting()
-        for call in list(self._flying):
+        for call in list(self._calls):
             self._cancel(call)
         self._resume()
         if rested:
@@ -153,35 +165,37 @@ class Run:
             call.bound.member.cancel(call.inference)
 
     def on_writable(self, resume: Resume) -> None:
+        """Calls `resume` once when decoupled steps may send more; before this returns if they may now."""
         if self.has_room:
             resume()
         else:
             self._resumes = [*self._resumes, resume]
 
     def under_way(self) -> list[tuple[Member, Inference]]:
-        """The steps that were begun and are not over, each with who runs it."""
-        calls = [(call.bound.member, call.inference) for call in self._flying]
+        """The steps that started and are not over, each with the version that runs it."""
+        calls = [(call.bound.member, call.inference) for call in self._calls]
         return [(member, step) for member, step in calls if step is not None and step.state is not SETTLED]
 
     @property
     def has_room(self) -> bool:
-        return (self._writable and self._ahead < MOST_AHEAD) or self._stopped
+        """Whether decoupled steps may send more responses now."""
+        return (self._writable and self._ahead < MAX_RESPONSES_AHEAD) or self._stopped
 
     @property
     def _stopped(self) -> bool:
-        """Whether no further step shall begin."""
+        """Whether no further step starts."""
         return self._failure is not None or self._inference.cancelled
 
     @property
     def _borrows(self) -> bool:
-        """Whether steps make use of memory that the client gets back with the answer."""
+        """Whether steps use memory that the client gets back with the answer."""
         tensors = self._inference.request.inputs.values()
         return self._inference.destinations is not None or any(t.memory.kind is not MemoryKind.HOST for t in tensors)
 
-    # The work.
+    # ---- running steps
 
     def work(self) -> None:
-        """Takes what has arrived, until nothing is left that could be done at once."""
+        """Takes the answers that have arrived, until no more can be done at once."""
         self.at_rest = False
         arrived = self.arrived
         while arrived:
@@ -189,9 +203,10 @@ class Run:
             try:
                 self._take(call, answer, final)
             except Exception as error:
-                self._fail(self._owner.broke(error))
+                self._fail(self._owner.internal_error(error))
         self.at_rest = True
-        over = not self._flying and not self._waiting
+        over = not self._calls and not self._waiting
+        # A failure is answered at once, unless steps still use the client's memory.
         if over or (self._failure is not None and not self._borrows):
             self._answer()
         if over:
@@ -206,10 +221,10 @@ class Run:
     def _take(self, call: StepCall, answer: Answer, final: bool) -> None:
         inference = call.inference
         if final:
-            del self._flying[call]
-            call.inference = None  # which has the call: what they hold shall go now, not when circles are looked for
+            del self._calls[call]
+            call.inference = None  # ends a reference cycle, so that their memory is released now and not at a GC
             if self._limited:
-                self._owner.leaves(call.step)
+                self._owner.step_over(call.step)
         if isinstance(answer, Error):
             self._fail(answer.prefixed(self._owner.prefix))
         elif answer is not None and self._failure is None and not self._inference.cancelled:
@@ -221,10 +236,10 @@ class Run:
                 self._infer_ns += output_start - input_end
                 self._output_ns += end - output_start
             if call.frame.counts:
-                self._leave(call.frame)
+                self._step_over_in(call.frame)
 
     def _flow(self, call: StepCall, answer: InferResponse) -> None:
-        """The tensors of a response go where they are waited for."""
+        """Hands the tensors of a response to the steps and to the response that wait for them."""
         course, frame = self._course, call.frame
         decoupled = call.bound.decoupled
         if decoupled:
@@ -239,16 +254,16 @@ class Run:
         if not frame.outputs_left:
             self._complete(frame)
         if decoupled:
-            self._leave(frame)
+            self._step_over_in(frame)
 
-    def _leave(self, frame: Frame) -> None:
-        """Something that was under way in a frame of a decoupled step is over."""
+    def _step_over_in(self, frame: Frame) -> None:
+        """A step in the frame of a decoupled step's response is over."""
         frame.busy -= 1
         if not frame.busy:
             self._ahead -= 1
 
     def _begin(self, frame: Frame, step: int) -> None:
-        """Runs it, or has it wait for its turn."""
+        """Runs the step, or makes it wait if it has reached its limit."""
         if self._owner.admits(step, self, frame):
             self._run(frame, step)
         else:
@@ -286,14 +301,14 @@ class Run:
             request.correlation_id, request.sequence_start, request.sequence_end = marks
         call = StepCall(self, frame, step, bound, marks)
         reply = call if self._trace is None else self._trace.child(request, call)
-        self._flying[call] = None
+        self._calls[call] = None
         try:
             inference = bound.member.infer(0, request, reply, monotonic_ns())
         except Error as error:
-            reply.send(error, True)
+            reply.send(error, True)  # arrives like any other answer
             return
         except Exception as error:
-            reply.send(self._owner.broke(error), True)
+            reply.send(self._owner.internal_error(error), True)
             return
         call.inference = inference
         if self._inference.destinations is not None:
@@ -301,19 +316,18 @@ class Run:
         bound.member.submit(inference)
 
     def _destinations(self, step: int) -> Mapping[str, Destination] | None:
-        """Where the client wants those outputs of the ensemble that only it reads: the step's model writes them there
-        itself."""
+        """The destinations of the step's outputs that only the client reads; the step's model writes them there."""
         wanted = self._inference.destinations or {}
         found = {name: wanted[result] for name, result in self._course.direct[step] if result in wanted}
         return found or None
 
     def _marks(self) -> Marks:
-        """Those of the ensemble's request."""
+        """The marks of the ensemble's request."""
         request = self._inference.request
         return request.correlation_id, request.sequence_start, request.sequence_end
 
     def _mark(self, call: StepCall, frame: Frame, said: Parameters) -> None:
-        """What a response says of its sequence, or its request said, goes with its tensors (contract S84)."""
+        """Attaches the sequence that a response, or else its request, names to the response's tensors (S84)."""
         marks = call.marks or self._marks()
         if not said.keys().isdisjoint(_MARKS):
             correlation_id = said.get("sequence_id", marks[0])
@@ -329,7 +343,7 @@ class Run:
         frame.marks.update(dict.fromkeys(self._course.numbers_of(call.step), marks))
 
     def _complete(self, frame: Frame) -> None:
-        """The response of this frame."""
+        """All tensors of the frame's response are there: it becomes the held response."""
         config, inference = self._owner.config, self._inference
         outputs = []
         marks = _NO_MARKS if self._common is None else self._marks()
@@ -344,7 +358,7 @@ class Run:
             elif tensor.name != name:
                 tensor = Tensor(name, tensor.datatype, tensor.shape, tensor.memory)
             outputs.append(tensor if config.restore is None else config.restore(tensor))
-            if 0 in tensor.shape:  # one without elements says nothing of its sequence
+            if 0 in tensor.shape:  # the real server ignores the sequence of a tensor without elements
                 continue
             marked = True
             if frame.marks is not None:
@@ -362,12 +376,12 @@ class Run:
         self._held = InferResponse(inference.request.id, config.name, config.version, outputs, parameters)
 
     def _placed(self, outputs: list[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:
-        """Those that no step has written where the client wants them."""
+        """Writes the outputs to their destinations that no step has written there."""
         direct = {result for results in self._course.direct for _, result in results}
         rest = {name: to for name, to in destinations.items() if name not in direct}
         return place(outputs, rest) if rest else outputs
 
-    # What goes out.
+    # ---- answering
 
     def _send(self, response: InferResponse) -> None:
         reply = self._inference.reply
@@ -386,11 +400,11 @@ class Run:
             resume()
 
     def _fail(self, error: Error) -> None:
-        """The first error is the answer, as soon as that can be. Steps under way run on, no other begins."""
+        """The first error is the answer. Steps under way run on, no other starts."""
         if self._failure is None:
             self._failure = error
             self._give_up_waiting()
-            for call in [call for call in self._flying if call.bound.decoupled]:  # it may answer without end
+            for call in [call for call in self._calls if call.bound.decoupled]:  # it may respond for ever
                 self._cancel(call)
             self._resume()
 
@@ -406,14 +420,14 @@ class Run:
         answer: Answer = self._held
         reason = Reason.OTHER
         if self._failure is not None and self._held is not None and decoupled:
-            self._send(self._held)  # it was complete before the failure
+            self._send(self._held)  # this response was complete before the failure
         if inference.cancelled:
             answer, reason = Cancelled(inference.request.log_prefix + "Cancelled"), Reason.CANCELED
         elif self._failure is not None:
             answer = self._failure
         elif answer is None and not decoupled:
             answer = Invalid(owner.prefix + inference.request.log_prefix + _DEADLOCK)
-        if not isinstance(answer, Error):  # its durations are the sums of its steps' (contract S91)
+        if not isinstance(answer, Error):  # the durations of an ensemble are the sums of its steps' (S91)
             input_end = self._began + self._input_ns
             output_start = input_end + self._infer_ns
             inference.times[_COMPUTE_START:] = (self._began, input_end, output_start, output_start + self._output_ns)
@@ -423,7 +437,7 @@ class Run:
         owner.end(inference, answer, reason)
 
     def _release(self) -> None:
-        """Nothing of it is under way any more."""
+        """Nothing is under way any more: the versions of the steps may be closed."""
         members, self._members = self._members, ()
         for member in members:
             member.let_go()
@@ -443,7 +457,7 @@ def _parameters(marks: Marks) -> Parameters:
 
 
 def _common(request: InferRequest) -> list[tuple[str, object]] | None:
-    """What of a request goes to every step besides its id (contract S84, S74); None where nothing of it is set."""
+    """The fields of a request that every step's request gets besides the id (S84, S74); None if none is set."""
     if (
         request.parameters is None
         and not request.priority

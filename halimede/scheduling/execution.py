@@ -1,7 +1,7 @@
 """One batch on one instance: what the backend reads (its `Batch`) and where it answers (its `Responses`).
 
-Written to by the thread that runs the batch, and by any thread of the backend later; drained by the runner on the
-event loop. The two meet in a queue of outcomes, whose two ends may be used from different threads.
+The thread that runs the batch appends outcomes; a backend may append more from any thread later. The runner takes them
+on the event loop. Both ends of the list of outcomes may be used from different threads at once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from halimede.scheduling.device_batch import gather_into, gathered_shape, scatte
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
-from halimede.scheduling.sequence_state import keep, weave
+from halimede.scheduling.sequence_state import collect_states, insert_states
 from halimede.tensors import DataType, Shape, Tensor
 
 _NOBODY: frozenset[int] = frozenset()
@@ -29,7 +29,7 @@ _NOBODY: frozenset[int] = frozenset()
 class Outcome:
     """What a backend said of the request at index `i` of its batch.
 
-    `answer` is its outputs, an error, or None for "no more responses"; `again` asks to run the request once more.
+    `answer` is its outputs, an error, or None for "no more responses". `again` asks to run the request again.
     """
 
     i: int
@@ -40,13 +40,19 @@ class Outcome:
 
 
 class Execution:
-    """`notify` is called with this object, on whatever thread, when there is something to drain: at the end of the
-    batch, and for a decoupled model, or a request that answers `later`, at every outcome; None where the runner looks
-    by itself. `instance` is the index of the instance that runs it, `rows` the batch size. `has_destinations`: some
-    outputs are to be written somewhere, or kept as states; `placed_ns` is what writing took. `ragged` is there for a
-    model with inputs or outputs that are not one row behind the other."""
+    """One batch.
 
-    # Defaults of the class and no slots, for the same reason as in a request.
+    requests, rows -- its inferences in order, and the number of their rows
+    instance -- index of the instance that runs it; -1 when that is free again
+    notify -- called with this object, on any thread, when there are outcomes to take: at the end of the batch, and at
+        every outcome of a decoupled model or of a request that answers `later`. None if the runner looks by itself
+    has_destinations -- some outputs are written to destinations, or kept as states
+    placed_ns -- time that writing to destinations took
+    ragged -- set if inputs or outputs are not concatenated row by row
+    clock -- returns monotonic nanoseconds
+    """
+
+    # Class attributes instead of slots: most are never set, so an instance is made faster.
     done: bool = False
     on_loop: bool = False
     ragged: Ragged | None = None
@@ -57,7 +63,7 @@ class Execution:
     input_end: int = 0
     output_start: int = 0
     compute_end: int = 0
-    _told: bool = False
+    _answers_given: bool = False
 
     def __init__(
         self,
@@ -67,6 +73,7 @@ class Execution:
         datatypes: Mapping[str, DataType],
         decoupled: bool,
         notify: Callable[["Execution"], None] | None,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.requests = requests
         self.instance = instance
@@ -76,13 +83,14 @@ class Execution:
         self._datatypes = datatypes
         self._decoupled = decoupled
         self._notify = notify
+        self._clock = clock
 
-    # What the backend reads.
+    # ---- what the backend reads
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         ragged, requests = self.ragged, self.requests
         gathered = gather(requests) if ragged is None else ragged.gather(requests)
-        self.input_end = monotonic_ns()
+        self.input_end = self._clock()
         return gathered
 
     def parts(self, name: str) -> list[Tensor]:
@@ -99,13 +107,13 @@ class Execution:
         requests = self.requests[i : i + 1]
         return gather(requests) if self.ragged is None else self.ragged.gather(requests)
 
-    # What the backend says.
+    # ---- what the backend says
 
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
         if not self.output_start:
-            self.output_start = monotonic_ns()
+            self.output_start = self._clock()
         if self.has_destinations:
             answer = self._placed(i, outputs)
             if isinstance(answer, Error):
@@ -134,7 +142,7 @@ class Execution:
         self._add(Outcome(i, None, True, again=True))
 
     def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
-        self.output_start = monotonic_ns()
+        self.output_start = self._clock()
         if device is not None:
             scatter_from(self, outputs, device, self._datatypes)
             return
@@ -156,7 +164,7 @@ class Execution:
         self.later = frozenset(later)
 
     def finished(self, later: Collection[int] = ()) -> None:
-        self.compute_end = monotonic_ns()
+        self.compute_end = self._clock()
         if later:
             self.later = frozenset(later)
         self.done = True
@@ -164,29 +172,28 @@ class Execution:
             self._notify(self)
 
     def _placed(self, i: int, outputs: Sequence[Tensor] | None) -> Sequence[Tensor] | Error | None:
-        """The outputs of one request, written where they have a destination, or why they could not be. On the thread
-        that answers: the instance's, so that large ones do not hold the loop, and the loop itself where the backend is
-        placed there."""
+        """The outputs of one request after those with a destination were written there, or the error of writing them.
+        On the thread that answers, so that large outputs do not block the loop if that is the instance's."""
         if not outputs or not 0 <= i < len(self.requests):
             return outputs
         if self._stateful:
-            kept = keep(self.requests[i], outputs)
+            kept = collect_states(self.requests[i], outputs)
             if isinstance(kept, Error):
                 return kept
             outputs = kept
         destinations = self.requests[i].destinations
         if destinations is None:
             return outputs
-        began = monotonic_ns()
+        began = self._clock()
         try:
             return place(outputs, destinations)
         except Error as error:
             return error
         finally:
-            self.placed_ns += monotonic_ns() - began
+            self.placed_ns += self._clock() - began
 
     def _wait_for_room(self, i: int, answer: Sequence[Tensor] | Error | None) -> None:
-        """A thread that answers faster than the reader reads waits here (contract G32)."""
+        """Blocks a thread that answers faster than the reader reads (G32)."""
         if not self.on_loop and 0 <= i < len(self.requests):
             flow = self.requests[i].flow
             if flow is not None:
@@ -198,23 +205,23 @@ class Execution:
             self._tell(outcome.i)
 
     def _tell(self, i: int) -> None:
-        """There is an outcome of this request that shall not wait until the batch is over."""
+        """Notifies at once of an outcome that must not wait until the batch has finished."""
         if (self._decoupled or i in self.later) and self._notify is not None:
             self._notify(self)
 
-    # What the runner does with it.
+    # ---- what the runner calls
 
     def carry_states(self) -> None:
-        """Before it runs, of a model with implicit states (`scheduling.sequence_state`). On the loop."""
+        """Adds the states of their sequences to the requests, before the batch runs. On the loop."""
         self._stateful = self.has_destinations = True
-        weave(self.requests)
+        insert_states(self.requests)
 
     def run(self, execute: Callable[["Execution", "Execution"], None], finishes: bool, now: int = 0) -> None:
-        """Calls the backend; whatever it raises becomes the answer of every request without one. Never raises itself.
+        """Calls the backend. What it raises becomes the answer of every request without one. Never raises.
 
-        `finishes`: the batch is over when the call returns (a backend placed on the loop says so itself). `now` is the
-        time, where the caller has just looked."""
-        self.start = now or monotonic_ns()
+        `finishes`: the batch has finished when the call returns; a backend placed on the loop says so itself. `now` is
+        the time if the caller has just read the clock, else 0."""
+        self.start = now or self._clock()
         try:
             execute(self, self)
         except Error as error:
@@ -226,27 +233,28 @@ class Execution:
                 self.finished()
 
     def break_off(self, error: Error) -> None:
-        """Fails all requests; those that have their answer already do not notice."""
+        """Fails all requests that have no answer yet, and finishes the batch."""
         self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
 
     def take(self) -> list[Outcome]:
-        """What was said since, taken out; others may go on meanwhile."""
+        """Takes out the outcomes so far. Other threads may append more meanwhile."""
+        # Only what was copied is deleted, so that no outcome in between is lost.
         outcomes = self.outcomes
         said = outcomes[:]
         del outcomes[: len(said)]
         return said
 
     def single_answers(self) -> list[Outcome]:
-        """One answer for each request, when the batch is over; for those that answer later, the first that they gave
-        since. Takes all outcomes."""
+        """One answer for each request when the batch has finished; for requests that answer later, their first answer
+        since the last call. Takes all outcomes."""
         said = self.take()
         answers: list[Outcome] = []
-        if not self._told and not self.later and _is_plain(said, len(self.requests)):
-            self._told = True
+        if not self._answers_given and not self.later and _is_plain(said, len(self.requests)):
+            self._answers_given = True
             return said
-        if not self._told:
-            self._told = True
+        if not self._answers_given:
+            self._answers_given = True
             answers = single_answers(said, [i for i in range(len(self.requests)) if i not in self.later])
         for outcome in said if self.later else ():
             if outcome.i in self.later:
@@ -255,8 +263,8 @@ class Execution:
         return answers
 
     def times(self, now: int = 0) -> tuple[int, int, int, int]:
-        """Start, end of the inputs, begin of the outputs and end of the batch, or as they are at `now`, before it is
-        over. Moments that nobody marked are filled, so that the phases always add up."""
+        """Start of the batch, end of its inputs, start of its outputs, end of the batch; or the end is `now` if the
+        batch still runs. Moments that no call marked are filled in, so that the phases always add up."""
         end = now or self.compute_end
         return self.start, self.input_end or self.start, self.output_start or end, end
 
@@ -269,8 +277,8 @@ def _is_plain(said: Sequence[Outcome], requests: int) -> bool:
 
 
 def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list[Outcome]:
-    """What each of these requests gets, where each must get one response: that response, the error that came before
-    any, or the contract's complaint about their number (H50)."""
+    """The answer of each of these requests of a model that gives one response: that response, an error that came before
+    it, or the error about the number of responses (H50)."""
     responses: dict[int, list[Outcome]] = {i: [] for i in requests}
     for outcome in outcomes:
         if outcome.i in responses and (outcome.answer is not None or outcome.again):

@@ -1,22 +1,23 @@
 """One inference on its way through the server: its request, its reply slot, its time stamps and its state.
 
-Owned by the event-loop thread; an instance reads it while it runs (it is a backend's `BatchedRequest`).
+The event-loop thread owns it. An instance's thread reads it while it runs, as a backend's `BatchedRequest`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from halimede.requests import InferRequest, Reply
 from halimede.scheduling.flow import Flow
+from halimede.scheduling.states import SequenceStates
 from halimede.tensors import Destination, Tensor
-
-if TYPE_CHECKING:
-    from halimede.scheduling.sequence_state import SequenceStates
 
 
 class State(Enum):
-    """Each state has one owner: the policy, the runner, the instance, nobody."""
+    """Who has the inference: the policy (QUEUED), an instance (RUNNING), or no one, since it is answered (SETTLED).
+
+    QUEUED -> RUNNING when its batch starts, RUNNING -> QUEUED if it runs again, both -> SETTLED with its final answer.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -24,33 +25,38 @@ class State(Enum):
 
 
 QUEUED, RUNNING, SETTLED = State
-"""For the way of every request: a name is found faster than a member of an Enum."""
+"""A module's name is found faster than a member of an Enum; every request looks these up several times."""
 
 
 class Inference:
-    """`batch_size` is the rows of the request, 0 for a model without batching. `times` is indexed by `Moment`.
+    """One request and what the scheduler knows of it.
 
-    `batch_key` tells which requests may share a batch: those with an equal key (contract S4, S5); None where the model
-    does not care. `outputs` are the names to answer with, never empty; those in `destinations` are written there.
-    `flow` is there from the first run of a request that may have many responses; `responses` is how many it had, and
-    `responded_at` when the last came, or the run began.
+    key -- chosen by the engine, which finds the inference by it
+    batch_size -- rows of the request, 0 for a model without batching
+    outputs -- names of the outputs to answer with, never empty
+    batch_key -- requests with an equal key may share a batch (S4, S5); None if the model takes any
+    times -- monotonic nanoseconds, indexed by `Moment`
     """
 
-    # Defaults of the class and no slots, for the same reason as in a request.
+    # Class attributes instead of slots: most are never set, so an instance is made faster.
     cancelled: bool = False
     _on_cancel: Callable[[], None] | None = None
     destinations: Mapping[str, Destination] | None = None
+    """Where outputs are written instead of sent, by name."""
     flow: Flow | None = None
+    """Back-pressure of a decoupled request, from its first run on."""
     responses: int = 0
+    """How many responses a decoupled request had."""
     responded_at: int = 0
-    states: "SequenceStates | None" = None
-    """Those of its live sequence, where the server keeps any for the model."""
+    """When the last response of a decoupled request was sent, or its run started."""
+    states: SequenceStates | None = None
+    """The states of its live sequence; None if the server keeps none for the model."""
     next_states: Mapping[str, Tensor] | None = None
-    """What its responses held of the next ones so far."""
+    """The next states that its responses have held so far."""
     waits: bool = False
-    """Whether it is in a policy's queue; the policy's own mark."""
+    """Set by its policy while it is in the policy's queue."""
     sequence: Any = None
-    """What its policy knows of its sequence; the policy's own, too."""
+    """Set by its policy: what that knows of the request's sequence."""
 
     def __init__(
         self,
@@ -68,19 +74,19 @@ class Inference:
         self.outputs = outputs
         self.batch_key = batch_key
         self.state: State = QUEUED
-        self.times = [0, 0, 0, 0, 0, 0]  # by `Moment`; twice as quick as a product
+        self.times = [0, 0, 0, 0, 0, 0]  # a display is twice as fast as `[0] * 6`
 
     def cancel(self) -> None:
-        """The client has gone; who wants to know is told."""
+        """The client has gone. Calls the callback of `when_cancelled`."""
         self.cancelled = True
         if self._on_cancel is not None:
             self._on_cancel()
 
-    def when_cancelled(self, tell: Callable[[], None]) -> None:
-        """Has whoever runs it now told, once, when the client goes. On the loop."""
-        self._on_cancel = tell
+    def when_cancelled(self, callback: Callable[[], None]) -> None:
+        """Sets the one callback for a cancel; whoever runs the inference now sets it. On the loop."""
+        self._on_cancel = callback
 
     @property
     def rows(self) -> int:
-        """What it counts in a batch (contract S6)."""
+        """What it counts in a batch (S6)."""
         return self.batch_size or 1

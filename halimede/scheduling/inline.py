@@ -1,34 +1,43 @@
-"""When a batch may run on the event loop itself: only where it was measured to be quick, and only a little per turn.
+"""Decides when a batch may run on the event loop: if batches of its size were quick, and only a little in each turn.
 
-Handing a batch to a thread and back costs more than a small model does; a long run on the loop delays everybody. The
-rule and its numbers: docs/decisions/inline-execution.md. Loop thread only.
+Handing a batch to a thread and back costs more than a small model computes, but a long run on the loop delays every
+client. Measurements: docs/decisions/inline-execution.md. Loop thread only.
 """
 
 from collections.abc import Callable
 
 QUICK_NS = 100_000
+"""A run on the loop that takes longer is slow."""
 PROMISING_NS = 200_000
+"""A run on a thread that takes longer is slow: waking and sharing the interpreter are part of it."""
 LONG_NS = 1_000_000
+"""A run on the loop of this length starts a cooldown."""
 TURN_NS = 200_000
+"""Inline work in one turn of the loop."""
 SLOW_SHARE = 0.05
+"""A size with fewer slow runs than this is quick."""
 WINDOW = 512
+"""Runs that the share of slow ones is averaged over."""
 ENOUGH = 16
+"""Runs after which a size is judged."""
 TRIAL_EVERY = 512
+"""Runs on threads between two trials on the loop."""
 RUNS_PER_LONG = 5
+"""Quick runs on a thread that make up for a run of `LONG_NS` on the loop."""
 PLACED_BYTES = 4 << 20
-"""How much of a batch's outputs the loop writes to where they are wanted: 0.4 ms at the usual 10 GB/s, which is what
-sending as much would take. That is no time of the model, so `InlineEligibility` is not told of it."""
+"""Bytes of a batch's outputs that the loop writes to their destinations: 0.4 ms at 10 GB/s, as long as sending them
+takes. This time is not the model's, so `InlineEligibility` does not count it."""
 
 
 def cooldown_after(ns: int) -> int:
-    """The quick runs on a thread that pay for a long one on the loop: with the square of its length, since hiccups of
-    the system last a few milliseconds, and what a model does to everybody may last much longer."""
+    """Quick runs on a thread before the loop is tried again after a run of `ns` there. Grows with the square: hiccups
+    of the system last a few milliseconds, a model that blocks the loop may take much longer."""
     return RUNS_PER_LONG * ns * ns // LONG_NS**2
 
 
 class _Place:
-    """Batches of one size in one place, the loop or the threads: how many ran there, and a moving share of slow ones
-    (a share, so that one interruption by the operating system is not taken for the model's fault)."""
+    """Batches of one size on the loop, or on the threads: their number and a moving share of slow ones. A share, so
+    that one interruption by the operating system does not count as the model's."""
 
     __slots__ = ("runs", "slow_share")
 
@@ -39,19 +48,19 @@ class _Place:
     def ran(self, slow: bool) -> None:
         self.runs = runs = self.runs + 1
         if slow or self.slow_share:
-            self.slow_share += (slow - self.slow_share) / (runs if runs < WINDOW else WINDOW)  # `min` takes longer
+            self.slow_share += (slow - self.slow_share) / (runs if runs < WINDOW else WINDOW)  # `min` is slower
 
 
 class _Size:
-    """What is known of batches of one size. `rests`: the runs on threads since the last one on the loop. `allowed`:
-    whether the next one may be there, as `decide` has found."""
+    """What is known of batches of one size. `runs_since_loop`: runs on threads since the last one on the loop.
+    `allowed`: whether the next one may run on the loop."""
 
-    __slots__ = ("allowed", "loop", "rests", "threads")
+    __slots__ = ("allowed", "loop", "runs_since_loop", "threads")
 
     def __init__(self) -> None:
         self.loop = _Place()
         self.threads = _Place()
-        self.rests = 0
+        self.runs_since_loop = 0
         self.allowed = False
 
     def decide(self) -> None:
@@ -60,20 +69,24 @@ class _Size:
         self.allowed = quick or self._on_trial()
 
     def _on_trial(self) -> bool:
-        """Whether to find out what it takes on the loop. So many runs in a row, since the first have cold caches."""
+        """Whether to measure it on the loop."""
         if self.threads.runs < ENOUGH or self.threads.slow_share >= SLOW_SHARE:
             return False
-        return self.loop.runs % ENOUGH != 0 or not self.loop.runs or self.rests >= TRIAL_EVERY
+        # A trial is ENOUGH runs in a row, since the first have cold caches.
+        return self.loop.runs % ENOUGH != 0 or not self.loop.runs or self.runs_since_loop >= TRIAL_EVERY
 
 
 class InlineEligibility:
-    """How long the batches of one model version took, per power of two of their rows.
+    """Which batches of one model version may run on the loop, by the power of two of their rows.
 
-    A size is quick when enough of its runs on the loop were seen and less than one in twenty took longer than 100 us.
-    What a run takes on a thread says little of that, since it is waking and sharing the interpreter that make it slow
-    there; so a size that rarely takes over 200 us on its threads is tried on the loop now and then.
-    A run of over 1 ms on the loop sends the whole version back to its threads until it has paid (`cooldown_after`).
-    A long run meanwhile, though it delayed nobody, has its own price.
+        state of a size   next state
+        ---------------   --------------------------------------------------------------------------------------
+        on threads        trial: after ENOUGH runs of which few took over 200 us, and again every TRIAL_EVERY
+        trial on loop     quick: if after ENOUGH runs less than one in twenty took over 100 us; else on threads
+        quick             on threads: when more take longer
+
+    A run of over 1 ms on the loop puts the whole version on its threads for a cooldown, which ends after a number of
+    quick runs there. A long run during the cooldown makes it longer.
     """
 
     __slots__ = ("_cooldown", "_safe", "_sizes", "inline_runs")
@@ -89,16 +102,16 @@ class InlineEligibility:
         return size is not None and size.allowed and not self._cooldown and self._safe
 
     def ran(self, rows: int, ns: int, on_loop: bool) -> None:
-        """A batch of so many rows took `ns`."""
+        """A batch of `rows` rows took `ns`."""
         size = self._sizes.get(rows.bit_length())
         if size is None:
             size = self._sizes[rows.bit_length()] = _Size()
         if on_loop:
             self.inline_runs += 1
-            size.rests = 0
+            size.runs_since_loop = 0
             size.loop.ran(ns >= QUICK_NS)
         else:
-            size.rests += 1
+            size.runs_since_loop += 1
             size.threads.ran(ns >= PROMISING_NS)
         size.decide()
         if ns >= LONG_NS and (on_loop or self._cooldown):
@@ -108,10 +121,10 @@ class InlineEligibility:
 
 
 class TurnBudget:
-    """The inline work of one engine in the present turn of its loop; `left` says whether there may be more.
+    """The inline work of one engine in the present turn of its loop; `left` says whether more is allowed.
 
-    `call_soon` runs a callback in the next turn. What little was done counts on in the next turn, so that a callback is
-    not wanted for each: a turn has 100 us at least and 200 us at most.
+    `call_soon` runs a callback in the next turn, which resets the budget. No callback is set before half of the budget
+    is spent, since most turns spend little; that work counts in the next turn too. So a turn has 100 to 200 us.
     """
 
     __slots__ = ("_armed", "_call_soon", "_spent", "left")

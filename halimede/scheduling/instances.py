@@ -1,14 +1,22 @@
 """The instances of one model version: which are free, and the threads that run those which may block.
 
-An instance is a capacity, not a thread: its thread starts when it first has something to run there. Loop thread only,
-except for what the threads themselves do.
+An instance is a capacity, not a thread: its thread starts with its first batch there. Loop thread only, except for the
+bodies of the threads.
+
+    state of an instance   in                        leaves it by
+    --------------------   -----------------------   ------------------------------------------------------------
+    free                   `free`                    take -> busy; mark(broken) -> withheld; remove -> gone
+    busy                   none of these             give_back -> free, withheld, or gone if it is leaving
+    withheld (broken)      `_broken`, `_withheld`    mark(healthy) -> free; all broken for good -> free, to refuse
+    leaving                `_passive`, `_leaving`    give_back of its last batch -> gone
+    passive or gone        `_passive`                add, at the same place of the list -> free
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from types import MappingProxyType
 from typing import Protocol
 
@@ -24,13 +32,13 @@ class WorkThread(Protocol):
 
 
 class Runnable(Protocol):
-    """What the runner needs of a backend's instance, which may have a `thread` of its own."""
+    """What the runner needs of a backend's instance. An instance may have a `thread` (a WorkThread) of its own."""
 
     def execute(self, batch: Execution, responses: Execution, /) -> None: ...
 
 
 class InstanceThread:
-    """Runs what it is given, in order, until it is stopped; before all of it `prepare`."""
+    """A daemon thread that runs what it is given, in order, until it is stopped. It calls `prepare` first."""
 
     def __init__(self, name: str, prepare: Callable[[], None] | None = None) -> None:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -42,7 +50,7 @@ class InstanceThread:
         self._work.put(work)
 
     def stop(self) -> None:
-        """Ends the thread after what it was given; does not wait for it."""
+        """Ends the thread after the work that it has; does not wait for it."""
         self._work.put(None)
 
     def _run(self) -> None:
@@ -50,17 +58,21 @@ class InstanceThread:
             try:
                 work()
             except BaseException:
-                log.exception("the thread of an instance goes on after an error")
-            del work  # and with it what the batch held: memory of clients too, which waits for its last user
+                log.exception(
+                    "instance thread '%s': error outside of a batch; the thread goes on", current_thread().name
+                )
+            # The batch holds memory of its clients, which must not wait for the next batch to be released.
+            del work
 
 
 class Instances:
-    """`free` holds the indices of the instances that can be given a batch, the longest free first (so all take their
-    turn). One that is broken is not among them while another is well, or while one is expected back: then requests
-    wait. Where there is neither, the broken ones are there again, to refuse what they are given.
+    """The instances of a version, by index in `instances`, which their owner changes as they come and go (R13).
 
-    Those that are `passive` are never among them. `prepare` are to be called on the threads of these instances first.
-    Instances may come and go while the version serves (contract R13): the list is their owner's, who changes it.
+    `free` has the indices that can be given a batch, the longest free first, so that all take their turn. A broken
+    instance is left out while another one is healthy or is expected back: then requests wait. If none is, the broken
+    ones are put back, so that they fail what they are given.
+
+    `passive` instances are never free. `prepare` has what the thread of an instance calls first.
     """
 
     def __init__(
@@ -72,56 +84,59 @@ class Instances:
         in_flight: int = 1,
     ) -> None:
         self.pinned = False
-        """Whether what waits can run on one instance only: then each that will not be back refuses what is its own."""
+        """Whether a request can run on one instance only, as those of a sequence. Then an instance that failed for good
+        is free, although others are healthy, so that it fails its own requests."""
         self._name = name
         self.instances = instances
         self._passive = set(passive)
-        """Also those that leave, and the places in the list of those that have left."""
+        """Includes the instances that are leaving, and the places of those that have left."""
         self._prepare = dict(prepare)
         self._threads: dict[int, WorkThread] = {}
         self._started: dict[int, InstanceThread] = {}
         self._leaving: dict[int, Callable[[int], None]] = {}
-        """Those that end their last batch, and who is to be told of that."""
+        """The instances that finish their last batch, with the callback for its end."""
         self._in_flight = in_flight
-        """How many batches an instance has at a time: it is as often in `free` as it can take another one."""
+        """How many batches an instance may have at a time. `free` holds it once for each further batch."""
         each = [index for index in range(len(instances)) if index not in passive]
         self.free = deque(each * in_flight)
         self._withheld: list[int] = []
         self._broken: dict[int, bool] = {}
-        """The instances that are not well, and whether they are expected back soon."""
+        """The broken instances, and whether they are expected back soon. Includes leaving ones, as False."""
 
     def __len__(self) -> int:
-        """How many can be given batches."""
+        """How many instances serve."""
         return len(self.instances) - len(self._passive)
 
     @property
     def busy(self) -> int:
-        """How many of them run a batch."""
+        """How many instances run a batch."""
         idle = [*self.free, *self._withheld]
         serving = (index for index in range(len(self.instances)) if index not in self._passive)
         return sum(idle.count(index) < self._in_flight for index in serving)
 
     def take(self, index: int) -> Runnable:
+        """Makes a free instance busy."""
         if self.free[0] == index:
             self.free.popleft()
         else:
             self.free.remove(index)
         return self.instances[index]
 
-    def turn(self) -> int:
-        """The one that is free the longest, which there must be, for a run on the loop: it is over before anybody can
-        ask who is free, so the instance only goes to the end of the line."""
+    def rotate(self) -> int:
+        """Returns the instance that is free the longest and puts it last, for a batch that has finished before anything
+        else can look at `free`. There must be one."""
         index = self.free[0]
         self.free.rotate(-1)
         return index
 
     def give_back(self, index: int) -> None:
+        """The batch of an instance has finished."""
         self.free.append(index)
         if self._broken:
             self._sort()
 
     def mark(self, index: int, healthy: bool, expected: bool) -> None:
-        """An instance broke, or is well again. Broken, it may be `expected` back so soon that requests should wait."""
+        """An instance broke or recovered. `expected`: a broken one is back so soon that requests should wait for it."""
         if index in self._passive:
             return
         if healthy:
@@ -131,7 +146,7 @@ class Instances:
         self._sort()
 
     def add(self, index: int, passive: bool = False, prepare: Callable[[], None] | None = None) -> None:
-        """There is another instance at this place of the list: it is behind those that are free already."""
+        """There is a new instance at this place of the list. It is free behind the others."""
         self._prepare.pop(index, None)
         if prepare is not None:
             self._prepare[index] = prepare
@@ -143,17 +158,19 @@ class Instances:
         self._sort()
 
     def remove(self, index: int, left: Callable[[int], None]) -> None:
-        """The instance is given no more batches; `left` is told when it has ended the one that it may have."""
+        """The instance gets no more batches. Calls `left` with its index when it is idle, possibly before this
+        returns."""
         slots = self.free.count(index) + self._withheld.count(index)
         busy = index not in self._passive and slots < self._in_flight
         self._passive.add(index)
         self._leaving[index] = left
-        self._broken[index] = False  # so that its return is looked at
+        self._broken[index] = False  # makes `give_back` sort, which finds that it has left
         if not busy:
             self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
         self._sort()
 
     def _let_go(self, idle: Sequence[int]) -> None:
+        """Ends the threads of leaving instances that are idle, and reports them."""
         for index in [index for index in self._leaving if idle.count(index) >= self._in_flight]:
             self._broken.pop(index, None)
             self._threads.pop(index, None)
@@ -163,7 +180,7 @@ class Instances:
             self._leaving.pop(index)(index)
 
     def _sort(self) -> None:
-        """Decides anew which of the instances without a batch can be given one."""
+        """Decides anew which of the idle instances are free."""
         idle = [*self.free, *self._withheld]
         ending: list[int] = []
         if self._leaving:
@@ -171,7 +188,9 @@ class Instances:
             ending = [index for index in idle if index in self._leaving]  # it has another batch to end
             idle = [index for index in idle if index not in self._passive]
         broken = self._broken
+        # If all have failed for good, they are free to fail what waits: it would wait for ever.
         refusing = len(broken) - len(self._leaving) == len(self) and not any(broken.values())
+        # The deque is changed in place: the runner holds it.
         self.free.clear()
         withheld = {index for index in idle if not refusing and index in broken}
         if self.pinned:
@@ -180,6 +199,7 @@ class Instances:
         self._withheld = [*ending, *(index for index in idle if index in withheld)]
 
     def thread(self, index: int) -> WorkThread:
+        """The thread of an instance: its own if it has one, else one that is started with its first batch."""
         thread = self._threads.get(index)
         if thread is None:
             own: WorkThread | None = getattr(self.instances[index], "thread", None)
@@ -191,7 +211,7 @@ class Instances:
         return thread
 
     def stop(self) -> None:
-        """Ends the threads that were started here; an instance ends its own."""
+        """Ends the threads that were started here. An instance ends its own thread itself."""
         for thread in self._started.values():
             thread.stop()
         self._threads.clear()

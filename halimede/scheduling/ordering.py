@@ -1,7 +1,16 @@
-"""Answers in the order in which their requests came, whichever is ready first (`preserve_ordering`, contract S34).
+"""Sends answers in the order in which their requests came (`preserve_ordering`, S34).
 
-Stands between the runner and the reply slots: while a request is not the oldest that is under way, its reply slot is
-one that keeps what it is sent. Loop thread.
+Stands between the runner and the reply slots. The oldest request under way answers directly. Any other has a
+`_BufferedReply` as its reply slot, which keeps its answers.
+
+    a request is         event                                  then
+    ------------------   ------------------------------------   ---------------------------------------------------
+    first in the line    settled                                leaves; the next one becomes first
+    behind others        becomes first                          its kept answers are sent; it answers directly now
+    behind others        settled: it ran, or had a response     stays; is sent and leaves when it becomes first
+    behind others        settled: an error, and it never ran    the error is sent at once; only its place stays
+
+Loop thread.
 """
 
 import logging
@@ -15,31 +24,30 @@ from halimede.scheduling.inference import Inference
 log = logging.getLogger(__name__)
 
 
-class _Turn:
-    """The reply slot of a request whose turn has not come.
+class _BufferedReply:
+    """The reply slot of a request that is not the first in the line.
 
-    Takes any number of answers: whoever makes them must not wait for others to answer, whom it may hold up itself. The
-    answer to a request that never ran (rejected, too late, cancelled) is passed on at once, since no result is
-    overtaken by it.
+    It is always writable: a producer that waited here might hold up the requests before it. The error of a request that
+    never ran (rejected, too late, cancelled) is sent at once, since it overtakes no result.
     """
 
-    __slots__ = ("inference", "kept", "over", "reply")
+    __slots__ = ("inference", "kept", "reply", "settled")
 
     def __init__(self, inference: Inference) -> None:
         self.inference: Inference | None = inference
-        """None when all is done and only the place in the line is left."""
+        """None if the request is settled and only its place in the line is left."""
         self.reply: Reply = inference.reply
         self.kept: deque[tuple[Answer, bool]] = deque()
-        self.over = False
+        self.settled = False
 
     def send(self, answer: Answer, final: bool) -> bool:
-        if self.inference is not None and self.inference.cancelled:  # nobody hears what is kept
+        if self.inference is not None and self.inference.cancelled:  # its client has gone, so nothing is kept
             self.kept.clear()
             if not final:
                 return True
         never_ran = self.inference is not None and not self.inference.times[Moment.COMPUTE_START]
-        if final and never_ran and isinstance(answer, Error):  # a response was found in a cache, and waits as others
-            self.over = True
+        if final and never_ran and isinstance(answer, Error):  # a response from a cache never ran either, but waits
+            self.settled = True
             return self.reply.send(answer, final)
         self.kept.append((answer, final))
         return True
@@ -51,66 +59,65 @@ class _Turn:
             self.reply.on_writable(resume)
 
     def open(self) -> None:
-        """Passes on what was kept."""
+        """Sends what was kept."""
         while self.kept:
             answer, final = self.kept.popleft()
             try:
                 self.reply.send(answer, final)
             except Exception:
-                log.exception("a reply slot broke")
+                log.exception("sending a kept answer failed; the other requests go on")
 
 
 class Ordering:
-    """`settled` is told of each inference that is over and whose answers have all been passed on.
+    """`settled` is called with each inference that is settled and whose answers have all been sent.
 
-    A request that a model makes takes no part: it may be made for the sake of one that is before it in the line, and
-    neither would ever be answered.
+    A request that a model makes is not ordered: it may belong to one that is before it in the line, and neither would
+    ever be answered.
     """
 
     def __init__(self, settled: Callable[[Inference], None]) -> None:
         self._settled = settled
-        self._line: deque[_Turn] = deque()
+        self._line: deque[_BufferedReply] = deque()
 
     def enter(self, inference: Inference) -> None:
-        """The inference is about to be submitted."""
+        """The inference is about to be submitted; it gets its place in the line."""
         if inference.request.inner:
             return
-        turn = _Turn(inference)
+        turn = _BufferedReply(inference)
         if self._line:
             inference.reply = turn
         self._line.append(turn)
 
-    def over(self, inference: Inference) -> None:
+    def settled(self, inference: Inference) -> None:
         """The runner has settled the inference."""
         turn = inference.reply
         if inference.request.inner:
             self._settled(inference)
-        elif not isinstance(turn, _Turn):  # it was its turn
+        elif not isinstance(turn, _BufferedReply):  # it was the first in the line
             self._settle(inference)
             self._line.popleft()
             self._next()
-        elif turn.over:
+        elif turn.settled:
             inference.reply, turn.inference = turn.reply, None
             self._settled(inference)
         else:
-            turn.over = True
+            turn.settled = True
 
     def _next(self) -> None:
-        """It is the turn of the first in the line, and of those behind it as far as they are over."""
+        """Sends what the first in the line has kept, and goes on to those behind it as far as they are settled."""
         while self._line:
             turn = self._line[0]
             inference = turn.inference
             if inference is not None:
                 turn.open()
                 inference.reply = turn.reply
-                if not turn.over:
+                if not turn.settled:
                     return
                 self._settle(inference)
             self._line.popleft()
 
     def _settle(self, inference: Inference) -> None:
-        """Whatever breaks there, the line goes on."""
         try:
             self._settled(inference)
         except Exception:
-            log.exception("the end of a request broke")
+            log.exception("settling a request failed; the requests behind it go on")

@@ -1,7 +1,7 @@
-"""What a scheduling policy is: a pure object that is told the time and decides who is served next.
+"""What a scheduling policy is: an object that has the waiting inferences and decides which of them run next.
 
-A policy does no I/O, reads no clock and starts nothing; the runner is the one impure part. Loop thread only; times are
-monotonic nanoseconds.
+A policy does no I/O, reads no clock and starts nothing; the runner does. Loop thread only. Times are monotonic
+nanoseconds.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,7 +14,7 @@ from halimede.scheduling.inference import Inference
 
 @dataclass(slots=True)
 class Batch:
-    """The inferences to run at once, in their order, and the instance (by index) to run them on."""
+    """The inferences to run at once, in order, and the index of the instance to run them on."""
 
     instance: int
     rows: Sequence[Inference]
@@ -22,7 +22,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Nothing is due now; ask again at this time."""
+    """No batch is due now. Ask again at this time."""
 
     at: int
 
@@ -31,35 +31,36 @@ Refusals = list[tuple[Inference, Error]]
 
 
 class Policy(Protocol):
-    """Owns the inferences that wait. Requests stay here until they run."""
+    """Owns the inferences that wait for an instance, until they run."""
 
     def admit(self, inference: Inference, now: int) -> Error | None:
-        """Takes the inference into the queue, or says why not."""
+        """Queues the inference, or returns why it is refused."""
         ...
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
-        """What is due, asked only while an instance is free: `free` are their indices, the longest free first."""
+        """The batch that is due, or when to ask again; None if nothing is. Asked only while an instance is free. `free`
+        has the indices of these, the longest free first."""
         ...
 
     def freed(self, instance: int, now: int) -> None:
-        """The instance finished its batch."""
+        """The instance has finished its batch."""
         ...
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
-        """An inference that ran is over, or shall run once more."""
+        """An inference that ran is settled, or is queued to run again."""
         ...
 
     def cancel(self, inference: Inference, now: int) -> bool:
-        """Takes a waiting inference out; False if it does not wait here."""
+        """Takes out a waiting inference. Returns False if it does not wait here."""
         ...
 
     @property
     def expires_at(self) -> int:
-        """When `expire` is wanted next, be an instance free or not; 0 for never. Also asked before each `next`."""
+        """When `expire` must be called next, whether an instance is free or not; 0 for never."""
         ...
 
     def expire(self, now: int) -> Refusals:
-        """The waiting inferences whose time has passed, taken out."""
+        """Takes out the waiting inferences whose time has passed."""
         ...
 
     def resize(self, instances: int, now: int) -> None:
@@ -73,22 +74,23 @@ class Policy(Protocol):
 
 
 def is_stateful_policy(policy: object) -> TypeGuard["StatefulPolicy"]:
-    """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
+    """Whether the policy is a `StatefulPolicy`."""
+    # `isinstance` looks up the members of a protocol dozens of times, for each of a thousand models.
     return hasattr(policy, "exchange")
 
 
 class StatefulPolicy(Protocol):
-    """A policy of which something lasts beyond a request. Its `expires_at` counts also where nothing waits."""
+    """A policy with state that outlives a request, such as sequences. Its timers run even if its queue is empty."""
 
     def stop(self) -> None:
-        """It begins nothing more and says so when it is asked to; what was begun goes on (contract S3)."""
+        """Rejects only new sequences; requests of those that have begun are still admitted (S3)."""
         ...
 
     def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
-        """Instances come and go (contract S73). What was begun on one that goes stays there; `left` is told when
-        nothing of it is there any more, perhaps before this returns. Instead of `resize`."""
+        """Adds and removes instances (S73); called instead of `resize`. Sequences on a removed instance stay there to
+        their end. Then `left` is called with its index, possibly before this returns."""
         ...
 
     def wants(self, instance: int) -> bool:
-        """Whether something waits that can only run on this instance."""
+        """Whether something that can only run on this instance waits."""
         ...

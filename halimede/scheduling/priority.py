@@ -1,7 +1,18 @@
-"""A queue with priorities, limits and times (contract S26 to S32). Pure; loop thread.
+"""A queue with priority levels, size limits and timeouts (S26 to S32). Reads no clock; loop thread.
 
-What waits is served level by level, within a level in order of arrival, those that waited too long at its end. All but
-forming a batch takes the same time whatever waits, or grows with its logarithm.
+Levels are served in order of their number, each in order of arrival.
+
+    a request is   event                                        then
+    ------------   ------------------------------------------   ------------------------------------------------
+    (new)          admit: its level is full                     refused
+    (new)          admit                                        punctual, with a deadline if its level has one
+    punctual       its deadline passes, the level rejects       refused (`expire`)
+    punctual       its deadline passes, the level delays        late: served after the punctual ones of its level
+    punctual       its batch starts, or it is cancelled         out; its deadline is outdated
+    late           its batch starts, or it is cancelled         out
+    (running)      it runs again                                first of its level, without a deadline
+
+Every operation but forming a batch takes constant time, or grows with the logarithm of the number that waits.
 """
 
 from bisect import bisect_left, insort
@@ -16,15 +27,19 @@ from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
 
-_FEW = 64
-"""So many outdated deadlines may lie about before they are cleared out."""
+MIN_DEADLINES_TO_CLEAR = 64
+"""A smaller heap of deadlines is not cleared of outdated ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the requests of a level may wait (contract S27): at most `max_size` of them and for `timeout_us`, 0 for no
-    limit. `allow_override`: a request may ask for less time. `delays`: one that waited too long is served after the
-    others of its level instead of being rejected."""
+    """How the requests of a level may wait (S27).
+
+    max_size -- of them wait at most, 0 for no limit
+    timeout_us -- how long one may wait, 0 for no limit
+    allow_override -- a request may ask for less time
+    delays -- a late request is served after the others of its level instead of being rejected
+    """
 
     max_size: int = 0
     timeout_us: int = 0
@@ -32,13 +47,13 @@ class Rules:
     delays: bool = False
 
     def timeout_of(self, inference: Inference) -> int:
-        """Microseconds that it may wait, 0 for any time (contract S29)."""
+        """Microseconds that the inference may wait, 0 for no limit (S29)."""
         wanted = inference.request.timeout_us
         return wanted if self.allow_override and 0 < wanted < self.timeout_us else self.timeout_us
 
 
 class _Deadline:
-    """When an inference has waited too long. Without its inference it is outdated."""
+    """The deadline of an inference; outdated if `inference` is None."""
 
     __slots__ = ("inference", "level")
 
@@ -48,7 +63,7 @@ class _Deadline:
 
 
 class _Level:
-    """The waiting inferences of one level: those in time, with their deadlines, and those that waited too long."""
+    """The waiting inferences of one level: the punctual ones with their deadlines, and the late ones."""
 
     __slots__ = ("late", "number", "punctual", "rules")
 
@@ -63,11 +78,14 @@ class _Level:
 
 
 class PriorityQueuePolicy:
-    """`levels` is the number of priority levels, 0 for one queue without; requests without a valid level get `default`
-    (contract H73). `rules` are those of the levels that have some of their own, `other` those of the rest. Without
-    `forming` each request is a batch of its own.
+    """The policy of the dynamic batcher if it has priorities, limits or timeouts.
 
-    `start_at` holds everything back until so many requests wait, once; nothing waits too long before (contract C60).
+    levels -- number of priority levels, 0 for one queue without levels
+    default -- the level of requests without a valid one (H73)
+    other -- the rules of the levels that have none of their own
+    rules -- by level
+    forming -- how batches are formed; without it each request is a batch
+    start_at -- holds everything back, once, until this many requests wait; no deadline passes before (C60)
     """
 
     def __init__(
@@ -87,11 +105,11 @@ class PriorityQueuePolicy:
         self._start_at = start_at
         self._levels: dict[int, _Level] = {}
         self._filled: list[int] = []
-        """The numbers of the levels where somebody waits, in order."""
+        """The numbers of the levels that are not empty, in order."""
         self._deadlines: list[tuple[int, int, _Deadline]] = []
-        """A heap; outdated ones are among them."""
+        """A heap by time; some may be outdated."""
         self._timed = 0
-        """How many of the deadlines are not outdated."""
+        """How many deadlines are not outdated."""
         self._order = count()
         self.waiting = 0
 
@@ -145,7 +163,7 @@ class PriorityQueuePolicy:
             deadline = heappop(self._deadlines)[2]
             self._timed -= 1
             inference, level = deadline.inference, deadline.level
-            if inference is None:  # never, after `expires_at`
+            if inference is None:  # for the type checker: `expires_at` has removed these
                 continue
             del level.punctual[inference]
             if level.rules.delays:
@@ -156,10 +174,10 @@ class PriorityQueuePolicy:
         return refusals
 
     def freed(self, instance: int, now: int) -> None:
-        """Which instance ran makes no difference to requests without state."""
+        """Any instance serves any request."""
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
-        """One that runs again is the first of its level, and waits as long as it takes."""
+        """A request that runs again is the first of its level and has no deadline."""
         if again:
             level = self._level_of(inference)
             level.punctual[inference] = None
@@ -167,7 +185,7 @@ class PriorityQueuePolicy:
             self._added(level)
 
     def resize(self, instances: int, now: int) -> None:
-        """Any number of instances is served alike."""
+        """The number of instances changes nothing."""
 
     def _level_of(self, inference: Inference) -> _Level:
         number = inference.request.priority
@@ -189,7 +207,7 @@ class PriorityQueuePolicy:
             del self._filled[bisect_left(self._filled, level.number)]
 
     def _in_order(self) -> Iterable[Inference]:
-        if len(self._filled) == 1:
+        if len(self._filled) == 1:  # most often so, and quicker
             level = self._levels[self._filled[0]]
             if not level.late:
                 return level.punctual
@@ -197,7 +215,7 @@ class PriorityQueuePolicy:
         return chain.from_iterable(chain(level.punctual, level.late) for level in levels)
 
     def _pop(self) -> Inference:
-        """The first, taken out; there must be one."""
+        """Takes out the first waiting inference. There must be one."""
         level = self._levels[self._filled[0]]
         if level.punctual:
             inference, deadline = level.punctual.popitem(last=False)
@@ -208,11 +226,11 @@ class PriorityQueuePolicy:
         return inference
 
     def _outdate(self, deadline: _Deadline | None) -> None:
-        """Its inference does not wait any more, and shall not be held in memory."""
+        """The inference waits no more. The deadline stays in the heap but must not keep it in memory."""
         if deadline is None:
             return
         deadline.inference = None
         self._timed -= 1
-        if len(self._deadlines) > _FEW and len(self._deadlines) > 2 * self._timed:
+        if len(self._deadlines) > MIN_DEADLINES_TO_CLEAR and len(self._deadlines) > 2 * self._timed:
             self._deadlines = [entry for entry in self._deadlines if entry[2].inference is not None]
             heapify(self._deadlines)

@@ -1,4 +1,4 @@
-"""The default scheduler: first come, first served, one request a batch (contract S1, S2). Pure; loop thread."""
+"""The default scheduler: first come, first served, one request a batch (S1, S2). Pure; loop thread."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -7,21 +7,21 @@ from halimede.errors import Error, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
 
-_FEW = 32
-"""So many cancelled inferences may lie about in a queue before it is looked through for them."""
+MIN_CANCELLED_TO_CLEAR = 32
+"""A queue with fewer cancelled inferences is not cleared of them."""
 
 
 class FifoQueue:
-    """The waiting inferences in order of arrival, and the answers of a policy that are the same for any order.
+    """The waiting inferences in order of arrival; base of the policies without priorities.
 
-    One that is cancelled stays where it is, without its mark `waits`, and is passed over; when there are more of them
-    than of others they are cleared out. So a cancel takes the same time whatever waits.
+    A cancelled inference stays in the deque with `waits` unset and is passed over. The deque is rebuilt when most of it
+    is cancelled. So `cancel` takes the same time however many wait.
     """
 
     expires_at = 0
-    direct = False
-    """Whether a request that finds nobody waiting is a batch by itself, at once, which the policy need not be told of:
-    neither `freed` nor `released` mean anything to it."""
+    allows_fast_path = False
+    """Whether a request that arrives while nothing waits may run at once as a batch of its own, without `admit`,
+    `next`, `freed` and `released`."""
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
@@ -38,13 +38,13 @@ class FifoQueue:
             return False
         inference.waits = False
         self.waiting -= 1
-        gone = len(self._queue) - self.waiting
-        if gone > _FEW and gone > self.waiting:
+        cancelled = len(self._queue) - self.waiting
+        if cancelled > MIN_CANCELLED_TO_CLEAR and cancelled > self.waiting:
             self._queue = deque(self._in_order())
         return True
 
     def freed(self, instance: int, now: int) -> None:
-        """Which instance ran makes no difference to requests without state."""
+        """Any instance serves any request."""
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         if again:
@@ -56,14 +56,14 @@ class FifoQueue:
         return []
 
     def resize(self, instances: int, now: int) -> None:
-        """Any number of instances is served alike."""
+        """The number of instances changes nothing."""
 
     def _in_order(self) -> Iterable[Inference]:
         queue = self._queue
         return queue if self.waiting == len(queue) else (one for one in queue if one.waits)
 
     def _pop(self) -> Inference:
-        """The first, taken out; there must be one."""
+        """Takes out the first waiting inference. There must be one."""
         while True:
             inference = self._queue.popleft()
             if inference.waits:
@@ -73,7 +73,7 @@ class FifoQueue:
 
 
 class RefusingPolicy(FifoQueue):
-    """Nobody is there to serve a request: each is refused with this text."""
+    """Refuses each request with this text, for a version without instances that serve."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class RefusingPolicy(FifoQueue):
 class DefaultPolicy(FifoQueue):
     """Each request is a batch of its own."""
 
-    direct = True
+    allows_fast_path = True
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
         return Batch(free[0], (self._pop(),)) if self.waiting else None

@@ -1,8 +1,8 @@
-"""Gather and scatter for batches of requests of different shapes (contract S36, S37, S39).
+"""Gather and scatter for batches of requests with different shapes (S36, S37, S39).
 
-A ragged input is the elements of all requests one behind the other, in one dimension; batch inputs tell the model where
-one request ends and the next begins; a batch output is cut by the shapes that an input had. Pure functions on tensors,
-used by the thread that runs the batch.
+A ragged input has the elements of all requests in one dimension, one request after the other. Batch inputs tell the
+model where each request begins. A batch output is split by the shapes that an input had. Pure functions on tensors,
+called by the thread that runs the batch.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """Inputs of the model that the server makes of the sizes of another; `kind` is the protocol's word."""
+    """Inputs of the model (`targets`) that the server computes from the sizes of another (`source`). `kind` is the
+    word of the model configuration."""
 
     kind: str
     targets: Sequence[str]
@@ -33,10 +34,12 @@ class BatchInput:
 
 
 class Ragged:
-    """What of a model's inputs and outputs is not one row behind the other.
+    """The inputs and outputs of a model that are not concatenated row by row.
 
-    `flat` are the ragged inputs. `cut` has, by the name of a batch output, the input whose shapes it has, and its own
-    shape, -1 where that is as the input's; both with the batch dimension.
+    flat -- names of the ragged inputs
+    batch_inputs -- inputs that the server computes
+    cut -- by the name of a batch output, the input whose shapes it has, and its own shape with -1 for the sizes of the
+        input; both with the batch dimension
     """
 
     __slots__ = ("_batch_inputs", "_cut", "_flat")
@@ -49,13 +52,13 @@ class Ragged:
         self._cut = cut
 
     def gather(self, requests: Sequence[Inference]) -> dict[str, Array]:
-        """The inputs of a batch by name, those that the server makes among them. Raises Internal where a request lacks
-        the input that these are made of."""
+        """The inputs of a batch by name, including those that the server computes. Raises Internal if a request lacks
+        the input that these are computed from."""
         flat = self._flat
         if flat:
             names = requests[0].request.inputs
             arrays = gather(requests, [name for name in names if name not in flat])
-            for name in names:  # an optional one may be missing, then of all of them
+            for name in names:  # an optional input may be missing, in all requests of a batch alike
                 if name in flat:
                     arrays[name] = _joined([array_of(one.request.inputs[name]) for one in requests])
         else:
@@ -68,8 +71,8 @@ class Ragged:
     def scatter(
         self, requests: Sequence[Inference], arrays: Mapping[str, Array], datatypes: Mapping[str, DataType]
     ) -> list[list[Tensor]]:
-        """As `assembly.scatter`, with batch outputs cut by the shapes of their inputs. Raises Internal where an array
-        has not as many elements as these say."""
+        """For each inference its part of `arrays`, as the outputs that it asked for. Batch outputs are split by the
+        shapes of their inputs. Raises Internal if an array has another number of elements than these need."""
         rows = {name: array for name, array in arrays.items() if name not in self._cut}
         parts = scatter(requests, rows, datatypes)
         for name, (source, shape) in self._cut.items():
@@ -85,7 +88,7 @@ class Ragged:
 
 
 def _joined(arrays: Sequence[Array]) -> Array:
-    """Their elements in one dimension; those of a single one are not copied unless they lie across their boundaries."""
+    """The elements of all arrays in one dimension. A single array is only copied if it is not aligned."""
     if len(arrays) == 1 and arrays[0].flags.aligned:
         return arrays[0].reshape(-1)
     return np.concatenate([array.reshape(-1) for array in arrays])
@@ -101,7 +104,7 @@ def _pieces(array: Array, name: str, shapes: Sequence[Shape]) -> list[Array]:
 
 
 def _filled(name: str, shape: Shape, source: str, one: Inference) -> Shape:
-    """The shape of a request's part of an output: an open size is that of the same dimension of the input."""
+    """The shape of one request's part of an output: -1 becomes the size of the same dimension of the input."""
     given = _shape(source, one)
     if any(size < 0 and i >= len(given) for i, size in enumerate(shape)):
         raise Internal(f"output '{name}' has more dimensions than input '{source}', which gives their sizes")
@@ -109,14 +112,14 @@ def _filled(name: str, shape: Shape, source: str, one: Inference) -> Shape:
 
 
 def _shape(source: str, one: Inference) -> Shape:
-    """With the batch dimension, where the model has one."""
+    """The shape of an input, with the batch dimension if the model has one."""
     tensor = one.request.inputs.get(source)
     if tensor is None:
         raise Internal(f"{one.request.log_prefix}a batch input or output needs input '{source}', which is missing")
     return tensor.shape
 
 
-# Batch inputs.
+# ---- batch inputs
 
 
 def _made(wanted: BatchInput, requests: Sequence[Inference]) -> Array:
@@ -125,7 +128,7 @@ def _made(wanted: BatchInput, requests: Sequence[Inference]) -> Array:
 
 
 def _item_shapes(shapes: Sequence[Shape]) -> Array:
-    """A row for each row of the batch, with the shape that it has."""
+    """The shape of each row of the batch, as one row."""
     return np.concatenate([np.tile(np.array(shape[1:], np.int64), (shape[0], 1)) for shape in shapes])
 
 

@@ -1,13 +1,21 @@
-"""The rate limiter: which instances may run at the same time, and whose turn it is (contract S100 to S105).
+"""The rate limiter: which instances may run at the same time, and in which order (S100 to S105).
 
-An instance holds all resources that it asks for while it runs a batch. Who cannot have them waits in the stage, ordered
-by how much ran already (times its priority). One limiter is for all models of an engine. Knows instances by their slots
-only; does no I/O and reads no clock. Loop thread only. Where this differs from the original, and why:
+An instance holds all resources of its demand while it runs a batch. One limiter serves all models of an engine. It
+knows instances only by their slots, does no I/O and reads no clock. Loop thread only. Differences from the original:
 docs/decisions/rate-limiter.md.
+
+    slot state   event                                       next state
+    ----------   -----------------------------------------   ---------------------------------------------
+    IDLE         ask: resources fit, no earlier one wants    HOLDING
+    IDLE         ask: otherwise                              WAITING, in the stage by runs times priority
+    WAITING      resources were given back, and it fits      HOLDING; `granted` is called
+    WAITING      preempt_turn: resources fit                 HOLDING; `granted` is called in the next turn
+    HOLDING      ran: its batch starts                       HOLDING; counts a run
+    any          give_back, unregister                       IDLE
 """
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
@@ -17,13 +25,14 @@ from typing import NamedTuple
 from halimede.errors import Invalid
 
 EVERYWHERE = -1
-"""As the device of a limit: each device has that much."""
+"""The device of a limit that holds for each device."""
 _GLOBAL = -2
-FIRST_RUNS = 2
-"""What a new instance counts as having run: as in the original, which counts its initialization and its warm-up."""
-MOST_AHEAD = 100
-"""By how many runs of its own one that was idle, or is new, can be before the others. Without a bound an instance that
-ran a million times would wait while a new one catches up."""
+"""The device of a resource that belongs to the whole server."""
+INITIAL_RUNS = 2
+"""Runs that a new instance starts with: the original counts its initialization and its warm-up."""
+MAX_RUNS_AHEAD = 100
+"""How many of its own runs an idle or new instance can be ahead of the others. Without this bound an instance that ran
+a million times would wait while a new one catches up."""
 
 
 class Resource(NamedTuple):
@@ -34,7 +43,7 @@ class Resource(NamedTuple):
 
     @classmethod
     def of(cls, name: str, device: int | None) -> "Resource":
-        """None: of the whole server."""
+        """The resource of a device, or of the whole server if `device` is None."""
         return cls(_GLOBAL if device is None else device, name)
 
     @property
@@ -44,7 +53,7 @@ class Resource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an instance takes while it runs; `priority` n runs it 1/n as often as priority 1 (contract S101)."""
+    """What an instance holds while it runs. With `priority` n it runs 1/n as often as with priority 1 (S101)."""
 
     resources: Mapping[Resource, int] = field(default_factory=lambda: MappingProxyType({}))
     priority: int = 1
@@ -57,8 +66,12 @@ class _State(Enum):
 
 
 class Slot:
-    """An instance as the limiter sees it. `granted` is called when it has waited and may run. `instance` is what the
-    slot stands for, which is nothing to the limiter."""
+    """An instance as the limiter sees it.
+
+    granted -- called when the instance has waited and may run
+    instance -- what the slot stands for; the limiter only hands it back
+    order -- when it last asked, to decide between equal turns
+    """
 
     __slots__ = ("demand", "granted", "instance", "needs", "order", "runs", "state", "weight")
 
@@ -67,14 +80,14 @@ class Slot:
         self.instance = instance
         self.needs = {resource: amount for resource, amount in demand.resources.items() if amount}
         self.weight = max(demand.priority, 1)
-        self.runs = float(FIRST_RUNS)
+        self.runs = float(INITIAL_RUNS)
         self.state = _State.IDLE
         self.order = 0
         self.granted: Callable[[], None] = lambda: None
 
     @property
     def turn(self) -> float:
-        """The smaller, the sooner it is its turn."""
+        """The smallest turn runs first."""
         return self.runs * self.weight
 
     @property
@@ -83,13 +96,14 @@ class Slot:
 
     @property
     def holds(self) -> bool:
-        """Whether its resources are set aside for it, or in use by it."""
+        """Whether its resources are reserved for it or in use by it."""
         return self.state is _State.HOLDING
 
 
 class RateLimiter:
-    """`limits` say how much there is, by name and device (`EVERYWHERE`: of each device); where there are none, as much
-    of everything as any instance asks for (contract S103). `call_soon` runs a callback in the next turn of the loop."""
+    """`limits` has the amount of each resource by name and device (`EVERYWHERE` for each device). Without limits there
+    is as much of each resource as the largest demand (S103). `call_soon` runs a callback in the next turn of the
+    loop."""
 
     def __init__(
         self, limits: Mapping[tuple[str, int], int], call_soon: Callable[[Callable[[], None]], object]
@@ -101,13 +115,15 @@ class RateLimiter:
         self._held: dict[Resource, int] = {}
         self._stage: list[Slot] = []
         self._orders = count(1)
-        self._reached = 0.0
-        self._armed = False
+        self._last_turn = 0.0
+        """The largest turn that has run: how far the others have come."""
+        self._grant_is_due = False
 
-    # Instances come and go.
+    # ---- instances come and go
 
     def register(self, slots: Sequence[Slot]) -> None:
-        """New instances, all or none. Raises Invalid in the words of the contract (S103, S104)."""
+        """Adds instances, all or none. Raises Invalid if a limit is too small, or if a resource is both global and of a
+        device (S103, S104)."""
         try:
             for slot in slots:
                 self._slots[slot] = None
@@ -115,17 +131,17 @@ class RateLimiter:
         except Invalid:
             self.unregister(slots)
             raise
-        self._look_again()
+        self._grant_next_turn()
 
     def unregister(self, slots: Iterable[Slot]) -> None:
-        """Their instances are no more; what they held is free."""
+        """Removes instances; what they held is free."""
         for slot in slots:
             self.give_back(slot)
             self._slots.pop(slot, None)
         self._amounts = self._count()
 
     def _count(self) -> Mapping[Resource, int]:
-        """How much there is of each resource."""
+        """The amount of each resource."""
         amounts: dict[Resource, int] = {}
         for slot in self._slots:
             for resource, amount in slot.demand.resources.items():
@@ -146,7 +162,7 @@ class RateLimiter:
         return amounts
 
     def _limit_of(self, resource: Resource) -> int:
-        """Of a global resource the most that is given for any device."""
+        """The limit of a resource. For a global one it is the largest limit that any device has."""
         given = [
             amount
             for (name, device), amount in self._limits.items()
@@ -154,14 +170,14 @@ class RateLimiter:
         ]
         return max(given, default=0)
 
-    # Turns.
+    # ---- who may run
 
     def ask(self, slot: Slot) -> bool:
-        """Whether the instance may run now: then it holds its resources until it gives them back. Else it waits, and is
-        told when it may."""
+        """Returns whether the instance may run now. If so, it holds its resources until `give_back`; if not, it waits
+        and `granted` is called when it may."""
         if slot.state is not _State.IDLE:
             return slot.holds
-        slot.runs = max(slot.runs, self._reached / slot.weight - MOST_AHEAD)
+        slot.runs = max(slot.runs, self._last_turn / slot.weight - MAX_RUNS_AHEAD)
         slot.order = next(self._orders)
         if self._fits(slot) and self._wanted_before(slot) is None:
             self._hold(slot)
@@ -171,22 +187,22 @@ class RateLimiter:
         return False
 
     def ran(self, slot: Slot) -> None:
-        """The instance, which holds its resources, has begun a batch."""
-        self._reached = max(self._reached, slot.turn)
+        """A batch has started on the instance, which holds its resources."""
+        self._last_turn = max(self._last_turn, slot.turn)
         slot.runs += 1
 
     def give_back(self, slot: Slot) -> None:
-        """The instance does not run, and waits no more."""
+        """The instance neither runs nor waits any more."""
         if slot.waits:
             self._stage.remove(slot)
         elif slot.holds:
             for resource, amount in slot.needs.items():
                 self._held[resource] -= amount
         slot.state = _State.IDLE
-        self._look_again()
+        self._grant_next_turn()
 
     def blockers(self, slot: Slot) -> Sequence[Slot]:
-        """Those of which one must give back before this one, which waits, can run."""
+        """The slots of which one must give back its resources before this waiting one can run."""
         for resource, amount in slot.needs.items():
             if self._held.get(resource, 0) + amount > self._amounts[resource]:
                 return [other for other in self._slots if other.holds and resource in other.needs]
@@ -194,12 +210,13 @@ class RateLimiter:
         return () if before is None else self.blockers(before)
 
     def preempt_turn(self, slot: Slot) -> bool:
-        """Lets one that waits only because others are to go first go before them; whether it can. For when these wait,
-        in the end, for it."""
+        """Lets a waiting slot run before those whose turn is earlier, if its resources fit. Returns whether they do.
+        Used if these others wait, through calls between models, for this one."""
         if not slot.waits or not self._fits(slot):
             return False
         self._stage.remove(slot)
         self._hold(slot)
+        # In the next turn, by which it may have given up.
         self._call_soon(lambda: slot.granted() if slot.holds else None)
         return True
 
@@ -213,8 +230,8 @@ class RateLimiter:
         return all(held.get(resource, 0) + amount <= amounts[resource] for resource, amount in slot.needs.items())
 
     def _wanted_before(self, slot: Slot) -> Slot | None:
-        """One whose turn is sooner and that waits for a resource of this one: what comes free is kept for it, so that
-        many that need little do not starve one that needs much."""
+        """A waiting slot with an earlier turn that needs a resource of this one. Freed amounts are kept for it, so that
+        many small demands do not starve a large one."""
         mine = _place(slot)
         for other in self._stage:
             if _place(other) >= mine:
@@ -223,15 +240,16 @@ class RateLimiter:
                 return other
         return None
 
-    def _look_again(self) -> None:
-        """In the next turn of the loop: who gives back may be in the middle of something, and ask again at once."""
-        if self._stage and not self._armed:
-            self._armed = True
+    def _grant_next_turn(self) -> None:
+        """Grants in the next turn of the loop. The caller that gives back may ask again at once."""
+        if self._stage and not self._grant_is_due:
+            self._grant_is_due = True
             self._call_soon(self._grant)
 
     def _grant(self) -> None:
-        """Lets those run that can, in turn. One that cannot holds up those only that need what it waits for."""
-        self._armed = False
+        """Lets waiting slots run, in turn. One that does not fit holds back only those that need one of its
+        resources."""
+        self._grant_is_due = False
         wanted: set[Resource] = set()
         granted = []
         for slot in self._stage:
@@ -242,9 +260,87 @@ class RateLimiter:
                 wanted.update(slot.needs)
         self._stage = [slot for slot in self._stage if slot.waits]
         for slot in granted:
-            if slot.holds:  # one that was told before may have given up for this one too
+            if slot.holds:  # the callback of an earlier slot may have made this one give back
                 slot.granted()
 
 
 def _place(slot: Slot) -> tuple[float, int]:
     return slot.turn, slot.order
+
+
+class LimiterSlots:
+    """The slots of one model version's instances, by index: what its runner asks before each batch (S100 to S102).
+
+    An instance without a slot never runs. A slot is asked (it waits, or holds and has no batch yet) or running.
+    """
+
+    def __init__(self, limiter: RateLimiter, slots: Mapping[int, Slot]) -> None:
+        self._limiter = limiter
+        self._slots = slots
+        self._asked: dict[int, Slot] = {}
+        self._running: dict[int, Slot] = {}
+
+    def register(self) -> None:
+        """Makes the slots known to the limiter: all, or none. Raises Invalid if they need resources that it does not
+        have (S103)."""
+        self._limiter.register(tuple(self._slots.values()))
+
+    def watch(self, granted: Callable[[], None]) -> None:
+        """Has `granted` called when an instance that waited may run."""
+        for slot in self._slots.values():
+            slot.granted = granted
+
+    def by_turn(self, free: Collection[int]) -> list[int]:
+        """These instances in the order of their turns. Those that hold their resources already come first."""
+        slots = self._slots
+        return sorted(free, key=lambda index: (not slots[index].holds, slots[index].turn))
+
+    def ask(self, index: int) -> bool:
+        """Returns whether this instance may run a batch now; if not, it waits."""
+        slot = self._asked[index] = self._slots[index]
+        return self._limiter.ask(slot)
+
+    def started(self, index: int) -> None:
+        """A batch has started on the instance."""
+        self._running[index] = self._asked.pop(index)
+        self._limiter.ran(self._running[index])
+
+    def finished(self, index: int) -> None:
+        """The batch of the instance has finished; does nothing if none has started."""
+        slot = self._running.pop(index, None)
+        if slot is not None:
+            self._limiter.give_back(slot)
+
+    def withdraw(self, index: int) -> None:
+        """The instance has no batch to run after all; does nothing if one has started."""
+        slot = self._asked.pop(index, None)
+        if slot is not None:
+            self._limiter.give_back(slot)
+
+    def trim(self, free: Collection[int], most: int) -> None:
+        """Withdraws the asked instances that are not in `free`, and those beyond `most`: there is no batch for them."""
+        for index in list(self._asked):
+            if most > 0 and index in free:
+                most -= 1
+            else:
+                self.withdraw(index)
+
+    def blockers(self) -> list[object]:
+        """The instances of which one must finish its batch before a waiting one of these can run. Empty if none of
+        these waits for resources."""
+        waiting = [slot for slot in self._asked.values() if slot.waits]
+        others = [other.instance for slot in waiting for other in self._limiter.blockers(slot)]
+        return [*others, *(slot.instance for slot in self._running.values())] if others else []
+
+    def preempt_turn(self) -> bool:
+        """Lets one of these that only waits for its turn run first. Returns whether there is one."""
+        return any(self._limiter.preempt_turn(slot) for slot in self._asked.values())
+
+    def retire(self) -> None:
+        """No batch starts here any more. An instance that still runs one keeps its resources until it has finished: its
+        requests may all have been answered before."""
+        self._limiter.unregister(slot for index, slot in self._slots.items() if index not in self._running)
+
+    def close(self) -> None:
+        """The instances are gone."""
+        self._limiter.unregister(self._slots.values())

@@ -1,7 +1,34 @@
-"""The runner of one model version: joins policy, instances, timer and reply slots. The one impure part of scheduling.
+"""Runs the inferences of one model version: policy, instances, timers and reply slots meet here.
 
-Event-loop thread only; instance threads come back through `Loop.call_soon_threadsafe`. An inference enters by `submit`
-and leaves by exactly one final answer to its reply slot.
+The policies are pure; the runner is the part of `scheduling` that starts batches, sets timers and sends answers. It
+does not know what a model computes, nor where a request came from. Everything runs on the event-loop thread, except
+`_notify`, which any thread may call.
+
+An inference is QUEUED (the policy owns it), RUNNING (an instance has it) or SETTLED (it had its final answer).
+
+    entry                  called by                                   inference before -> after
+    ---------------------  ------------------------------------------  ------------------------------------------
+    submit                 the model version                           QUEUED -> QUEUED, RUNNING or SETTLED
+    settle                 a response cache; a cancel before submit    QUEUED -> SETTLED
+    cancel                 the engine: the client has gone             QUEUED -> SETTLED; RUNNING stays RUNNING
+    mark, resize           supervision of instances; a model update    others may start
+    stop, close            unload                                      stop: later ones are refused
+    _notify                `Execution`: outcomes are there, any thread  RUNNING -> SETTLED, or QUEUED to run again
+    _drain_from_threads    the loop, after `_notify` on a thread       as `_notify`
+    _next_turn             the loop, after `_advance_next_turn`        others may start
+    _timer_fired           the loop, at a time that a policy named     QUEUED -> SETTLED if it waited too long
+    _advance_from_loop     the rate limiter: an instance may run       others may start
+
+    exit                   when
+    ---------------------  ------------------------------------------------------------------------------------
+    Policy.admit, .next    a request came; an instance is free
+    Instances.take         a batch starts
+    Runnable.execute       a batch runs, on the instance's thread or on the loop
+    Instances.give_back    a batch has finished; then `Policy.freed` and `Observer.executed`
+    Policy.released        an inference that ran is about to be SETTLED, or runs again
+    Observer               an inference succeeded or failed; before its answer is sent
+    Reply.send             an answer, exactly one of them final
+    settled                the inference is SETTLED and its final answer was sent
 """
 
 import logging
@@ -11,27 +38,40 @@ from functools import partial
 from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Moment, Parameters
 from halimede.scheduling.execution import Execution, Outcome
-from halimede.scheduling.fast_path import FastPath, response_of
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
 from halimede.scheduling.inline import PLACED_BYTES, InlineEligibility
 from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy, is_stateful_policy
 from halimede.scheduling.queue import FifoQueue
-from halimede.scheduling.runner_config import Bell, Loop, Observer, Reason, RunnerConfig
-from halimede.scheduling.sequence_state import commit
+from halimede.scheduling.rate_limiter import LimiterSlots
+from halimede.scheduling.runner_config import Loop, Observer, Reason, RunnerConfig
+from halimede.scheduling.sequence_state import commit_states
+from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
 
-_PAUSE_NS = 100_000_000
-"""After a policy broke at a time of its own, until it is asked again."""
+_RETRY_NS = 100_000_000
+"""Time until a policy whose timer raised is asked again."""
 _QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
 
 
+class TimerTarget:
+    """The callback of a runner's timers. A timer may outlive its runner by hours and must not keep it in memory."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def fire(self) -> None:
+        if self.callback is not None:
+            self.callback()
+
+
 class Runner:
-    """`settled` is called with each inference that is over, after its final answer was sent."""
+    """`settled` is called with each inference that is over, after its final answer was sent. `limiter` has the slots of
+    the instances in the server's rate limiter, None if the server has none. `clock` returns monotonic nanoseconds."""
 
     def __init__(
         self,
@@ -41,36 +81,45 @@ class Runner:
         loop: Loop,
         observer: Observer,
         settled: Callable[[Inference], None],
+        limiter: LimiterSlots | None = None,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         self._config = config
         self._policy = policy
         self._instances = instances
         self._loop = loop
+        self._budget = loop.budget
         self._observer = observer
         self._settled = settled
+        self._limiter = limiter
+        self._clock = clock
         self._eligibility = InlineEligibility(config.inline_safe)
         self._advancing = False
-        self._wakes: list[int] = []
-        """When timers ring, the next one last: another is set only where it rings sooner."""
-        self._bell = Bell(self._woken)
-        self._finished: deque[Execution] = deque()
-        self._elsewhere: deque[Execution] = deque()
-        self._looks = False
+        self._timers: list[int] = []
+        """When the pending timers fire, the next one last. A new one is only set if it fires sooner."""
+        self._timer_target = TimerTarget(self._timer_fired)
+        self._drainable: deque[Execution] = deque()
+        """Batches with outcomes, notified on the loop."""
+        self._drainable_from_threads: deque[Execution] = deque()
+        """Batches with outcomes, notified on other threads."""
+        self._drain_is_due = False
+        """Whether the loop looks into `_drainable_from_threads` without another call."""
         self._stopping = False
-        self._resuming = False
+        self._turn_is_due = False
         self._stateful_policy = policy if is_stateful_policy(policy) else None
-        """The policy, where something is due at a time though nothing waits."""
-        self._starts_first = config.on_loop and self._stateful_policy is None
-        """Whether a worker is given its next batch before the answers of the one before are written: it would wait for
-        that. Not where who is over decides who is next."""
-        self._direct = isinstance(policy, FifoQueue) and policy.direct and not config.gathers and type(self) is Runner
-        """Whether a request that finds nobody waiting may be run without the queue being asked."""
-        self._fast_path = (
-            FastPath(config, instances, loop.budget, self._eligibility, observer, settled, self._drain, self._broke)
-            if self._direct and FastPath.serves(config)
-            else None
+        # A worker process would wait while answers are written, so it gets its next batch first. A stateful policy
+        # may need the end of one request to choose the next.
+        self._starts_before_answers = config.on_loop and self._stateful_policy is None
+        self._has_fast_path = (
+            isinstance(policy, FifoQueue)
+            and policy.allows_fast_path
+            and config.inline_safe
+            and limiter is None
+            and not (config.decoupled or config.gathers or config.on_loop or config.stateful)
         )
-        policy.resize(len(instances), monotonic_ns())
+        if limiter is not None:
+            limiter.watch(self._advance_from_loop)
+        policy.resize(len(instances), clock())
 
     @property
     def waiting(self) -> int:
@@ -83,78 +132,143 @@ class Runner:
         return self._eligibility.inline_runs
 
     def submit(self, inference: Inference) -> None:
-        """Takes an inference on its way. A refusal goes to its reply slot at once."""
-        now = monotonic_ns()
+        """Queues or runs an inference. A refusal goes to its reply slot before this returns."""
+        now = self._clock()
         inference.times[_QUEUE_START] = now
         try:
-            if self._direct and self._run_direct(inference, now):
+            if self._has_fast_path and self._take_fast_path(inference, now):
                 return
-            refusal = self._stopped(inference) if self._stopping else self._policy.admit(inference, now)
+            refusal = self._stopping_error(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
                 if self._config.gathers:
-                    self._advance_soon()
+                    self._advance_next_turn()
                 else:
                     self._advance(now)
                 return
             refusal.refused = True
         except Exception as error:
-            refusal = self._broke(error)
+            refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
-            # What is wrong with a request itself is none of the model's failures.
-            self._end(inference, refusal, now, None if isinstance(refusal, Invalid) else Reason.REJECTED)
-        if self._elsewhere:  # an instance may be free again, and a turn full of refusals is long
-            self._enter()
+            # An invalid request says nothing about the model, so it is no failure in its statistics.
+            self._settle(inference, refusal, now, None if isinstance(refusal, Invalid) else Reason.REJECTED)
+        if self._drainable_from_threads:
+            # A turn may be long and full of refusals; an instance that became free meanwhile must not wait for its end.
+            self._advance_from_loop()
 
-    def _run_direct(self, inference: Inference, now: int) -> bool:
-        """Runs a request that finds nothing to be done, without the queue; whether that could be."""
-        free = self._instances.free
-        if self._advancing or self._stopping or self._finished or self._elsewhere or self._policy.waiting or not free:
-            return False
-        if not (self._config.on_loop or self._loop.budget.left):
+    # ---- the fast path
+
+    def _take_fast_path(self, inference: Inference, now: int) -> bool:
+        """Runs a request on the loop as a batch of its own, without the queue. Returns False if it must queue.
+
+        Most requests to small models are like this: nothing waits, the model is quick, there is one answer.
+        """
+        rows = inference.batch_size or 1
+        if (
+            self._advancing
+            or self._stopping
+            or self._drainable
+            or self._drainable_from_threads
+            or self._policy.waiting
+            or not self._instances.free
+            or inference.destinations is not None
+            or not self._budget.left
+            or not self._eligibility.allows(rows)
+        ):
             return False
         self._advancing = True
         try:
-            if self._fast_path is None or not self._fast_path.run(inference, now):
-                self._start(Batch(free[0], (inference,)), now)
+            self._run_at_once(inference, rows, now)
         finally:
             self._advancing = False
-        if self._finished or self._elsewhere or self._policy.waiting:
+        # The answer may have made its receiver submit more.
+        if self._drainable or self._drainable_from_threads or self._policy.waiting:
             self._advance(0)
         return True
 
+    def _run_at_once(self, inference: Inference, rows: int, now: int) -> None:
+        """Executes and answers in one go what `_start`, `_drain`, `_deliver` and `_settle` do in steps."""
+        config, instances = self._config, self._instances
+        inference.state = RUNNING
+        index = instances.rotate()
+        execution = Execution((inference,), rows, index, config.datatypes, False, None, self._clock)
+        execution.on_loop = True
+        if config.ragged is not None:
+            execution.ragged = config.ragged
+        execution.run(instances.instances[index].execute, True, now)
+        end = execution.compute_end
+        self._budget.spend(end - now)
+        response = self._single_response(inference, execution)
+        if response is None:
+            # An error, several answers or none, a request to run again: the steps know what to do.
+            instances.take(index)
+            self._drain(execution)
+            return
+        self._eligibility.ran(rows, end - now, True)
+        inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
+        inference.state = SETTLED
+        try:
+            self._observer.served(inference, rows, end)
+        except Exception as error:
+            self._internal_error(error)
+        try:
+            inference.reply.send(response, True)
+        except Exception as error:
+            self._internal_error(error)
+        try:
+            self._settled(inference)
+        except Exception as error:
+            self._internal_error(error)
+
+    def _single_response(self, inference: Inference, execution: Execution) -> InferResponse | None:
+        """The response if the model gave exactly one and nothing is wrong with it."""
+        outcomes = execution.outcomes
+        if len(outcomes) != 1:
+            return None
+        outcome = outcomes[0]
+        answer = outcome.answer
+        if not outcome.final or outcome.i or answer is None or isinstance(answer, Error):
+            return None
+        try:
+            return response_of(answer, outcome.parameters, inference, self._config)
+        except Exception:  # `_deliver` meets the same error and reports it
+            return None
+
+    # ---- other entries
+
     def _withdraw(self, inference: Inference, now: int) -> None:
-        """Takes an inference out of a policy that has just broken, so that no later batch runs it again."""
+        """Takes an inference out of a policy that raised while admitting it, so that no later batch runs it."""
         try:
             self._policy.cancel(inference, now)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
 
     def cancel(self, inference: Inference) -> None:
-        """The client has gone: a waiting inference is over at once, a running one is told and runs to its end. Whoever
-        waits for that client to read goes on (contract G34)."""
+        """The client has gone. A waiting inference is settled at once; a running one is told and runs to its end. A
+        producer that waits for this client to read continues (G34)."""
         inference.cancel()
         if inference.flow is not None:
             inference.flow.release()
-        now = monotonic_ns()
+        now = self._clock()
         try:
-            over = inference.state is QUEUED and self._policy.cancel(inference, now)
+            withdrawn = inference.state is QUEUED and self._policy.cancel(inference, now)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
             return
-        if over:
-            self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
-            self._enter()  # without it the others may be a batch that is due
+        if withdrawn:
+            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
+            # Without it the others may be a batch of a preferred size, which is due.
+            self._advance_from_loop()
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
         """Ends an inference that was never submitted: a cache has its answer, or the client went before."""
         reason = Reason.CANCELED if isinstance(answer, Cancelled) else Reason.OTHER
-        self._end(inference, answer, monotonic_ns(), reason)
+        self._settle(inference, answer, self._clock(), reason)
 
     def mark(self, instance: int, healthy: bool, expected: bool) -> None:
-        """An instance broke or is well again (`Instances.mark`); what waits for that goes on."""
+        """An instance broke or recovered. `expected`: a broken one comes back soon, so requests wait for it."""
         self._instances.mark(instance, healthy, expected)
-        self._enter()
+        self._advance_from_loop()
 
     def resize(
         self,
@@ -162,105 +276,97 @@ class Runner:
         removed: Iterable[int],
         left: Callable[[int], None],
     ) -> None:
-        """Instances come (by index: whether they are passive, and what to call first on their threads) and go
-        (`Instances.remove`); what waits goes on with those that are there then (contract R13)."""
+        """Adds and removes instances while the version serves (R13). `added` has, by index, whether the instance is
+        passive and what its thread must call first. `left` is called with each removed index once it is idle."""
         for index, (passive, prepare) in added.items():
             self._instances.add(index, passive, prepare)
         if self._stateful_policy is not None:
-            # Later, as an instance may be told to have been left while a batch is begun on it.
-            def leave(index: int) -> None:
+            # In a later turn: the policy may report the last sequence of an instance gone while it forms that batch.
+            def remove(index: int) -> None:
                 self._loop.call_soon(partial(self._instances.remove, index, left))
 
             serving = [index for index, (passive, _) in added.items() if not passive]
-            self._stateful_policy.exchange(serving, list(removed), leave, monotonic_ns())
+            self._stateful_policy.exchange(serving, list(removed), remove, self._clock())
         else:
             for index in removed:
                 self._instances.remove(index, left)
-            self._policy.resize(len(self._instances), monotonic_ns())
-        self._enter()
+            self._policy.resize(len(self._instances), self._clock())
+        self._advance_from_loop()
 
     def stop(self) -> None:
-        """No more inferences are taken; what is here runs to its end (contract S3)."""
+        """Refuses further inferences; those that are here run to their end. A stateful policy still takes requests of
+        sequences that have begun (S3)."""
         if self._stateful_policy is not None:
             self._stateful_policy.stop()
         else:
             self._stopping = True
 
     def close(self) -> None:
-        """Ends the instance threads; called when nothing is left to run."""
+        """Ends the instance threads. Called when nothing is left to run."""
         self._instances.stop()
-        self._bell.woken = self._fast_path = None  # which have the runner
+        self._timer_target.callback = None  # a reference cycle: the memory of the model must go now, not at a GC
+        if self._limiter is not None:
+            self._limiter.watch(lambda: None)
 
-    @staticmethod
-    def _stopped(inference: Inference) -> Error:
-        return Unavailable(
-            inference.request.log_prefix
-            + "Server is stopping, scheduler for model has stopped accepting new inference requests"
-        )
-
-    @staticmethod
-    def _cancelled(inference: Inference) -> Error:
-        return Cancelled(inference.request.log_prefix + "Cancelled")
-
-    def _broke(self, error: Exception) -> Error:
-        """Something of ours broke: logged with its trace, told in a line."""
-        about = {"model": self._config.model_name, "version": self._config.model_version}
-        log.exception("running model '%s' broke", self._config.model_name, exc_info=error, extra=about)
-        return Internal(f"{type(error).__name__}: {error}")
-
-    # Who runs next.
+    # ---- which batch runs next
 
     def _advance(self, now: int) -> None:
-        """Settles what is over and starts what is due, until neither is left. Never re-entered: a callback that comes
-        back in here while it runs only leaves its work for the outermost call. `now` is 0 where nobody has looked."""
+        """Drains finished batches and starts due ones until neither is left. `now` is 0 if the clock was not read.
+
+        Never re-entered: a callback that comes back here while this runs leaves its work to the outermost call.
+        """
         if self._advancing:
             return
         self._advancing = True
-        policy, free, finished, elsewhere = self._policy, self._instances.free, self._finished, self._elsewhere
+        policy, free, budget = self._policy, self._instances.free, self._budget
+        drainable, from_threads = self._drainable, self._drainable_from_threads
+        # A backend placed on the loop only passes batches on, which takes no time worth counting.
+        is_cheap = self._config.on_loop
         try:
             while True:
-                if finished:
-                    self._drain(finished.popleft())
-                elif elsewhere:
-                    self._drain(elsewhere.popleft())
-                elif not policy.waiting:
-                    if self._stateful_policy is not None and (at := policy.expires_at):
-                        self._wake_at(at)
-                    return
-                elif not (free and self._has_time() and self._start_next(now or monotonic_ns(), free)):
-                    if at := policy.expires_at:
-                        self._wake_at(at)
-                    return
+                if drainable:
+                    self._drain(drainable.popleft())
+                elif from_threads:
+                    self._drain(from_threads.popleft())
+                elif not policy.waiting or not free:
+                    break
+                elif not (is_cheap or budget.left):
+                    self._advance_next_turn()
+                    break
+                elif not self._start_next(now or self._clock(), free):
+                    break
                 now = 0
+            # A timeout is answered at its time, whether an instance is free or not. A stateful policy has times of its
+            # own even if nothing waits: sequences become idle.
+            if (policy.waiting or self._stateful_policy is not None) and (at := policy.expires_at):
+                self._set_timer(at)
         finally:
             self._advancing = False
+            if self._limiter is not None:
+                self._limiter.trim(*self._wanted(free))
 
-    def _has_time(self) -> bool:
-        """Whether more may be started in this turn of the loop; if not, the next turn goes on."""
-        if self._config.on_loop or self._loop.budget.left:
-            return True
-        self._advance_soon()
-        return False
+    def _advance_next_turn(self) -> None:
+        """Advances in the next turn of the loop, after everything that has arrived in this one."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._next_turn)
 
-    def _advance_soon(self) -> None:
-        """In the next turn of the loop: after everything that has arrived in this one."""
-        if not self._resuming:
-            self._resuming = True
-            self._loop.call_soon(self._resume)
+    def _next_turn(self) -> None:
+        self._turn_is_due = False
+        self._advance_from_loop()
 
-    def _resume(self) -> None:
-        self._resuming = False
-        self._enter()
-
-    def _enter(self) -> None:
-        """An entry from the loop that holds no request of its own: what breaks is logged, the requests wait on."""
+    def _advance_from_loop(self) -> None:
+        """Advances on behalf of no particular request: an error is logged and the requests keep waiting."""
         try:
             self._advance(0)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
 
-    def _start_next(self, now: int, free: Sequence[int]) -> bool:
-        """Starts the batch that is due on one of these instances; False when there is none."""
+    def _start_next(self, now: int, free: Sequence[int], admitted: bool = False) -> bool:
+        """Starts the batch that is due on one of these instances. Returns whether there was one. `admitted`: the rate
+        limiter lets these instances run."""
+        if self._limiter is not None and not admitted:
+            return self._start_limited(self._limiter, now, free)
         policy = self._policy
         if 0 < policy.expires_at <= now:
             self._expire(now)
@@ -269,38 +375,64 @@ class Runner:
             self._start(step, now)
             return True
         if step is not None:
-            self._wake_at(step.at)
+            self._set_timer(step.at)
         return False
+
+    def _start_limited(self, limiter: LimiterSlots, now: int, free: Sequence[int]) -> bool:
+        """Asks the rate limiter for as many instances as there may be batches for. It calls back when one that it
+        cannot let run now may run (S100)."""
+        wanted, most = self._wanted(free)
+        for index in limiter.by_turn(wanted)[:most]:
+            if limiter.ask(index):
+                try:
+                    if self._start_next(now, (index,), True):
+                        return True
+                except BaseException:
+                    limiter.finished(index)
+                    raise
+                finally:
+                    limiter.withdraw(index)
+        return False
+
+    def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
+        """Which of these instances may get a batch, and how many batches there may be."""
+        stateful_policy = self._stateful_policy
+        if stateful_policy is None:
+            return free, self._policy.waiting
+        wanted = [index for index in free if stateful_policy.wants(index)]
+        return wanted, len(wanted)
 
     def _expire(self, now: int) -> None:
         for inference, error in self._policy.expire(now):
-            self._end(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
+            self._settle(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
 
-    def _wake_at(self, when: int) -> None:
-        """Looks again at that time."""
-        if not self._wakes or when < self._wakes[-1]:
-            self._loop.call_at(when, self._bell.ring)
-            self._wakes.append(when)
+    def _set_timer(self, when: int) -> None:
+        if not self._timers or when < self._timers[-1]:
+            self._loop.call_at(when, self._timer_target.fire)
+            self._timers.append(when)
 
-    def _woken(self) -> None:
-        """Who waited too long is told so now, be an instance free or not (contract D4)."""
-        self._wakes.pop()
-        now = monotonic_ns()
+    def _timer_fired(self) -> None:
+        """Requests that waited too long are answered now, whether an instance is free or not (D4)."""
+        self._timers.pop()
+        now = self._clock()
         try:
             self._expire(now)
         except Exception as error:
-            self._broke(error)
-            self._wake_at(now + _PAUSE_NS)  # not at once: it may break each time
+            self._internal_error(error)
+            self._set_timer(now + _RETRY_NS)  # later, since it may raise every time
             return
-        self._enter()
+        self._advance_from_loop()
 
     def _start(self, batch: Batch, now: int) -> None:
-        """Runs the batch: on the loop where that is allowed, else on the instance's thread."""
-        instance = self._instances.take(batch.instance)
-        rows = destined = 0
+        """Runs the batch: on the loop if that is allowed, else on the instance's thread."""
+        index = batch.instance
+        instance = self._instances.take(index)
+        if self._limiter is not None:
+            self._limiter.started(index)
+        rows = placed_bytes = 0
         config = self._config
         for inference in batch.rows:
-            if inference.state is QUEUED:  # one that fills a batch is over from the beginning
+            if inference.state is QUEUED:  # a row that only fills a batch of sequences is SETTLED from the start
                 inference.state = RUNNING
             rows += inference.batch_size or 1
             if config.decoupled and inference.flow is None:
@@ -309,11 +441,12 @@ class Runner:
                     inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
-                destined += 1 + sum(place.byte_size for place in inference.destinations.values())
-        inline = not config.on_loop and destined < PLACED_BYTES and self._eligibility.allows(rows)
-        notify = None if inline else self._notified
-        execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify)
-        if destined:
+                # 1 more, so that destinations of no bytes count too.
+                placed_bytes += 1 + sum(place.byte_size for place in inference.destinations.values())
+        inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows)
+        notify = None if inline else self._notify
+        execution = Execution(batch.rows, rows, index, config.datatypes, config.decoupled, notify, self._clock)
+        if placed_bytes:
             execution.has_destinations = True
         execution.ragged = config.ragged
         if config.stateful:
@@ -321,101 +454,75 @@ class Runner:
         if inline:
             execution.on_loop = True
             execution.run(instance.execute, True, now)
-            self._loop.budget.spend(execution.compute_end - now)
+            self._budget.spend(execution.compute_end - now)
             self._drain(execution)
         elif config.on_loop:
             execution.on_loop = True
             execution.run(instance.execute, False, now)
         else:
             self._run_on_thread(execution, instance)
-            self._loop.budget.spend(monotonic_ns() - now)
+            self._budget.spend(self._clock() - now)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
-        looks, self._looks = self._looks, True  # a quick one may be over before this returns, and needs no call then
+        # A quick batch may finish before `submit` returns. `_advance` looks for it, so it needs no call to the loop.
+        was_due, self._drain_is_due = self._drain_is_due, True
         try:
             thread = self._instances.thread(execution.instance)
             thread.submit(partial(execution.run, instance.execute, not self._config.completes_later))
-        except (RuntimeError, OSError) as error:  # the system gives no more threads
+        except (RuntimeError, OSError) as error:  # the system has no more threads
             execution.on_loop = True
-            execution.break_off(self._broke(error))
+            execution.break_off(self._internal_error(error))
         finally:
-            self._looks = looks
+            self._drain_is_due = was_due
 
-    # What came of it.
+    # ---- what became of a batch
 
-    def _notified(self, execution: Execution) -> None:
-        """A batch has outcomes. Called on whatever thread produced them; a backend that is placed on the loop, or ran
-        there, calls on the loop."""
+    def _notify(self, execution: Execution) -> None:
+        """A batch has outcomes. Called on the thread that produced them, which may be the loop's."""
         if execution.on_loop:
-            self._arrived(execution)
+            self._drainable.append(execution)
+            self._advance_from_loop()
             return
-        self._elsewhere.append(execution)
-        if not self._looks:  # the loop says that it looks no more before it looks for the last time
-            self._looks = True
+        self._drainable_from_threads.append(execution)
+        # The loop clears the flag before it looks for the last time, so no execution is forgotten in between.
+        if not self._drain_is_due:
+            self._drain_is_due = True
             try:
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._drain_from_threads)
             except RuntimeError:
-                """The loop is closed: the engine has ended, and nobody waits for what came of it."""
+                """The loop is closed: the engine has ended, and the outcomes have no receiver."""
 
-    def _look(self) -> None:
-        self._looks = False
-        self._enter()
-
-    def _arrived(self, execution: Execution) -> None:
-        self._finished.append(execution)
-        self._enter()
+    def _drain_from_threads(self) -> None:
+        self._drain_is_due = False
+        self._advance_from_loop()
 
     def _drain(self, execution: Execution) -> None:
-        """Sends the outcomes of a batch to their reply slots; when it is done, frees its instance.
+        """Sends the outcomes of a batch to their reply slots. If the batch has finished, frees its instance first.
 
-        The guard of this entry from the loop: whatever breaks while one request is settled fails that request only.
+        An exception while one request is answered fails that request only.
         """
-        done = execution.done
-        if done and execution.instance >= 0:
+        done, index = execution.done, execution.instance
+        if done and index >= 0:  # a request that answers later comes here again, when the instance is free already
             try:
-                self._account(execution)
+                self._free(execution)
             except Exception as error:
-                self._broke(error)
+                self._internal_error(error)
+            if self._limiter is not None:
+                self._limiter.finished(index)
         outcomes = self._outcomes(execution, done)
-        if done and self._starts_first and self._policy.waiting:
-            self._start_first(outcomes)
-        now = monotonic_ns()
+        if done and self._starts_before_answers and self._policy.waiting:
+            self._start_before_answers(outcomes)
+        now = self._clock()
         for outcome in outcomes:
             inference = execution.requests[outcome.i]
-            if inference.state is RUNNING:
+            if inference.state is RUNNING:  # else a null row, or an answer after the final one
                 try:
-                    self._settle(execution, inference, outcome, now)
+                    self._deliver(execution, inference, outcome, now)
                 except Exception as error:
-                    self._end(inference, self._broke(error), now, Reason.OTHER)
+                    self._settle(inference, self._internal_error(error), now, Reason.OTHER)
 
-    def _start_first(self, outcomes: Iterable[Outcome]) -> None:
-        """Starts the next batch before the answers of this one are written. A request that shall run again comes
-        before all others."""
-        free = self._instances.free
-        try:
-            if free and not any(outcome.again for outcome in outcomes):
-                self._start_next(monotonic_ns(), free)
-        except Exception as error:
-            self._broke(error)
-
-    def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
-        """What the batch has to say now: as it comes for a decoupled model, one answer each for others: at the end,
-        or after it where the backend said so."""
-        if self._config.decoupled:
-            number = len(execution.requests)
-            return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
-        if not done:
-            return ()
-        answers = execution.single_answers()
-        if (
-            len(answers) == 1 or self._stateful_policy is not None
-        ):  # whose policy has places for those that shall run again
-            return answers
-        # Those that shall run again are put back at the front, the first of them last.
-        return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
-
-    def _account(self, execution: Execution) -> None:
-        """Frees the instance and counts the batch; the time stamps of the batch are those of all its requests."""
+    def _free(self, execution: Execution) -> None:
+        """Frees the instance and counts the batch. The batch's time stamps are those of all its requests."""
         index, execution.instance = execution.instance, -1
         self._instances.give_back(index)
         start, input_end, output_start, end = times = execution.times()
@@ -426,18 +533,38 @@ class Runner:
         self._policy.freed(index, end)
         self._observer.executed(execution.rows, input_end - start, output_start - input_end, end - output_start)
 
-    def _settle(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
+    def _outcomes(self, execution: Execution, done: bool) -> Sequence[Outcome]:
+        """The outcomes to deliver now. A decoupled model's are delivered as they come. Other models give one answer for
+        each request: when the batch has finished, or later if the backend said so."""
+        if self._config.decoupled:
+            number = len(execution.requests)
+            return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
+        if not done:
+            return ()
+        answers = execution.single_answers()
+        # A stateful policy knows the place of a request that runs again.
+        if len(answers) == 1 or self._stateful_policy is not None:
+            return answers
+        # Others put it at the front of the queue, so the first of several must be put there last.
+        return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
+
+    def _start_before_answers(self, outcomes: Iterable[Outcome]) -> None:
+        """Starts the next batch before the answers of this one are written."""
+        free = self._instances.free
+        try:
+            # A request that runs again comes before all others, and is not in the queue yet.
+            if free and not any(outcome.again for outcome in outcomes):
+                self._start_next(self._clock(), free)
+        except Exception as error:
+            self._internal_error(error)
+
+    def _deliver(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
+        """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
         if self._config.stateful and inference.next_states is not None:
-            commit(inference, answer, outcome.final)
-        if outcome.again and inference.cancelled:  # nobody cancels it a second time
-            self._end(inference, self._cancelled(inference), now, Reason.CANCELED)
-            return
+            commit_states(inference, answer, outcome.final)
         if outcome.again:
-            if self._stateful_policy is not None:
-                self._count_run(execution, inference, now)
-            inference.state = QUEUED
-            self._policy.released(inference, now, True)
+            self._queue_again(execution, inference, now)
             return
         response: Answer = None
         if isinstance(answer, Error):
@@ -448,29 +575,34 @@ class Runner:
             writable = inference.reply.send(response, False)
             if inference.flow is not None:
                 inference.flow.delivered(cost_of(answer), writable)
-                self._responded(inference, response, now)
+                self._count_response(inference, response, now)
             return
-        if not execution.done:  # a decoupled model's last word before its batch is over
+        if not execution.done:  # the last response of a decoupled request whose batch still runs
             inference.times[_COMPUTE_START:] = execution.times(now)
-        self._end(inference, response, now, Reason.BACKEND)
+        self._settle(inference, response, now, Reason.BACKEND)
 
-    def _count_run(self, execution: Execution, inference: Inference, now: int) -> None:
-        """A run of an inference that shall run once more, and waits for that from now on."""
-        if not execution.done:
-            inference.times[_COMPUTE_START:] = execution.times(now)
-        self._observer.ran(inference)
-        inference.times[_QUEUE_START] = now
+    def _queue_again(self, execution: Execution, inference: Inference, now: int) -> None:
+        if inference.cancelled:  # the engine cancels once only, so it would run for ever
+            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
+            return
+        if self._stateful_policy is not None:
+            # Each run of an iterative sequence counts as a request of its own (S72).
+            if not execution.done:
+                inference.times[_COMPUTE_START:] = execution.times(now)
+            self._observer.ran(inference)
+            inference.times[_QUEUE_START] = now
+        inference.state = QUEUED
+        self._policy.released(inference, now, True)
 
-    def _responded(self, inference: Inference, answer: Answer, now: int) -> None:
+    def _count_response(self, inference: Inference, answer: Answer, now: int) -> None:
         age = 0 if inference.responses else now - inference.times[Moment.REQUEST_START]
         self._observer.responded(inference.responses, answer, now - inference.responded_at, age)
         inference.responses += 1
         inference.responded_at = now
 
-    def _end(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
-        """The end of an inference: counted, told to the policy, answered, forgotten; each whatever the others do.
-
-        `reason` is what a failure counts as, None for nothing."""
+    def _settle(self, inference: Inference, answer: Answer, now: int, reason: Reason | None) -> None:
+        """Ends an inference: tells the policy, counts it, answers it, reports it. An exception in one of these does not
+        keep the others from happening. `reason` is what a failure counts as, None for nothing."""
         ran = inference.state is RUNNING
         if inference.state is SETTLED:
             return
@@ -484,19 +616,56 @@ class Runner:
             else:
                 self._observer.succeeded(inference, now)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
         try:
             inference.reply.send(answer, True)
             if inference.flow is not None:
-                self._responded(inference, answer, now)
+                self._count_response(inference, answer, now)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
         try:
             if inference.flow is not None:
                 inference.flow.release()
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
         try:
             self._settled(inference)
         except Exception as error:
-            self._broke(error)
+            self._internal_error(error)
+
+    # ---- errors
+
+    @staticmethod
+    def _stopping_error(inference: Inference) -> Error:
+        return Unavailable(
+            inference.request.log_prefix
+            + "Server is stopping, scheduler for model has stopped accepting new inference requests"
+        )
+
+    @staticmethod
+    def _cancelled_error(inference: Inference) -> Error:
+        return Cancelled(inference.request.log_prefix + "Cancelled")
+
+    def _internal_error(self, error: Exception) -> Error:
+        """Logs an exception that no code here expects, and returns what a request that it concerns is answered."""
+        name, version = self._config.model_name, self._config.model_version
+        log.exception(
+            "model '%s' version %d: internal error in its scheduler; the model keeps serving",
+            name,
+            version,
+            exc_info=error,
+            extra={"model": name, "version": version},
+        )
+        return Internal(f"{type(error).__name__}: {error}")
+
+
+def response_of(
+    outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, config: RunnerConfig
+) -> InferResponse:
+    """The response with the requested outputs, in the shape that clients see."""
+    wanted, restore = inference.outputs, config.restore
+    kept = []
+    for tensor in outputs:
+        if tensor.name in wanted:
+            kept.append(tensor if restore is None else restore(tensor))
+    return InferResponse(inference.request.id, config.model_name, config.model_version, kept, parameters)

@@ -1,7 +1,4 @@
-"""What a runner is told of its model and its surroundings, and whom it tells what became of inferences.
-
-Loop thread only.
-"""
+"""What a runner knows of its model, and the ports it calls: the event loop and the observer. Loop thread only."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +13,7 @@ from halimede.tensors import DataType, Tensor
 
 
 class Reason(Enum):
-    """Why an inference failed, for the statistics (contract M2)."""
+    """Why an inference failed, for the statistics (M2)."""
 
     REJECTED = "REJECTED"
     CANCELED = "CANCELED"
@@ -25,22 +22,25 @@ class Reason(Enum):
 
 
 class Observer(Protocol):
-    """Told of what happened, on the loop thread: `inference.times` is complete then."""
+    """Counts what a runner does. Called on the loop thread, when `inference.times` is complete."""
 
-    def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None: ...
+    def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        """A batch of `rows` rows has finished; the three phases add up to its time on the instance."""
+        ...
+
     def succeeded(self, inference: Inference, now: int) -> None: ...
     def served(self, inference: Inference, rows: int, now: int) -> None:
-        """A batch of this one request was executed, and succeeded: both in one."""
+        """A batch of this one request has finished and succeeded: `executed` and `succeeded` in one call."""
         ...
 
     def ran(self, inference: Inference) -> None:
-        """It ran, and shall run once more (contract S72)."""
+        """An inference ran and is queued to run again (S72)."""
         ...
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None: ...
     def responded(self, index: int, answer: Answer, ns: int, age: int) -> None:
-        """The response of that number, of a request that may have many, came so long after the one before. At the first
-        one (0) the request was `age` old."""
+        """Response `index` of a decoupled request was sent `ns` after the previous one. `age` is the time since the
+        request arrived for response 0, and 0 for later ones."""
         ...
 
 
@@ -52,18 +52,25 @@ class Loop(Protocol):
     def call_soon(self, callback: Callable[[], None]) -> object: ...
     def call_soon_threadsafe(self, callback: Callable[..., None], /, *args: object) -> object: ...
     def call_at(self, when: int, callback: Callable[[], None]) -> None:
-        """Calls back at this monotonic nanosecond or soon after, not before."""
+        """Calls back at this monotonic nanosecond or soon after, never before."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    """What a runner knows of its model. `on_loop`: the backend's execute only passes batches on (Placement.LOOP).
+    """What a runner knows of its model version.
 
-    `gathers`: a batch is better begun when everything that has arrived is there, since its beginning costs more than
-    a turn of the loop. `completes_later`: `execute` returns before the batch is over (Placement.ASYNC). `restore`
-    gives an output the shape that clients see, where that is not the model's. `ragged` where requests of different
-    shapes share a batch."""
+    model_name, model_version -- for responses and log lines
+    datatypes -- of the model's outputs, by name
+    decoupled -- a request may have any number of responses
+    inline_safe -- batches may run on the event loop if they are quick
+    on_loop -- the backend's `execute` only passes batches on and is called on the loop (Placement.LOOP)
+    restore -- gives an output the shape that clients see; None if that is the model's shape
+    gathers -- starting a batch costs more than a turn of the loop, so it starts in the next turn with all that arrived
+    completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
+    ragged -- how requests of different shapes share a batch; None if they do not
+    stateful -- the server keeps states of the model's sequences
+    """
 
     model_name: str
     model_version: int
@@ -76,14 +83,3 @@ class RunnerConfig:
     completes_later: bool = False
     ragged: Ragged | None = None
     stateful: bool = False
-
-
-class Bell:
-    """What timers hold, as one may ring long after its runner was closed, and shall keep nothing of it in memory."""
-
-    def __init__(self, woken: Callable[[], None]) -> None:
-        self.woken: Callable[[], None] | None = woken
-
-    def ring(self) -> None:
-        if self.woken is not None:
-            self.woken()

@@ -1,91 +1,34 @@
-"""Implicit state: what the server keeps of a model from one request of a sequence to the next (contract S67 to S70).
+"""Implicit state: moves the states of sequences into requests and out of responses (S67 to S70).
 
-A live sequence has its `SequenceStates`, begun at START. Before a batch runs `weave` makes each request carry them, as
-inputs and outputs like any other, so that a backend need not know of them. What a response holds of the next states is
-kept with the request, and becomes the sequence's when the request has ended well: of one that fails nothing stays.
-
-`weave` and `commit` on the loop; `keep` on whatever thread answers.
+1. At START a sequence gets its `SequenceStates` (`states`).
+2. Before a batch runs, `insert_states` adds them to each request as ordinary inputs and outputs, so that a backend does
+   not know of them. On the loop.
+3. `collect_states` takes the next states out of a response and keeps them with the inference. On the thread that
+   answers.
+4. `commit_states` makes them the sequence's when the request has succeeded; a failed request changes nothing. On the
+   loop.
 """
 
-import logging
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from halimede.errors import Error, Internal, Invalid
-from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, shape_text, split_bytes
+from halimede.scheduling.inference import Inference
+from halimede.scheduling.states import State
+from halimede.tensors import BYTES, HostMemory, Shape, Tensor, shape_text, split_bytes
 
-if TYPE_CHECKING:
-    from halimede.scheduling.inference import Inference
-
-log = logging.getLogger(__name__)
-
-_KEPT_SHARE = 2
-"""A state may keep memory alive of so many times its size; of more it is copied."""
-_SMALL = 2048
-"""So many bytes are copied quicker than one finds out what they are a part of."""
+_MAX_KEPT_RATIO = 2
+"""A state may keep at most this multiple of its own size alive; a view into more is copied."""
+_ALWAYS_COPIED_BYTES = 2048
+"""States up to this size are copied at once, which is quicker than finding out what they are a view of."""
 
 
-class State:
-    """One state of a model. `dims` as the model sees them (with a batch dimension of 1 where it batches), -1 where any
-    size goes. `initial` is what a sequence starts with; its memory cannot be written to, as all sequences share it."""
-
-    __slots__ = ("datatype", "dims", "initial", "input_name", "output_name")
-
-    def __init__(self, input_name: str, output_name: str, datatype: DataType, dims: Shape, initial: Tensor) -> None:
-        self.input_name = input_name
-        self.output_name = output_name
-        self.datatype = datatype
-        self.dims = dims
-        self.initial = initial
-
-
-class ModelStates:
-    """The states of a model version. `listed` are the outputs of states that clients may ask for, too. A `problem` is
-    why no sequence has any (contract S70)."""
-
-    def __init__(
-        self, model: str, states: Sequence[State], listed: frozenset[str] = frozenset(), problem: str = ""
-    ) -> None:
-        self.model = model
-        self.listed = listed
-        self.initial = {state.input_name: state.initial for state in states}
-        self.by_output = {state.output_name: state for state in states}
-        self.output_names = tuple(self.by_output)
-        self.variable = tuple(state.input_name for state in states if -1 in state.dims)
-        self._problem = problem
-
-    def begin(self) -> "SequenceStates | None":
-        """Those of a sequence that starts now."""
-        if self._problem:
-            log.error("%s", self._problem)
-            return None
-        return SequenceStates(self)
-
-
-class SequenceStates:
-    """The states of one live sequence: the tensors that its next request reads, by the name of the input."""
-
-    __slots__ = ("of", "tensors")
-
-    def __init__(self, of: ModelStates) -> None:
-        self.of = of
-        self.tensors = of.initial
-        """Replaced as a whole, never written to."""
-
-    @property
-    def key(self) -> tuple[Shape, ...] | None:
-        """Equal for sequences whose requests may share a batch, as far as their states go; None where any two may."""
-        if not self.of.variable:
-            return None
-        return tuple(self.tensors[name].shape for name in self.of.variable)
-
-
-def weave(rows: Sequence["Inference"]) -> None:
-    """Gives the requests of a batch the states of their sequences, as inputs, and makes the next states outputs that
-    are wanted of the model. A row without a sequence reads zeros of the shape that the others have (contract S61)."""
+def insert_states(rows: Sequence[Inference]) -> None:
+    """Adds the states of their sequences to the inputs of a batch's requests, and the next states to the requested
+    outputs. A row without a sequence reads zeros of the shape that the others have (S61)."""
     zeros: dict[str, Tensor] | None = None
     for inference in rows:
         states = inference.states
@@ -103,26 +46,26 @@ def weave(rows: Sequence["Inference"]) -> None:
             inference.next_states = None
 
 
-def _zeros(rows: Sequence["Inference"]) -> dict[str, Tensor]:
-    """Nothing where no sequence of the batch has states."""
+def _zeros(rows: Sequence[Inference]) -> dict[str, Tensor]:
+    """The states of a row without a sequence; empty if no sequence of the batch has states."""
     model = next((inference.states for inference in rows if inference.states is not None), None)
     return {} if model is None else {name: zeros_like(tensor) for name, tensor in model.tensors.items()}
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
-    """Zeros, or empty strings, of its shape."""
-    size = prod(tensor.shape) * (tensor.datatype.size or 4)
+    """Zeros, or empty strings, in the tensor's shape."""
+    size = prod(tensor.shape) * (tensor.datatype.size or 4)  # an empty string is its length in 4 bytes
     return Tensor(tensor.name, tensor.datatype, tensor.shape, HostMemory(bytes(size)))
 
 
-def keep(inference: "Inference", outputs: Sequence[Tensor]) -> Sequence[Tensor] | Error:
-    """Takes what these outputs of a response hold of the next states, to be committed. Returns those of them that the
-    client asked for, or what is wrong with a state."""
+def collect_states(inference: Inference, outputs: Sequence[Tensor]) -> Sequence[Tensor] | Error:
+    """Keeps the next states that a response holds with the inference. Returns the outputs that the client asked for, or
+    an error if a state does not fit its declaration."""
     states = inference.states
     if states is None:
         return outputs
     of, asked = states.of, inference.request.outputs
-    kept = {} if inference.next_states is None else dict(inference.next_states)
+    collected = {} if inference.next_states is None else dict(inference.next_states)
     shown = []
     for tensor in outputs:
         state = of.by_output.get(tensor.name)
@@ -130,34 +73,34 @@ def keep(inference: "Inference", outputs: Sequence[Tensor]) -> Sequence[Tensor] 
             shown.append(tensor)
             continue
         try:
-            kept[state.input_name] = _next(state, tensor, of.model)
+            collected[state.input_name] = _next(state, tensor, of.model)
         except Error as error:
             return error
         if tensor.name in of.listed and (not asked or tensor.name in asked):
             shown.append(tensor)
-    inference.next_states = kept
+    inference.next_states = collected
     return shown
 
 
-def commit(inference: "Inference", answer: object, final: bool) -> None:
-    """An answer to a request for which something was kept. With an error that is forgotten; with the last answer, also
-    that it shall run again, it becomes the state of the sequence."""
+def commit_states(inference: Inference, answer: object, final: bool) -> None:
+    """Handles one answer to a request with collected states. An error discards them; the final answer makes them the
+    states of the sequence, also if the request runs again."""
     failed = isinstance(answer, Error)
     if not (failed or final):
         return
-    states, kept = inference.states, inference.next_states
+    states, collected = inference.states, inference.next_states
     inference.next_states = None
-    if states is not None and kept and not failed:
-        states.tensors = {**states.tensors, **kept}
+    if states is not None and collected and not failed:
+        states.tensors = {**states.tensors, **collected}
 
 
 def _next(state: State, tensor: Tensor, model: str) -> Tensor:
-    """An output as the input that it becomes. Raises Internal where the model could not read it: a tensor that does not
-    fit would fail whoever shares a batch with it."""
+    """An output as the input that it becomes. Raises Internal if the model could not read it."""
+    # Checked here, since a tensor that does not fit would fail every request that shares the next batch.
     problem = _problem(state, tensor)
     if problem:
         raise Internal(f"model '{model}', state '{state.output_name}': {problem}")
-    return Tensor(state.input_name, tensor.datatype, tensor.shape, HostMemory(_stateful_policy(tensor)))
+    return Tensor(state.input_name, tensor.datatype, tensor.shape, HostMemory(_kept_bytes(tensor)))
 
 
 def _problem(state: State, tensor: Tensor) -> str:
@@ -183,11 +126,12 @@ def _fits(dims: Shape, shape: Shape) -> bool:
     return len(dims) == len(shape) and all(want in (-1, got) for want, got in zip(dims, shape, strict=True))
 
 
-def _stateful_policy(tensor: Tensor) -> memoryview:
-    """Its bytes, for as long as the sequence lives, in memory that nobody writes to: a model that works in its inputs
-    gets a copy. They are copied here where they are a small part of what was handed out, such as a whole batch."""
+def _kept_bytes(tensor: Tensor) -> memoryview:
+    """The tensor's bytes in memory that may live as long as the sequence. Read-only, so that a model that works in its
+    inputs gets a copy."""
     view = tensor.memory.host()
-    if view.nbytes <= _SMALL or view.nbytes * _KEPT_SHARE < _held(view):
+    # A view into a whole batch would keep the batch alive.
+    if view.nbytes <= _ALWAYS_COPIED_BYTES or view.nbytes * _MAX_KEPT_RATIO < _held(view):
         return memoryview(bytes(view))
     return view.toreadonly()
 

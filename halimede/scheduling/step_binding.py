@@ -1,6 +1,6 @@
-"""The steps of an ensemble bound to the versions that serve them at a moment, and how tensors are made to fit.
+"""The steps of an ensemble, bound to the model versions that serve them now, and how their tensors are reshaped.
 
-Values; made at load and whenever a version comes or goes, read on the event loop.
+Immutable values. Made at load and whenever a version comes or goes; read on the event loop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from halimede.tensors import Shape, Tensor
 
 
 class Member(Protocol):
-    """A version of a model that steps run on."""
+    """A model version that steps run on."""
 
     @property
     def decoupled(self) -> bool: ...
@@ -24,7 +24,7 @@ class Member(Protocol):
     def is_queued(self, inference: Inference) -> bool: ...
     def blockers_of(self, inference: Inference) -> Sequence[object]: ...
     def hold(self) -> None:
-        """It is not closed, and takes inferences of whoever holds it, until `let_go`."""
+        """Keeps the version from being closed until `let_go`; it takes inferences until then."""
         ...
 
     def let_go(self) -> None: ...
@@ -32,8 +32,8 @@ class Member(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """How a tensor comes to the shape that its reader wants (contract S87). `dims` are the reader's, without the batch
-    dimension. `strips`: the tensor has that dimension and the reader has none; else it is the other way round."""
+    """Adds or removes the batch dimension of a tensor for its reader (S87). `dims` are the reader's, without the batch
+    dimension. `strips`: the tensor has this dimension and the reader does not; else the reader has it."""
 
     dims: Shape
     strips: bool
@@ -50,7 +50,8 @@ def _agree(dims: Shape, shape: Shape) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundStep:
-    """A step and who runs it: pairs of an input of its model, the number of the tensor, and how it is made to fit."""
+    """A step and the version that runs it. `inputs`: the model's name for an input, the number of the tensor, and its
+    `Fitting`, None if the shape fits."""
 
     member: Member
     model: str
@@ -63,7 +64,7 @@ class BoundStep:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The steps of an ensemble with the models of the moment. `results` says how outputs are made to fit, by name."""
+    """All steps of an ensemble with the versions that serve them now. `results` has the fitting of each output."""
 
     steps: tuple[BoundStep, ...]
     results: Mapping[str, Fitting | None]
@@ -72,8 +73,16 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleRunnerConfig:
-    """`restore` gives an output the shape that clients see. `bind` finds the models of the steps as they are now;
-    raises Error where they cannot serve the ensemble. `changes` is a number that changes when that may be others."""
+    """What an ensemble's runner knows of its ensemble.
+
+    name, version -- for responses and log lines
+    graph -- the steps and their tensors
+    decoupled -- a request may have any number of responses
+    most_in_flight -- requests of each step at a time, 0 for no limit
+    bind -- finds the versions that serve the steps now; raises Error if they cannot serve the ensemble
+    changes -- a number that changes whenever `bind` may return something else
+    restore -- gives an output the shape that clients see; None if that is the model's shape
+    """
 
     name: str
     version: int

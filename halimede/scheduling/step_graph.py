@@ -1,8 +1,13 @@
-"""The graph of an ensemble's steps, compiled to numbers; and how far one request has come in it. Pure; any thread.
+"""The graph of an ensemble's steps, and which steps can run as tensors arrive. Knows no models; any thread.
 
-Tensors are numbered: each has a place in a `Frame`. A frame is what one set of tensors has come to; a request begins
-with one, and each response of a decoupled step begins another, since a step never reads tensors of two frames (that
-is checked at load, contract S89). What is told here is only which tensors are there; who runs the steps is told which.
+Tensors are numbered. A `Frame` has the tensors of one request so far. Each response of a decoupled step begins a frame
+of its own; no step reads tensors of two frames, which is checked at load (S89).
+
+    a step in a frame is   event                                          then
+    --------------------   --------------------------------------------   --------------------------------------
+    waiting                another step answers; it still lacks tensors   waiting, `left` counts down
+    waiting                the last step that it reads from answers       ready: `Course.arrived` returns it
+    not needed             any                                            never runs (`left` is -1 from the start)
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -10,28 +15,33 @@ from dataclasses import dataclass
 
 from halimede.tensors import Tensor
 
-MOST_COURSES = 64
-"""Sets of outputs whose course is remembered, for each ensemble."""
+MAX_COURSES = 64
+"""Sets of requested outputs whose course is cached, for each ensemble."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLinks:
-    """One step: pairs of an input of its model and the tensor that goes there, and of an output and the tensor that it
-    becomes."""
+    """One step. `inputs` are pairs of an input of its model and the ensemble's tensor that it reads; `outputs` are
+    pairs of an output and the tensor that it becomes."""
 
     inputs: tuple[tuple[str, str], ...]
     outputs: tuple[tuple[str, str], ...]
 
 
 Marks = tuple[int | str, bool, bool]
-"""What a response said of the sequence of the requests behind it: correlation id, start and end (contract S84)."""
+"""The sequence that a response names for the requests made of its tensors: correlation id, start and end (S84)."""
 
 
 class Frame:
-    """`values` by number of tensor: None where it is not there, or never will be. `left` is how many tensors of other
-    steps each step still waits for; `outputs_left` the same for the response. `busy` counts the steps that were begun
-    in it and are not over, `counts` whether that matters: the runner's. `marks` by number of tensor, where there are
-    any."""
+    """The tensors of one request, or of one response of a decoupled step, as far as they have arrived.
+
+    values -- by number of the tensor; None if it has not arrived or never will
+    left -- by step, how many tensors of other steps it still waits for
+    outputs_left -- how many tensors of steps the response still waits for
+    busy -- steps that started in this frame and are not over
+    counts -- whether `busy` counts towards how far a decoupled step is ahead
+    marks -- by number of the tensor, if any response named a sequence
+    """
 
     __slots__ = ("busy", "counts", "left", "marks", "outputs_left", "values")
 
@@ -44,7 +54,7 @@ class Frame:
         self.marks: dict[int, Marks] | None = None
 
     def marks_of(self, reads: Iterable[tuple[str, int, object]]) -> Marks | None:
-        """Those of the last of these tensors (the number stands second) that has any."""
+        """The marks of the last of these tensors that has any. The number of a tensor stands second."""
         marks, said = None, self.marks or {}
         for _, number, _ in reads:
             if self.values[number] is not None:
@@ -53,12 +63,14 @@ class Frame:
 
 
 class Course:
-    """What is to be done for one set of outputs: only the steps that these need (contract S85).
+    """The plan for one set of requested outputs: only the steps that these need (S85).
 
-    `steps` are their numbers; `first` are those that can run at once. `asked` are the outputs that each step is asked
-    for, by number of step, and `forms` what the forms of its requests begin with, which no other request's does;
-    `direct` those that go to the client only, each with its name there; `results` the outputs of the ensemble with the
-    numbers of their tensors.
+    steps -- their numbers
+    first -- those that can run at once
+    asked -- by step, the outputs that it is asked for
+    forms -- by step, what the forms of its requests begin with, unlike any other request's
+    direct -- by step, its outputs that only the client reads, each with the client's name for it
+    results -- the requested outputs with the numbers of their tensors
     """
 
     __slots__ = (
@@ -85,7 +97,7 @@ class Course:
         read = {number for _, number in self.results}
         for step in self.steps:
             read.update(number for _, number in graph.reads[step])
-        # By step, the tensors that it writes and somebody waits for: pairs of the output's name and the number.
+        # By step, the outputs that a step or the client reads: pairs of the model's name and the tensor's number.
         self._produced = tuple(
             tuple((name, number) for name, number in writes if number in read) if step in needed else ()
             for step, writes in enumerate(graph.writes)
@@ -115,20 +127,19 @@ class Course:
         )
 
     def begin(self, inputs: Mapping[str, Tensor]) -> Frame:
-        """The frame of a request; the steps of `first` can run, and the response is complete where `outputs_left`
-        is 0."""
+        """The frame of a new request. The steps of `first` can run. The response is complete if `outputs_left` is 0."""
         frame = Frame([None] * self._width, self._left.copy(), self._outputs_left)
         for name, number in self._given:
             frame.values[number] = inputs.get(name)
         return frame
 
     def fresh(self) -> Frame:
-        """The frame of a response of a decoupled step."""
+        """An empty frame, for a response of a decoupled step."""
         return Frame([None] * self._width, self._left.copy(), self._outputs_left)
 
     def arrived(self, frame: Frame, step: int, outputs: Sequence[Tensor]) -> list[int]:
-        """A step has answered with these outputs; those that were expected and are missing will never come (contract
-        S86). Returns the steps that can run now."""
+        """A step has answered with these outputs. Returns the steps that can run now. An output that is missing never
+        comes, so its readers do not wait for it (S86)."""
         left, ready = frame.left, []
         frame.outputs_left -= self._results_of[step]
         for name, number, readers in self._arrivals[step]:
@@ -142,13 +153,19 @@ class Course:
         return ready
 
     def numbers_of(self, step: int) -> Iterable[int]:
-        """The tensors that a step writes."""
+        """The numbers of the tensors that a step writes."""
         return (number for _, number in self._produced[step])
 
 
 class StepGraph:
-    """`number` of each tensor by name; `given` are the ensemble's inputs, `reads` and `writes` by step: pairs of the
-    model's name for a tensor and its number. A step that writes an input of the ensemble writes to nobody."""
+    """The steps of an ensemble with numbered tensors.
+
+    number -- of each tensor, by name
+    given -- the ensemble's inputs: pairs of name and number
+    reads, writes -- by step, pairs of the model's name for a tensor and its number. A step's output that has the name
+    of
+        an input of the ensemble is dropped.
+    """
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[StepLinks]) -> None:
         names = dict.fromkeys([*inputs, *outputs])
@@ -162,11 +179,11 @@ class StepGraph:
             for step in steps
         )
         self.writer = {number: step for step, writes in enumerate(self.writes) for _, number in writes}
-        """The step that writes a tensor."""
+        """The step that writes a tensor, by the tensor's number."""
         self._courses: dict[tuple[str, ...], Course] = {}
 
     def needed(self, numbers: Iterable[int]) -> set[int]:
-        """The steps without which these tensors do not come about."""
+        """The steps that these tensors depend on."""
         needed: set[int] = set()
         waiting = list(numbers)
         while waiting:
@@ -177,11 +194,11 @@ class StepGraph:
         return needed
 
     def course(self, wanted: Sequence[str]) -> Course:
-        """For these outputs."""
+        """The plan for these outputs."""
         key = tuple(wanted)
         course = self._courses.get(key)
         if course is None:
-            if len(self._courses) >= MOST_COURSES:
+            if len(self._courses) >= MAX_COURSES:  # clients choose the sets, so the cache must not grow without bound
                 self._courses.clear()
             course = self._courses[key] = Course(self, tuple(dict.fromkeys(wanted)))
         return course

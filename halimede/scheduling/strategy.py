@@ -1,6 +1,6 @@
-"""Batches whose end a model's own strategy decides (contract S40): it may refuse what would still fit. Loop thread.
+"""Batches that a model's own strategy may end early (S40): it can refuse a request that would fit. Loop thread.
 
-The strategy is code of the model's owner. What it raises ends the batch and is told once, so that requests run anyway.
+The strategy is code of the model's owner. An exception ends the batch and is logged once; the requests run anyway.
 """
 
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CandidateInput:
-    """An input of a request that may join: `shape` with the batch dimension, `byte_size` as it came."""
+    """An input of a request that may join. `shape` includes the batch dimension; `byte_size` is that of the request."""
 
     datatype: str
     shape: Shape
@@ -42,25 +42,26 @@ class Candidate:
 
 
 class BatchStrategy(Protocol):
-    """What a model's own class must offer. Called on the event loop: each call must be quick."""
+    """The interface of a model's own class. Called on the event loop, so each call must be quick."""
 
     def start(self) -> None:
-        """A batch begins to be formed."""
+        """A batch is about to be formed."""
         ...
 
     def include(self, request: Candidate, /) -> bool:
-        """Whether the request may be in the batch; asked in order, until it says no. The first is in it in any case."""
+        """Whether the request may join the batch. Asked in order until it returns False. The first request joins in any
+        case."""
         ...
 
     def finish(self) -> None:
-        """No more requests are looked at: the batch runs, or waits for more and is begun anew then."""
+        """No more requests are offered. The batch runs, or waits for more and is then formed from the start."""
         ...
 
 
 class ChosenForming(Forming):
-    """As its base, of those requests from the front that the strategy includes."""
+    """Forms batches as its base does, of the requests from the front of the queue that the strategy includes."""
 
-    __slots__ = ("_model", "_most", "_strategy", "_told")
+    __slots__ = ("_has_logged", "_model", "_most", "_strategy")
 
     def __init__(
         self, max_batch_size: int, preferred: Sequence[int], delay_ns: int, strategy: BatchStrategy, model: str
@@ -69,17 +70,18 @@ class ChosenForming(Forming):
         self._most = max(1, max_batch_size)
         self._strategy = strategy
         self._model = model
-        self._told = False
+        self._has_logged = False
 
     def due(self, queue: Iterable[Inference], now: int) -> int | Wake:
         chosen, refused = self._chosen(queue)
         taken = super().due(chosen, now)
-        return len(chosen) if refused and isinstance(taken, Wake) else taken  # to wait would bring nothing
+        # The next request is refused, so waiting would not make the batch larger.
+        return len(chosen) if refused and isinstance(taken, Wake) else taken
 
     def _chosen(self, queue: Iterable[Inference]) -> tuple[list[Inference], bool]:
         """The requests from the front that the strategy includes, and whether it refused the next one.
 
-        One that does not fit for another reason is the last, so that the base sees that the batch is full."""
+        A request that does not fit for another reason ends the list, so that the base sees that the batch is full."""
         chosen: list[Inference] = []
         first: list[Inference] = []
         rows = 0
@@ -95,10 +97,10 @@ class ChosenForming(Forming):
                 if not fits:
                     break
             return chosen, False
-        except BaseException:  # code of the model's owner: SystemExit too, which would end the loop
-            if not self._told:
-                self._told = True
-                log.exception("the batch strategy of model '%s' broke; requests run one by one", self._model)
+        except BaseException:  # code of the model's owner: even SystemExit must not end the loop
+            if not self._has_logged:
+                self._has_logged = True
+                log.exception("model '%s': its batch strategy raised; its requests run one by one", self._model)
             return first or list(islice(queue, 1)), True
         finally:
             self._finish()
@@ -107,9 +109,9 @@ class ChosenForming(Forming):
         try:
             self._strategy.finish()
         except BaseException:
-            if not self._told:
-                self._told = True
-                log.exception("the batch strategy of model '%s' broke at the end of a batch", self._model)
+            if not self._has_logged:
+                self._has_logged = True
+                log.exception("model '%s': its batch strategy raised in finish(); the batch runs", self._model)
 
 
 def candidate(inference: Inference) -> Candidate:

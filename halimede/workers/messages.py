@@ -189,7 +189,7 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
 
 
 def refused(model: str, text: str) -> Internal:
-    """The error of a call that did not come to the model (contract P51)."""
+    """The error of a call that did not come to the model (P51)."""
     return Internal(f"Model {model} - Error when running inference: {text}")
 
 

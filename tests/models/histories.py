@@ -7,14 +7,12 @@ The expectations are computed here from the contract alone (S21, S22, S26 to S34
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from unittest.mock import patch
 
 from halimede.backends.api import Placement
 from halimede.config import DynamicBatching, ModelConfig, QueuePolicy
 from halimede.errors import Cancelled, Error, Internal, TimedOut, Unavailable
 from halimede.models.version import ModelVersion
 from halimede.requests import Answer, InferRequest, InferResponse, Resume
-from halimede.scheduling import execution, runner
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.tensors import INT32, HostMemory, Tensor
@@ -133,7 +131,7 @@ class History:
         self.observer = RecordingObserver()
         opened = replace(loaded(config), instances=self.instances)  # type: ignore[arg-type] # it is given executions
         opened.model.placement = Placement.LOOP  # type: ignore[misc] # a fake's
-        self.version = ModelVersion(opened, self.loop, self.observer, self._settled)
+        self.version = ModelVersion(opened, self.loop, self.observer, self._settled, clock=clock)
 
     # What happens.
 
@@ -347,5 +345,4 @@ def request_of(asked: Asked, priority: int, timeout: int, batching: bool) -> Inf
 def play(random: Random) -> None:
     """One history. Raises AssertionError where something does not hold."""
     clock = Clock()
-    with patch.object(runner, "monotonic_ns", clock), patch.object(execution, "monotonic_ns", clock):
-        History(random, clock).run()
+    History(random, clock).run()

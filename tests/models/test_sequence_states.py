@@ -11,7 +11,7 @@ from halimede.config.sequencing import DirectStrategy, SequenceBatching
 from halimede.config.states import InitialState, StateSpec
 from halimede.errors import Error, Internal, Invalid
 from halimede.models.sequence_states import states_for
-from halimede.scheduling.sequence_state import ModelStates
+from halimede.scheduling.states import ModelStates
 from halimede.tensors import BYTES, FP32, INT32, Tensor, array_of
 from tests.models.configs import config_of, spec
 

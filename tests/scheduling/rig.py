@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from threading import Event
+from time import monotonic_ns
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class Rig:
         in_flight: int = 0,
         observer: Observer | None = None,
         settled: Callable[[Inference], None] | None = None,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.loop = ManualLoop()
         self.observer = RecordingObserver()
@@ -52,6 +54,7 @@ class Rig:
             self.loop,
             observer or self.observer,
             self._over,
+            clock=clock,
         )
 
     def _over(self, one: Inference) -> None:
@@ -85,7 +88,7 @@ class Rig:
 class ScriptedPolicy(DefaultPolicy):
     """The default policy, of which a method breaks once, or which says to wait."""
 
-    direct = False
+    allows_fast_path = False
 
     def __init__(self, breaks: str = "", refuse: Error | None = None, wake: Sequence[int] = ()) -> None:
         super().__init__()

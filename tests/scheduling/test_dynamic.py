@@ -240,6 +240,6 @@ def test_request_that_finds_nobody_is_a_batch_at_once_only_where_nothing_is_wait
     delay_ns: int, start_at: int, direct: bool
 ) -> None:
     policy = DynamicPolicy(8, [4], delay_ns, start_at)
-    assert policy.direct is direct
+    assert policy.allows_fast_path is direct
     admit(policy, 1, 0)
     assert isinstance(policy.next(FREE, 0), Batch) is direct

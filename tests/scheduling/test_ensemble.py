@@ -11,7 +11,7 @@ import pytest
 
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Reply
-from halimede.scheduling.ensemble_run import MOST_AHEAD
+from halimede.scheduling.ensemble_run import MAX_RESPONSES_AHEAD
 from halimede.scheduling.inference import RUNNING, SETTLED, State
 from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Fitting
@@ -359,9 +359,9 @@ def test_decoupled_step_is_held_up_by_those_behind_it() -> None:
     a, b = Member(decoupled=True), Member()
     rig = chain(a, b)
     rig.ask()
-    for i in range(MOST_AHEAD):
+    for i in range(MAX_RESPONSES_AHEAD):
         a.answer(final=False, Y=str(i))
-    assert a.writable == [True] * (MOST_AHEAD - 1) + [False]
+    assert a.writable == [True] * (MAX_RESPONSES_AHEAD - 1) + [False]
     resumed: list[int] = []
     a.asked[0].reply.on_writable(lambda: resumed.append(1))
     assert not resumed

@@ -178,11 +178,9 @@ def test_budget_of_a_turn_is_spent_and_comes_back_with_the_next() -> None:
     assert len(turns) == 1
 
 
-def test_runner_of_a_model_that_stalls_now_and_then_holds_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same through a runner, with a clock that only the model moves."""
+def test_runner_of_a_model_that_stalls_now_and_then_holds_the_loop_once() -> None:
+    """Only the model moves the clock."""
     now, runs, stalls = 1, 0, []
-    for module in ("execution", "runner"):
-        monkeypatch.setattr(f"halimede.scheduling.{module}.monotonic_ns", lambda: now)
 
     def behave(execution: Execution) -> None:
         nonlocal now, runs
@@ -192,7 +190,7 @@ def test_runner_of_a_model_that_stalls_now_and_then_holds_the_loop_once(monkeypa
             stalls.append(threading.current_thread() is threading.main_thread())
         echo(execution)
 
-    rig = Rig([behave], inline_safe=True)
+    rig = Rig([behave], inline_safe=True, clock=lambda: now)
     for _ in range(3000):
         rig.finish(rig.submit())
         rig.loop.turn()

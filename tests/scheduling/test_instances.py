@@ -62,7 +62,7 @@ def test_instances_take_their_turns() -> None:
 def test_instance_whose_run_is_over_at_once_goes_to_the_end_of_the_line() -> None:
     instances = Instances("m:1", [FakeInstance(echo) for _ in range(3)])
     instances.take(1)
-    assert [instances.turn() for _ in range(3)] == [0, 2, 0]
+    assert [instances.rotate() for _ in range(3)] == [0, 2, 0]
     assert list(instances.free) == [2, 0]
     assert instances.busy == 1
 

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from time import monotonic_ns
 
 import pytest
 
@@ -11,11 +12,11 @@ from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
-from halimede.scheduling.limited import LimitedRunner, LimiterSlots
 from halimede.scheduling.policy import Policy
 from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 from halimede.scheduling.queue import DefaultPolicy
-from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, RateLimiter, Resource, Slot
+from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, LimiterSlots, RateLimiter, Resource, Slot
+from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
 from halimede.tensors import FP32
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
@@ -27,22 +28,23 @@ HISTORIES = 500
 class House:
     """Several models of one engine. What they run is kept until a test ends it."""
 
-    def __init__(self, amount: int = 1) -> None:
+    def __init__(self, amount: int = 1, clock: Callable[[], int] = monotonic_ns) -> None:
+        self._clock = clock
         self.loop = ManualLoop()
         self.limiter = RateLimiter({("R", EVERYWHERE): amount}, self.loop.call_soon)
         self.running: list[tuple[str, Execution]] = []
         self.begun: list[str] = []
         self.settled = Counter[str]()
         self.turns: dict[str, LimiterSlots] = {}
-        self.runners: dict[str, LimitedRunner] = {}
+        self.runners: dict[str, Runner] = {}
 
-    def model(self, name: str, *demands: Demand, policy: Policy | None = None) -> LimitedRunner:
+    def model(self, name: str, *demands: Demand, policy: Policy | None = None) -> Runner:
         instances = [FakeInstance(partial(self._begin, name)) for _ in demands]
         slots = {i: Slot(demand, instances[i]) for i, demand in enumerate(demands)}
         self.limiter.register(list(slots.values()))
         turns = self.turns[name] = LimiterSlots(self.limiter, slots)
         facts = RunnerConfig(name, 1, {"x": FP32}, False, False, True)
-        runner = self.runners[name] = LimitedRunner(
+        runner = self.runners[name] = Runner(
             facts,
             policy or DefaultPolicy(),
             Instances(name, instances),
@@ -50,6 +52,7 @@ class House:
             RecordingObserver(),
             partial(self._over, name),
             turns,
+            self._clock,
         )
         return runner
 
@@ -292,12 +295,10 @@ def test_random_histories_answer_everybody() -> None:
             raise
 
 
-def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over() -> None:
     """It is assigned to an instance that is free, and may not run: the queue's rules hold on."""
     now = [1_000_000]
-    monkeypatch.setattr("halimede.scheduling.runner.monotonic_ns", lambda: now[0])
+    house = House(clock=lambda: now[0])
     house.model("a", ONE)
     house.model("b", ONE, policy=PriorityQueuePolicy(0, 0, Rules(max_size=1, timeout_us=5), {}))
     house.submit("a")
@@ -315,3 +316,5 @@ def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over(
     house.submit("b")
     assert house.begun == ["a", "b"], "nobody waits for the resource any more"
     house.end()
+    for runner in house.runners.values():
+        runner.close()

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.errors import Invalid
-from halimede.scheduling.rate_limiter import EVERYWHERE, FIRST_RUNS, MOST_AHEAD, Demand, RateLimiter, Resource, Slot
+from halimede.scheduling.rate_limiter import (
+    EVERYWHERE,
+    INITIAL_RUNS,
+    MAX_RUNS_AHEAD,
+    Demand,
+    RateLimiter,
+    Resource,
+    Slot,
+)
 
 R, S = Resource.of("R", 0), Resource.of("S", 0)
 EVERYONE = Resource.of("R", None)
@@ -162,7 +170,7 @@ def test_priority_says_how_often_an_instance_runs(priorities: Sequence[int], exp
     slots = [floor.slot({R: 1}, priority) for priority in priorities]
     ran = floor.order(slots, 12)
     assert ran == expected
-    assert FIRST_RUNS == 2
+    assert INITIAL_RUNS == 2
 
 
 def test_priority_holds_in_the_long_run() -> None:
@@ -178,8 +186,8 @@ def test_new_instance_does_not_keep_others_waiting_until_it_has_caught_up() -> N
         assert floor.run(old)
         floor.limiter.give_back(old)
     ran = floor.order([old, floor.slot({R: 1})], 400)
-    assert ran.index(0, 1) <= MOST_AHEAD + 2
-    assert Counter(ran[MOST_AHEAD + 2 :]) == pytest.approx(Counter({0: 149, 1: 149}), abs=2)
+    assert ran.index(0, 1) <= MAX_RUNS_AHEAD + 2
+    assert Counter(ran[MAX_RUNS_AHEAD + 2 :]) == pytest.approx(Counter({0: 149, 1: 149}), abs=2)
 
 
 @pytest.mark.rows("S102")

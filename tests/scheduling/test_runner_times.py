@@ -1,14 +1,12 @@
 """What the runner does at a time rather than on an event: it tells those who waited too long, be an instance free or
 not (contract D4, S30), and looks again when a policy wants it. The clock is moved by hand."""
 
-from collections.abc import Callable
 from gc import collect
 from weakref import ref
 
 import pytest
 
 from halimede.errors import Cancelled, TimedOut
-from halimede.scheduling import runner
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.priority import PriorityQueuePolicy, Rules
@@ -23,11 +21,10 @@ START = 1000 * MS
 class Clocked(Rig):
     """A runner of a model that is placed on the loop and whose batches last until they are ended by hand."""
 
-    def __init__(self, policy: PriorityQueuePolicy | DynamicPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, policy: PriorityQueuePolicy | DynamicPolicy) -> None:
         self.now = START
         self.held: list[Execution] = []
-        monkeypatch.setattr(runner, "monotonic_ns", lambda: self.now)
-        super().__init__([self.held.append], policy, on_loop=True)
+        super().__init__([self.held.append], policy, on_loop=True, clock=lambda: self.now)
 
     def end_batch(self) -> None:
         execution = self.held.pop(0)
@@ -40,17 +37,12 @@ class Clocked(Rig):
         return self.loop.ring() - START
 
 
-@pytest.fixture
-def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[PriorityQueuePolicy | DynamicPolicy], Clocked]:
-    return lambda policy: Clocked(policy, monkeypatch)
-
-
 def timing_out(timeout_us: int, **more: bool) -> PriorityQueuePolicy:
     return PriorityQueuePolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
 
 
-def test_request_is_told_at_its_time_while_the_instance_is_busy(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(timing_out(5000))
+def test_request_is_told_at_its_time_while_the_instance_is_busy() -> None:
+    rig = Clocked(timing_out(5000))
     rig.submit("running")
     waiting = rig.submit("waiting")
     assert rig.ring_next() == 5 * MS
@@ -61,8 +53,8 @@ def test_request_is_told_at_its_time_while_the_instance_is_busy(clocked: Callabl
     assert rig.settled == ["waiting", "running"]
 
 
-def test_each_is_told_at_its_own_time(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(timing_out(5000))
+def test_each_is_told_at_its_own_time() -> None:
+    rig = Clocked(timing_out(5000))
     rig.submit("running")
     replies = []
     for name in "abc":
@@ -75,8 +67,8 @@ def test_each_is_told_at_its_own_time(clocked: Callable[..., Clocked]) -> None:
     assert [reply.finals for reply in replies] == [1, 1, 1]
 
 
-def test_shorter_time_behind_a_longer_one_is_not_missed(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
+def test_shorter_time_behind_a_longer_one_is_not_missed() -> None:
+    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
     rig.submit("running")
     long = rig.submit("long")
     short = submit_with(rig, 2)
@@ -94,9 +86,9 @@ def submit_with(rig: Clocked, priority: int) -> RecordingReply:
     return reply
 
 
-def test_timers_do_not_pile_up(clocked: Callable[..., Clocked]) -> None:
+def test_timers_do_not_pile_up() -> None:
     """A thousand requests with a short time, in front of one that waits for long."""
-    rig = clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
+    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
     rig.submit("running")
     rig.submit("long")
     for _ in range(1000):
@@ -106,9 +98,9 @@ def test_timers_do_not_pile_up(clocked: Callable[..., Clocked]) -> None:
         assert len(rig.loop.timers) == 1
 
 
-def test_request_whose_time_is_over_when_an_instance_is_free_does_not_run(clocked: Callable[..., Clocked]) -> None:
+def test_request_whose_time_is_over_when_an_instance_is_free_does_not_run() -> None:
     """Even where the timer is late."""
-    rig = clocked(timing_out(5000))
+    rig = Clocked(timing_out(5000))
     rig.submit("running")
     late, punctual = rig.submit("late"), RecordingReply()
     rig.now += 4 * MS
@@ -120,8 +112,8 @@ def test_request_whose_time_is_over_when_an_instance_is_free_does_not_run(clocke
     assert punctual.response.id == "punctual"
 
 
-def test_request_that_runs_has_no_time_limit(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(timing_out(5000))
+def test_request_that_runs_has_no_time_limit() -> None:
+    rig = Clocked(timing_out(5000))
     running = rig.submit("running")
     rig.submit("waiting")
     rig.ring_next()
@@ -130,22 +122,22 @@ def test_request_that_runs_has_no_time_limit(clocked: Callable[..., Clocked]) ->
     assert running.response.id == "running"
 
 
-def test_no_timer_where_nothing_can_wait_too_long(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(PriorityQueuePolicy(2, 1, Rules(max_size=3), {}))
+def test_no_timer_where_nothing_can_wait_too_long() -> None:
+    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(max_size=3), {}))
     for name in "abc":
         rig.submit(name)
     assert rig.loop.timers == []
 
 
-def test_instance_that_is_idle_needs_no_timer_for_those_that_run(clocked: Callable[..., Clocked]) -> None:
-    rig = clocked(timing_out(5000))
+def test_instance_that_is_idle_needs_no_timer_for_those_that_run() -> None:
+    rig = Clocked(timing_out(5000))
     rig.submit("a")
     assert rig.loop.timers == []
 
 
-def test_cancel_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable[..., Clocked]) -> None:
+def test_cancel_lets_the_others_run_where_they_are_a_batch_now() -> None:
     """Of two rows and one, which wait to become more, the two are taken back: one row is a preferred size."""
-    rig = clocked(DynamicPolicy(8, [1, 8], 10 * MS))
+    rig = Clocked(DynamicPolicy(8, [1, 8], 10 * MS))
     first = RecordingReply()
     one = rig.start("a", first, rows=2)
     rig.submit("b", rows=1)
@@ -155,9 +147,9 @@ def test_cancel_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable
     assert rig.instances[0].batches == [["b"]]
 
 
-def test_late_request_lets_the_others_run_where_they_are_a_batch_now(clocked: Callable[..., Clocked]) -> None:
+def test_late_request_lets_the_others_run_where_they_are_a_batch_now() -> None:
     rules = Rules(timeout_us=3000)
-    rig = clocked(PriorityQueuePolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
+    rig = Clocked(PriorityQueuePolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
     late = rig.submit("a", rows=2)
     rig.now += MS
     rig.submit("b", rows=1)
@@ -179,10 +171,8 @@ class Breaking(PriorityQueuePolicy):
         return super().expire(now)
 
 
-def test_policy_that_breaks_at_a_time_is_asked_again(
-    clocked: Callable[..., Clocked], caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = clocked(Breaking(0, 0, Rules(timeout_us=5000), {}))
+def test_policy_that_breaks_at_a_time_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Clocked(Breaking(0, 0, Rules(timeout_us=5000), {}))
     rig.submit("running")
     waiting = rig.submit("waiting")
     assert rig.ring_next() == 5 * MS
@@ -193,9 +183,9 @@ def test_policy_that_breaks_at_a_time_is_asked_again(
     assert rig.settled == ["waiting", "running"]
 
 
-def test_timer_keeps_nothing_of_a_runner_that_is_closed(clocked: Callable[..., Clocked]) -> None:
+def test_timer_keeps_nothing_of_a_runner_that_is_closed() -> None:
     """A queue may allow hours, and the memory of a model that is unloaded is wanted back."""
-    rig = clocked(timing_out(3_600_000_000))
+    rig = Clocked(timing_out(3_600_000_000))
     rig.submit("running")
     rig.submit("waiting")
     rig.end_batch()

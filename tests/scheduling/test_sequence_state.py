@@ -14,7 +14,8 @@ from halimede.scheduling.policy import Batch
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
-from halimede.scheduling.sequence_state import ModelStates, SequenceStates, State, zeros_like
+from halimede.scheduling.sequence_state import zeros_like
+from halimede.scheduling.states import ModelStates, SequenceStates, State
 from halimede.tensors import BYTES, FP32, INT32, DataType, HostMemory, Shape, Tensor, array_of, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 

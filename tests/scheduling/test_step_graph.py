@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from halimede.scheduling.step_graph import MOST_COURSES, Course, Frame, StepGraph, StepLinks
+from halimede.scheduling.step_graph import MAX_COURSES, Course, Frame, StepGraph, StepLinks
 from halimede.tensors import INT32, HostMemory, Tensor
 
 
@@ -91,7 +91,7 @@ def test_each_response_of_a_decoupled_step_is_a_frame_of_its_own() -> None:
 
 def test_courses_are_remembered_within_bounds() -> None:
     assert CHAIN.course(("OUT",)) is CHAIN.course(("OUT",))
-    names = [f"O{i}" for i in range(MOST_COURSES + 1)]
+    names = [f"O{i}" for i in range(MAX_COURSES + 1)]
     graph = StepGraph(["IN"], names, [links("X=IN", f"Y={name}") for name in names])
     first = graph.course((names[0],))
     for name in names[1:]:

@@ -6,7 +6,7 @@ from halimede.workers.deadlocks import is_deadlocked
 
 
 class ModelCall:
-    """Waits for one of these batches; None where something else can see to it."""
+    """Waits for one of these batches; None if something else can see to it."""
 
     def __init__(self, blockers: "Collection[Batch] | None", guessed: bool = False) -> None:
         self._blockers = blockers

@@ -1,8 +1,8 @@
-"""The backend `python`: each instance of a `TritonPythonModel` in a worker process of its own (contract P).
+"""The backend `python`: each instance of a `TritonPythonModel` in a worker process of its own (P1 to P82).
 
-It turns configurations into orders for workers, batches into frames and what comes back into answers; what a worker
-does with them is `workers.child`'s business. `describe`, `open`, `create_instance` and `close` run on load threads,
-everything else on the event loop.
+It turns configurations into orders for workers. `backends.child.instance` passes batches on; `workers.child` is the
+program in the worker. `describe`, `open`, `create_instance` and `close` run on load threads, everything else on the
+event loop.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
 from halimede.backends.child.settings import execution_limit
 from halimede.backends.python import TRAITS
-from halimede.backends.python.in_process import InProcess, InProcessModel
+from halimede.backends.python.in_process import InProcessModel, InProcessShared
 from halimede.backends.python.orders import log_fields, source_of, start_order
 from halimede.backends.python.settings import (
     ENVIRONMENT,
@@ -143,14 +143,14 @@ class PythonModel:
         self._interpreter = interpreter
 
     def create_instance(self, place: InstancePlace) -> PythonInstance:
-        """Blocks until the model is initialized, without a limit. Raises Internal with the model's own words."""
+        """Blocks until the model is initialized, without a time limit. Raises Internal with the model's text."""
         order = start_order(self._config, self._folder, place)
         threads = cpu_threads(self._config, place, len(available_cores()))
         interpreter = replace(self._interpreter, host=place.host, threads=threads)
         return self._backend.start_instance(order, place.name, self._limit, interpreter)
 
     def close(self) -> None:
-        """Nothing of its own: instances are closed one by one."""
+        """Nothing to give back: instances are closed one by one."""
 
 
 class PythonBackend:
@@ -163,15 +163,15 @@ class PythonBackend:
         self._router = CallRouter(loop, context.calls or NoServer())
         self._settings = parse_settings(context.settings)
         self._workers = WorkerPool(context.worker_poller)
-        self._in_process = InProcess(loop, self._router, self._settings.finish_limit)
+        self._in_process = InProcessShared(loop, self._router, self._settings.finish_limit)
         self._environments = Environments()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Mapping[str, Any] | None:
-        """The configuration as the model's `auto_complete_config` leaves it, None without such a function (contract
-        R77). Runs in a process that is thrown away. Raises Internal with the model's own words."""
+        """The configuration after the model's `auto_complete_config` (R77), None if the model has no such function.
+        Runs in a process that ends afterwards. Raises Internal with the model's text."""
         name = asked.name or folder.model.name
         order = {**source_of(folder, filename), "name": name, "complete": json.loads(asked.json)}
         worker = self._workers.spawn(self._interpreter(asked.parameters.get(ENVIRONMENT, ""), folder))
@@ -186,7 +186,8 @@ class PythonBackend:
         return True
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        """What can be seen of the model's file, and of the parameters that only this backend reads."""
+        """The faults of the model's file and of the parameters that only this backend reads. Runs no code of the
+        model."""
         faults = faults_of(config, folder, filename)
         try:
             if config is not None:
@@ -196,7 +197,7 @@ class PythonBackend:
         return faults
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> PythonModel | InProcessModel:
-        """Raises Unsupported or Invalid for bad parameters, Internal for an environment that makes no sense."""
+        """Raises Unsupported or Invalid for bad parameters, Internal for an environment that cannot be used."""
         force_cpu = config.parameters.get("FORCE_CPU_ONLY_INPUT_TENSORS", "yes")
         if force_cpu not in ("yes", "no"):
             raise Unsupported(f"Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: {force_cpu}'")
@@ -208,14 +209,14 @@ class PythonBackend:
         return PythonModel(self, config, folder, limit, interpreter)
 
     def _interpreter(self, setting: str, folder: ModelFolder) -> Interpreter:
-        """Raises Internal (contract P71)."""
+        """Raises Internal (P71)."""
         return self._environments.interpreter(setting, folder.model) if setting else OWN
 
     def start_instance(
         self, order: Mapping[str, Any], name: str, limit: float, interpreter: Interpreter
     ) -> PythonInstance:
-        """A worker that carried out `order`, listened to by the loop. Raises Internal."""
-        load_model_in = partial(self._teach, order, name)
+        """Starts a worker with `order`, and lets the loop listen to it. Raises Internal."""
+        load_model_in = partial(self._load_model, order, name)
         supervisor = Supervisor(name, self._loop, self._workers, load_model_in, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(
@@ -226,13 +227,13 @@ class PythonBackend:
         return instance
 
     def close(self) -> None:
-        """Ends what still runs, such as a worker whose model never finishes its initialize, and starts none again."""
+        """Kills workers that are left, such as one whose model never leaves `initialize`. None is started again."""
         self._workers.close()
         self._in_process.close()
         self._environments.close()
 
-    def _teach(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
-        """The model may call others from its `initialize` on."""
+    def _load_model(self, order: Mapping[str, Any], name: str, worker: Worker) -> None:
+        """Loads the model. It may call others from its `initialize` on."""
         worker.about = log_fields(order)
         calls = self._router.open(worker, name, order["args"]["model_name"])
         try:
@@ -260,7 +261,7 @@ class PythonBackend:
 
 
 def _called(worker: Worker, calls: WorkerCalls, message: frames.Frame) -> None:
-    """A frame of a worker that has no batches yet."""
+    """Handles a frame of a worker that has no batches yet."""
     try:
         calls.arrived(message, {})
     except frames.MALFORMED:

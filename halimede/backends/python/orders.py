@@ -1,4 +1,4 @@
-"""What a Python model is told of where it lies and what it is to be (contract P2): the order that it starts with."""
+"""The order that a worker starts with: where the model lies, and the arguments of its `initialize` (P2)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ _DEFAULT_FILENAME = "model.py"
 
 
 def source_of(folder: ModelFolder, filename: str) -> dict[str, Any]:
-    """The part of an order that says which file to import."""
+    """The part of an order that names the file to import."""
     return {
         "directory": str(folder.model),
         "version": folder.version.name,
@@ -21,7 +21,7 @@ def source_of(folder: ModelFolder, filename: str) -> dict[str, Any]:
 
 
 def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) -> dict[str, Any]:
-    """The order to serve as this instance."""
+    """The order to serve an instance."""
     args = {
         "model_config": config.json,
         "model_instance_kind": place.kind.value,
@@ -42,5 +42,5 @@ def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) 
 
 
 def log_fields(order: Mapping[str, Any]) -> dict[str, object]:
-    """What the log says of a model that started with this order."""
+    """The fields of log records about a model that started with this order."""
     return {"model": order["args"]["model_name"], "version": int(order["args"]["model_version"])}

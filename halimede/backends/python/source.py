@@ -1,4 +1,4 @@
-"""What the file of a Python model says without being run: whether it is Python, and has the class that is looked for.
+"""What the file of a Python model shows without being run: whether it is Python, and has the class.
 
 Pure but for reading the file; any thread.
 """
@@ -61,7 +61,7 @@ def look_at(file: Path) -> PythonSource | Fault:
 
 
 def faults_of(config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-    """What can be seen of the file that a version runs."""
+    """The faults of the file that a version runs."""
     file = folder.code or folder.version / (filename or USUAL)
     if not file.is_file():
         others = sorted(path.name for path in folder.version.glob("*.py")) if folder.version.is_dir() else []

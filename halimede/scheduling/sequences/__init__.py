@@ -1,7 +1,7 @@
 """The sequence batcher: requests with one correlation id reach one slot of one instance, in order (S50 to S73).
 
-`slots` is what both strategies share: which sequence has which slot, and who waits for one. `direct` and `oldest` form
-batches of it. `controls` makes the tensors that tell a model of its sequences. Pure policies, told the time; loop
+`slots` assigns slots to sequences and keeps those that wait for one; both strategies share it. `direct` and `oldest`
+form batches. `controls` makes the tensors that describe a sequence to its model. Policies that read no clock; loop
 thread.
 """
 

@@ -1,5 +1,5 @@
-"""What a model is told of its sequences: control tensors, and requests of no sequence that fill a batch (contract S58,
-S59, S61). Pure; loop thread.
+"""Control tensors, which describe a sequence to its model, and null requests, which fill the rows of slots without a
+request (S58, S59, S61). Loop thread.
 """
 
 from math import prod
@@ -13,12 +13,12 @@ from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, join_by
 
 _UINT64_MAX = 2**64 - 1
 _LENGTH_BYTES = 4
-"""An empty string in memory: its length."""
+"""Size of an empty string, which is only its length."""
 
 
 def null_inference(request: InferRequest, batch_size: int) -> Inference:
-    """A row of a batch that belongs to no sequence, so that the others keep their places. It is over from the
-    beginning: it is neither answered nor counted, and its responses are waited for by nobody."""
+    """A row of a batch that belongs to no sequence, so that the others keep their rows. It is SETTLED from the start,
+    so it is neither answered nor counted. Its flow is open, so its responses block no producer."""
     null = Inference(0, request, NOBODY, batch_size, ())
     null.state = SETTLED
     null.flow = Flow(NOBODY)
@@ -27,7 +27,7 @@ def null_inference(request: InferRequest, batch_size: int) -> Inference:
 
 
 class Control(Protocol):
-    """An input that a model is told something by. `when` is what it holds for false and for true."""
+    """An input of the model that the server fills. `when` has its values for false and for true."""
 
     @property
     def name(self) -> str: ...
@@ -38,10 +38,9 @@ class Control(Protocol):
 
 
 class Controls:
-    """The control tensors of a model, those that it wants. All requests share those of a kind and a value: they cannot
-    be written to.
+    """The control tensors that a model has. All requests share the tensor of a kind and a value, which is read-only.
 
-    `batching`: the model sees a batch dimension, of 1 in each request.
+    `batching`: the tensors have a batch dimension, of 1.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Controls:
         return false, true
 
     def problem(self, correlation_id: int | str, model: str) -> Error | None:
-        """What is wrong with an id whose kind is not the one that the model takes (contract H72)."""
+        """The error for a correlation id of another type than the model takes; None if it fits (H72)."""
         control = self._id
         if control is None or not correlation_id or isinstance(correlation_id, str) == (control.datatype is BYTES):
             return None
@@ -83,7 +82,7 @@ class Controls:
         )
 
     def id_tensor(self, correlation_id: int | str) -> Tensor | None:
-        """What tells the id, once a sequence; None where the model does not want it."""
+        """The tensor with the correlation id, made once for each sequence; None if the model has no such input."""
         control = self._id
         if control is None:
             return None
@@ -95,7 +94,7 @@ class Controls:
         return Tensor(control.name, control.datatype, self._shape, HostMemory(raw))
 
     def add(self, request: InferRequest, id_tensor: Tensor | None) -> None:
-        """Gives a request that is about to run its controls."""
+        """Adds the control tensors to a request that is about to run."""
         inputs = request.inputs
         if self._starts is not None:
             tensor = self._starts[request.sequence_start]
@@ -110,11 +109,12 @@ class Controls:
             inputs[id_tensor.name] = id_tensor
 
     def null(self, like: Inference) -> Inference:
-        """A row of zeros, and of empty strings, in the shape of the other's inputs. The last one is made only once: a
-        model is mostly asked the same; not where it is given the states of a batch."""
+        """A row of zeros and empty strings in the shapes of the other's inputs."""
         names = self._names
         inputs = [tensor for name, tensor in like.request.inputs.items() if name not in names]
         form = [(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs]
+        # The shapes are mostly those of the last one, which is used again. With states it is not: these are added to
+        # it.
         known, last = self._last_null
         if last is not None and known == form:
             return last

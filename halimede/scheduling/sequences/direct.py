@@ -1,7 +1,4 @@
-"""The direct strategy: a sequence keeps one row of the batches of one instance (contract S61, S62).
-
-Pure; loop thread.
-"""
+"""The direct strategy: a sequence has the same row in every batch of one instance (S61, S62). Loop thread."""
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
@@ -15,13 +12,18 @@ from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
 
 _QUEUE_START = int(Moment.QUEUE_START)
-_FEW = 64
-"""So many requests that have run may lie about in a heap."""
+MIN_HEADS_TO_CLEAR = 64
+"""A smaller heap of heads is not cleared of requests that have run."""
 
 
 class _Board:
-    """The slots of one instance, as many as were ever taken. Of `ready` a bit is set where a request waits in the slot;
-    `heads` is a heap of when these came, kept only where a batch may wait, those that have run among them."""
+    """The slots of one instance.
+
+    runs -- the sequence of each slot, for as many slots as were ever used
+    ready -- a bit mask of the slots in which a request waits
+    heads -- a heap by arrival of the first waiting request of each slot, only if batches may wait; it may contain
+        requests that have run
+    """
 
     __slots__ = ("heads", "ready", "runs")
 
@@ -32,9 +34,9 @@ class _Board:
 
 
 class DirectPolicy(SequencePolicy):
-    """A batch waits for `delay_ns` at most until `utilization` of the slots have a request; where either is 0 it does
-    not wait. `start_at`: nothing runs on an instance until so many requests wait there, and `start_backlog` sequences
-    for a slot, once (contract C60)."""
+    """A batch waits up to `delay_ns` until the share `utilization` of the slots has a request; it does not wait if
+    either is 0. `start_at`, `start_backlog`: an instance runs nothing until this many requests wait there and this many
+    sequences wait for a slot, once (C60)."""
 
     def __init__(
         self, rules: Rules, delay_ns: int = 0, utilization: float = 0.0, start_at: int = 0, start_backlog: int = 0
@@ -73,7 +75,7 @@ class DirectPolicy(SequencePolicy):
         return True
 
     def _due_at(self, board: _Board) -> int:
-        """When the batch of this instance shall run; in the past where it need not wait."""
+        """When the batch of this instance must start; 0 if it need not wait."""
         if not self._delay_ns or board.ready.bit_count() >= self._enough:
             return 0
         heads = board.heads
@@ -82,8 +84,8 @@ class DirectPolicy(SequencePolicy):
         return heads[0][0] + self._delay_ns
 
     def _batch(self, board: _Board, now: int) -> list[Inference]:
-        """A row for each slot up to the last that is ready. What does not fit the first request waits (S61). What may
-        break is done before a request is taken."""
+        """A row for each slot up to the last that is ready. A request that does not fit the first one waits (S61)."""
+        # Everything that may raise comes before a request is taken out of its queue.
         ready: list[SequenceRun | None] = []
         model: Inference | None = None
         key: object = None
@@ -106,8 +108,8 @@ class DirectPolicy(SequencePolicy):
         if run.queue:
             self._note_head(board, run)
         else:
-            self._dried(run)
-            self._settle(run, now)
+            self._shortened(run)
+            self._end_if_done(run, now)
         return inference
 
     def _note_head(self, board: _Board, run: SequenceRun) -> None:
@@ -115,11 +117,11 @@ class DirectPolicy(SequencePolicy):
             return
         head = run.queue[0]
         heappush(board.heads, (head.times[_QUEUE_START], next(self._order), head))
-        if len(board.heads) > _FEW and len(board.heads) > 2 * board.ready.bit_count():
+        if len(board.heads) > MIN_HEADS_TO_CLEAR and len(board.heads) > 2 * board.ready.bit_count():
             board.heads = [entry for entry in board.heads if entry[2].waits]
             heapify(board.heads)
 
-    # ---- what the slots tell
+    # ---- called by the slots
 
     def _ready(self, run: SequenceRun, now: int) -> None:
         board = self._boards[run.instance]
@@ -129,7 +131,7 @@ class DirectPolicy(SequencePolicy):
             board.ready |= 1 << run.slot
             self._note_head(board, run)
 
-    def _dried(self, run: SequenceRun) -> None:
+    def _shortened(self, run: SequenceRun) -> None:
         if run.instance >= 0 and not run.queue:
             self._boards[run.instance].ready &= ~(1 << run.slot)
 
@@ -141,7 +143,8 @@ class DirectPolicy(SequencePolicy):
 
 
 def _enough(slots: int, utilization: float) -> int:
-    """So many slots of all are that much of them. The configuration counts in 32 bits."""
+    """How many slots are at least the share `utilization` of all."""
+    # The configuration has 32-bit floats, and the real server compares in 32 bits.
     wanted = np.float32(utilization)
     least = max(0, int(utilization * slots * (1 - 1e-6)) - 1)
     return next((ready for ready in range(least, slots) if np.float32(ready) / np.float32(slots) >= wanted), slots)

@@ -1,5 +1,7 @@
-"""The oldest strategy: a dynamic batcher for each instance takes one request at a time of each of its sequences
-(contract S63). Pure; loop thread.
+"""The oldest strategy: each instance has a dynamic batcher, which gets one request of each sequence at a time (S63).
+
+A request is queued in its run, then issued (`run.issued`) to the batcher of its instance, then running. The next one of
+the sequence is issued when it has settled. Loop thread.
 """
 
 from collections.abc import Sequence
@@ -11,8 +13,8 @@ from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceR
 
 
 class OldestPolicy(SequencePolicy):
-    """`preferred` are the preferred sizes of batches, `delay_ns` how long the oldest request waits for one. `start_at`
-    as of the dynamic batcher."""
+    """`preferred` are the preferred batch sizes, `delay_ns` is how long the oldest request may wait for one. `start_at`
+    holds everything back, once, until this many requests wait at an instance (C60)."""
 
     def __init__(
         self, rules: Rules, max_batch_size: int, preferred: Sequence[int] = (), delay_ns: int = 0, start_at: int = 0
@@ -46,7 +48,7 @@ class OldestPolicy(SequencePolicy):
             self._ready(run, now)
 
     def _ready(self, run: SequenceRun, now: int) -> None:
-        """The next request of a sequence is issued when the one before is over."""
+        """Issues the next request of a sequence, unless one is issued already."""
         if run.issued is not None or not run.queue:
             return
         inference = run.issued = run.queue.popleft()

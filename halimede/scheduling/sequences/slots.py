@@ -1,7 +1,15 @@
-"""Which sequence has which slot, and who waits for one: what both strategies share (S50 to S57, S65, S72, S73).
+"""Assigns slots to sequences and keeps those that wait for one: shared by both strategies (S50 to S57, S65, S72, S73).
 
-Whatever is done for one request takes the same time however many sequences there are, or grows with its logarithm.
-Pure; loop thread.
+    state of a run   is                                               leaves it by
+    --------------   ----------------------------------------------   -------------------------------------------------
+    backlog          `instance` -1, in `_backlog`                     a free slot -> placed; `_expired` -> gone
+    placed, open     has a slot, in `_live`                           END, cancel, idle timeout -> placed, closing
+    placed, closing  has a slot, takes no more requests               nothing queued nor held -> gone, slot to the next
+    backlog, closing in `_backlog`, takes no more requests            as backlog; emptied by a cancel -> gone
+
+A run starts with the START of an unknown id: placed if a slot is free, else in the backlog. Its requests wait in its
+queue until the strategy takes them. The time for one request is constant, or grows with the logarithm of the number of
+sequences. Reads no clock; loop thread.
 """
 
 import logging
@@ -16,23 +24,26 @@ from typing import NamedTuple
 from halimede.errors import Cancelled, Error, Invalid, TimedOut, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
-from halimede.scheduling.sequence_state import SequenceStates
 from halimede.scheduling.sequences.controls import Controls
+from halimede.scheduling.states import SequenceStates
 from halimede.tensors import Tensor
 
 log = logging.getLogger(__name__)
 
-_FEW = 64
-"""So many outdated times may lie about before they are cleared out."""
+MIN_TIMES_TO_CLEAR = 64
+"""A smaller heap of times is not cleared of outdated ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a model wants of its sequences: `slots` of them at once on each instance; one is over after `idle_ns`
-    without a request. `iterative`: a request is a sequence until the model lets go of it.
+    """What the configuration of a model says of its sequences.
 
-    `begin` makes what a sequence keeps between its requests, at each START; None where it keeps nothing. `indices` are
-    the instances that can be given batches; None for the first so many.
+    model -- its name, for error texts
+    slots -- sequences at a time on each instance
+    idle_ns -- a sequence ends after this time without a request
+    iterative -- a single request is a sequence, which ends when the model does not run it again
+    begin -- makes the states of a sequence at each START; None if the server keeps none
+    indices -- the instances that serve; None for the first ones, as many as `resize` says
     """
 
     model: str
@@ -45,10 +56,13 @@ class Rules:
 
 
 class SequenceRun:
-    """One sequence, from its START until what is behind its last request: an id may begin another one meanwhile.
+    """One sequence, from its START until its last request has run. Its id may start another run before that.
 
-    `queue` are the requests that wait; `running` how many are under way. `closing`: no more will come. Without
-    `instance` it waits in the backlog.
+    queue -- the requests that wait
+    running -- how many requests run
+    issued -- the request that the oldest strategy has given to its batcher
+    closing -- it takes no more requests
+    instance, slot -- -1 while it waits in the backlog
     """
 
     __slots__ = (
@@ -77,14 +91,16 @@ class SequenceRun:
         self.slot = -1
         self.states: SequenceStates | None = None
         self.idle_at = 0
-        """When it is over without another request, 0 while that is not counted."""
+        """When it ends without another request; 0 while in the backlog or closing."""
         self.was_idle = False
+        """Whether it was closed by the idle timeout."""
         self.expires_at = 0
-        """Until when it waits for a slot, 0 for as long as it takes."""
+        """Until when it may wait for a slot; 0 for no limit."""
 
 
 class _Times:
-    """Who is due when. `due` says it of a run, 0 for never; it may have become later since, or never."""
+    """Runs by the time that they are due. `due` returns the time of a run, 0 for never. It may become later after the
+    run was added; the heap notices that when the run comes up."""
 
     def __init__(self, due: Callable[[SequenceRun], int]) -> None:
         self._due = due
@@ -97,29 +113,29 @@ class _Times:
         self._living += 1
 
     def outdated(self) -> None:
-        """One of those that were added is never due now."""
+        """A run that was added is not due any more."""
         self._living -= 1
         heap = self._heap
-        if len(heap) > _FEW and len(heap) > 2 * self._living:
+        if len(heap) > MIN_TIMES_TO_CLEAR and len(heap) > 2 * self._living:
             self._heap = [entry for entry in heap if self._due(entry[2])]
             heapify(self._heap)
             self._living = len(self._heap)
 
     @property
     def first(self) -> int:
-        """When to look again, 0 for never: nobody is due before."""
+        """When to call `pop`, 0 for never. No run is due before."""
         heap = self._heap
         while heap and not self._due(heap[0][2]):
             heappop(heap)
         return heap[0][0] if heap else 0
 
     def pop(self, now: int) -> SequenceRun | None:
-        """One that is due."""
+        """Takes out a run that is due; None if there is none."""
         heap = self._heap
         while heap and heap[0][0] <= now:
             _, _, run = heappop(heap)
             at = self._due(run)
-            if at > now:
+            if at > now:  # it has become later
                 heappush(heap, (at, next(self._order), run))
             elif at:
                 self._living -= 1
@@ -128,64 +144,66 @@ class _Times:
 
 
 class SequencePolicy:
-    """Owns the slots, the backlog, and all that waits in them. A strategy says what becomes of a run that has a slot
-    and a request."""
+    """Base of both strategies: owns the slots, the backlog and all requests that wait. A strategy forms the batches of
+    the runs that have a slot."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._controls = rules.controls
         self._live: dict[int | str, SequenceRun] = {}
-        """By id, those that take more requests."""
+        """The runs that take more requests, by id."""
         self._backlog: OrderedDict[SequenceRun, None] = OrderedDict()
         self._free: list[tuple[int, int]] = []
-        """A heap of free slots: number, instance (contract S54). Of those that nobody ever had only the first of each
-        instance is there: a model may be given more than there ever are sequences."""
+        """A heap of free slots: number, instance (S54). Of the slots of an instance that were never used only the first
+        is in it, since a configuration may have millions of slots."""
         self._untouched: dict[int, int] = {}
-        """The first slot of an instance that nobody had yet."""
+        """By instance, its first slot that was never used."""
         self._used: dict[int, set[int]] = {}
-        """The slots that are taken, by instance; also of those that take no more."""
+        """By instance, the slots that are taken; includes instances that take no new sequences."""
         self._serving: set[int] = set()
         self._idle = _Times(attrgetter("idle_at"))
-        self._patience = _Times(attrgetter("expires_at"))
+        self._slot_timeouts = _Times(attrgetter("expires_at"))
         self._refused: Refusals = []
         self._ids = count(1)
         self._stopping = False
         self._left: dict[int, Callable[[int], None]] = {}
-        """Whom to tell that the last sequence has left an instance."""
+        """By removed instance, what to call when its last sequence has gone."""
         self.waiting = 0
 
-    # ---- what a strategy adds
+    # ---- implemented by a strategy
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
-        """What is due, on an instance that has its sequences."""
+        """The batch that is due. Its requests run on the instance of their sequences."""
         raise NotImplementedError
 
     def wants(self, instance: int) -> bool:
         raise NotImplementedError
 
     def _ready(self, run: SequenceRun, now: int) -> None:
-        """Another request is the first that waits of a run with a slot."""
+        """The head of an active sequence's queue changed: the run has a slot and a request."""
         raise NotImplementedError
 
     def _placed(self, instance: int) -> None:
-        """An instance came."""
+        """An instance was added."""
 
     def _forgotten(self, instance: int) -> None:
-        """An instance has gone."""
+        """An instance was removed, and its last sequence has gone."""
 
     def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
-        """Takes back a request that waits to run; False where it does not."""
+        """Takes back a request that the strategy has taken out of the queue and that does not run yet. Returns False if
+        it has none."""
         return False
 
     def _holds(self, run: SequenceRun) -> bool:
-        """Whether the slot is still the run's, though nothing of it waits. That of one that ended is given on when its
-        last request begins; of one that was idle, when nothing of it is under way."""
+        """Whether a closing run with an empty queue keeps its slot."""
+        # A sequence that ended gives up its slot when its last request starts, as the real server does. One that was
+        # idle may still run a request. An iterative one may be told to run again.
         return run.running > 0 and (run.was_idle or self._rules.iterative)
 
-    # ---- requests come
+    # ---- requests arrive
 
     def admit(self, inference: Inference, now: int) -> Error | None:
-        """The errors in the order of the contract (H72, S51, S50, S3, S52)."""
+        """Queues the request, or returns an error, in the order of the real server (H72, S51, S50, S3, S52)."""
         request, rules = inference.request, self._rules
         correlation_id = request.correlation_id
         if correlation_id and (problem := self._controls.problem(correlation_id, rules.model)) is not None:
@@ -215,7 +233,8 @@ class SequencePolicy:
 
     def _accept(self, inference: Inference, run: SequenceRun | None, now: int) -> None:
         request, rules = inference.request, self._rules
-        states = rules.begin() if request.sequence_start and rules.begin is not None else None  # first: it may raise
+        # `begin` may raise, so nothing is changed before.
+        states = rules.begin() if request.sequence_start and rules.begin is not None else None
         is_new = run is None
         if run is None:
             correlation_id = request.correlation_id
@@ -240,16 +259,16 @@ class SequencePolicy:
         elif run.instance >= 0:
             self._count_idle(run, now)
         if run.instance < 0:
-            self._wait(run, inference, now, is_new)
+            self._wait_for_slot(run, inference, now, is_new)
         elif len(run.queue) == 1:
             self._ready(run, now)
 
     def _new_id(self) -> int:
-        """For a request that has none (contract S72)."""
+        """A correlation id for an iterative request without one (S72)."""
         return next(number for number in self._ids if number not in self._live)
 
     def _assign(self, run: SequenceRun) -> None:
-        """The free slot with the lowest number, where there is one (contract S54)."""
+        """Gives the run the free slot with the lowest number, if there is one (S54)."""
         if self._free:
             run.slot, run.instance = self._take_slot()
 
@@ -262,8 +281,8 @@ class SequencePolicy:
         self._used[instance].add(number)
         return number, instance
 
-    def _wait(self, run: SequenceRun, inference: Inference, now: int, is_new: bool) -> None:
-        """In the backlog; as long as its most impatient request says (contract S57)."""
+    def _wait_for_slot(self, run: SequenceRun, inference: Inference, now: int, is_new: bool) -> None:
+        """Keeps a run in the backlog, for the shortest timeout of its requests (S57)."""
         if is_new:
             self._backlog[run] = None
         timeout_us = inference.request.timeout_us
@@ -271,11 +290,12 @@ class SequencePolicy:
             at = now + timeout_us * 1000
             if not run.expires_at or at < run.expires_at:
                 if run.expires_at:
-                    self._patience.outdated()
+                    self._slot_timeouts.outdated()
                 run.expires_at = at
-                self._patience.add(run)
+                self._slot_timeouts.add(run)
 
     def _count_idle(self, run: SequenceRun, now: int) -> None:
+        """Restarts the idle timeout of a run."""
         is_first = not run.idle_at
         run.idle_at = now + self._rules.idle_ns
         if is_first:
@@ -284,17 +304,17 @@ class SequencePolicy:
     # ---- sequences end
 
     def _close(self, run: SequenceRun) -> None:
-        """No more requests will come; what waits goes on."""
+        """The run takes no more requests; those that wait still run."""
         run.closing = True
-        if self._live.get(run.id) is run:
+        if self._live.get(run.id) is run:  # else another run has the id already
             del self._live[run.id]
         if run.idle_at:
             run.idle_at = 0
             self._idle.outdated()
 
-    def _settle(self, run: SequenceRun, now: int) -> None:
-        """Gives up the slot of a run of which nothing is left; the backlog's first takes it with all that it has
-        (contract S55)."""
+    def _end_if_done(self, run: SequenceRun, now: int) -> None:
+        """Ends a closing run of which nothing is left. The first run of the backlog gets its slot, with all its
+        requests (S55)."""
         if not run.closing or run.queue or self._holds(run):
             return
         if run.instance < 0:
@@ -305,7 +325,7 @@ class SequencePolicy:
         run.states = None
         self._used[instance].discard(slot)
         if instance not in self._serving:
-            self._perhaps_gone(instance)
+            self._report_if_gone(instance)
         elif self._backlog:
             self._promote(slot, instance, now)
         else:
@@ -325,7 +345,7 @@ class SequencePolicy:
             del self._backlog[run]
         if run.expires_at:
             run.expires_at = 0
-            self._patience.outdated()
+            self._slot_timeouts.outdated()
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         run: SequenceRun | None = inference.sequence
@@ -339,10 +359,10 @@ class SequencePolicy:
             return
         if self._rules.iterative and not run.closing:
             self._close(run)
-        self._settle(run, now)
+        self._end_if_done(run, now)
 
     def _run_again(self, inference: Inference, run: SequenceRun, now: int) -> None:
-        """The same request, which starts nothing any more, before those that came after it (contract S72)."""
+        """Puts the request back at the front of its run, without its START and END (S72)."""
         request = inference.request
         request.sequence_start = request.sequence_end = False
         inference.waits = True
@@ -353,7 +373,7 @@ class SequencePolicy:
         self._ready(run, now)
 
     def cancel(self, inference: Inference, now: int) -> bool:
-        """With a request its sequence is over: what came after it will not run (S65), what came before will."""
+        """A cancelled request ends its sequence: requests behind it are refused, those before it still run (S65)."""
         run: SequenceRun | None = inference.sequence
         if run is None or not inference.waits:
             return False
@@ -366,8 +386,8 @@ class SequencePolicy:
                 self._refuse_later(run.queue.pop())
         if not run.closing:
             self._close(run)
-        self._dried(run)
-        self._settle(run, now)
+        self._shortened(run)
+        self._end_if_done(run, now)
         return True
 
     def _refuse_later(self, inference: Inference) -> None:
@@ -378,30 +398,30 @@ class SequencePolicy:
         inference.waits = False
         self.waiting -= 1
 
-    def _dried(self, run: SequenceRun) -> None:
-        """Requests of the run were taken out of its queue, perhaps all."""
+    def _shortened(self, run: SequenceRun) -> None:
+        """Requests were taken out of the queue of a run, possibly all."""
 
-    # ---- time passes
+    # ---- timeouts
 
     @property
     def expires_at(self) -> int:
-        if self._refused:
+        if self._refused:  # at once
             return 1
-        idle, patience = self._idle.first, self._patience.first
-        return min(idle, patience) if idle and patience else idle or patience
+        idle, timeout = self._idle.first, self._slot_timeouts.first
+        return min(idle, timeout) if idle and timeout else idle or timeout
 
     def expire(self, now: int) -> Refusals:
         refusals, self._refused = self._refused, []
-        while (run := self._patience.pop(now)) is not None:
+        while (run := self._slot_timeouts.pop(now)) is not None:
             refusals += self._expired(run)
         while (run := self._idle.pop(now)) is not None:
             run.idle_at, run.was_idle = 0, True
             self._close(run)
-            self._settle(run, now)
+            self._end_if_done(run, now)
         return refusals
 
     def _expired(self, run: SequenceRun) -> Refusals:
-        """A sequence waited too long for a slot: all that it has is refused (contract S57)."""
+        """A sequence waited too long for a slot: all its requests are refused (S57)."""
         run.expires_at = 0
         self._leave_backlog(run)
         if not run.closing:
@@ -416,32 +436,32 @@ class SequencePolicy:
     # ---- instances
 
     def stop(self) -> None:
-        """No sequence is begun any more; those that are go on (contract S3)."""
+        """Rejects only new sequences (S3)."""
         self._stopping = True
 
     def freed(self, instance: int, now: int) -> None:
-        """Its slots stay with their sequences."""
+        """Does nothing: slots stay with their sequences."""
 
     def resize(self, instances: int, now: int) -> None:
         indices = self._rules.indices
         self.serve_on(range(instances) if indices is None else indices[:instances], now)
 
     def serve_on(self, indices: Collection[int], now: int) -> None:
-        """Sequences begin on these instances only. Those on others stay there to their end (contract S73)."""
+        """New sequences start on these instances only. Those on others stay there to their end (S73)."""
         added = [index for index in indices if index not in self._serving]
         removed = self._serving.difference(indices)
         self._serving = set(indices)
         self._free = [entry for entry in self._free if entry[1] in self._serving]
         heapify(self._free)
         for index in added:
-            taken = self._used.setdefault(index, set())  # it may have been about to leave
+            taken = self._used.setdefault(index, set())  # sequences may be left from before it was removed
             self._placed(index)
             untouched = self._untouched.setdefault(index, 0)
             for number in range(min(untouched + 1, self._rules.slots)):
                 if number not in taken:
                     heappush(self._free, (number, index))
         for index in removed:
-            self._perhaps_gone(index)
+            self._report_if_gone(index)
         while self._backlog and self._free:
             self._promote(*self._take_slot(), now)
 
@@ -449,9 +469,9 @@ class SequencePolicy:
         self._left.update((index, left) for index in removed)
         self.serve_on(self._serving.difference(removed).union(added), now)
         for index in removed:
-            self._perhaps_gone(index)
+            self._report_if_gone(index)
 
-    def _perhaps_gone(self, instance: int) -> None:
+    def _report_if_gone(self, instance: int) -> None:
         if not self._used.get(instance) and instance not in self._serving:
             self._used.pop(instance, None)
             self._untouched.pop(instance, None)
@@ -467,12 +487,12 @@ class _WithStates(NamedTuple):
 
 
 def batch_key_of(inference: Inference) -> object:
-    """Equal for requests that may share a batch: by their inputs, and by the shapes of the states of their sequences,
-    which are known when they are about to run."""
+    """Equal for requests that may share a batch: by their own key and by the shapes of their sequences' states. Valid
+    only when they are about to run, as the states change before that."""
     own, states = inference.batch_key, inference.states
     if states is None:
         return own
-    if isinstance(own, _WithStates):  # it runs once more
+    if isinstance(own, _WithStates):  # the request runs again
         own = own.own
     key = states.key
     return own if key is None else _WithStates(own, key)

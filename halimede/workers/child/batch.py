@@ -1,8 +1,13 @@
-"""One batch in the worker: its requests read from a frame, and its answers written back.
+"""One batch in a worker: its requests are read from a frame, its answers are written back.
 
-The frame of answers that says FINISHED frees the instance. It goes when `execute` returned. Answers may come from any
-thread, also after that; a request that nobody will answer any more is told as such. A sender that is too far ahead of
-its reader waits.
+| state | fields | ends with |
+|---|---|---|
+| running | `_returned` False | `execute` returns or fails |
+| returned | `_returned` True, `_finished` True | a frame with FINISHED: the server may send the next batch |
+| over | `_owed` is empty | the last answer of the last request; it may come before or after FINISHED |
+
+Any thread may answer. A sender that is too far ahead of its reader waits. If the model drops a sender, the server is
+told that no more answers come.
 """
 
 from __future__ import annotations
@@ -20,21 +25,21 @@ from .requests import InferenceRequest
 from .values import InferenceResponse, InferenceTrace, Tensor, TritonModelException
 
 REQUEST_RECORD = struct.Struct("<QQBII")
-"""Correlation id, timeout (us), flags, length of the request id, length of its form: the outputs that it asks for and
-the records of its inputs."""
+"""Correlation id, timeout (us), flags, length of the request id, length of its form. The form is the names of the
+outputs that it asks for and the records of its inputs."""
 SEQUENCE_FLAGS, TEXT_CORRELATION, ASKED_WITH, LIMITED, TRACED, HAS_ROWS = 3, 4, 8, 16, 32, 64
 """Flags of a request: sequence start and end as in the interface; its correlation id is a text of its own; it has
 parameters; it says how many answers may be ahead of its reader; it says which trace it belongs to; it says how many
 rows it has, for a child that hosts a backend."""
 
 ANSWER_RECORD = struct.Struct("<IBBHI")
-"""Index in the batch, flags, error code, count of outputs, length of their records or of the error text."""
+"""Index in the batch, flags, error code (P46), count of outputs, length of their records or of the error text."""
 FINAL, IS_ERROR, ANSWERED_WITH, NOTHING, AGAIN = 1, 2, 4, 8, 16
-"""Flags of an answer: the last one; an error; it has parameters; no response at all (only with FINAL); the request
-shall run once more (with both)."""
+"""Flags of an answer: it is the last one; it is an error; it has parameters; there is no response (only with FINAL);
+the request must run once more (with FINAL and NOTHING)."""
 
 _ASKED_AGAIN = 0.005
-"""Seconds for which "not cancelled" is believed: a model may ask in a tight loop, and each question costs the server's
+"""Seconds for which "not cancelled" is cached: a model may ask in a tight loop, and each question costs the server's
 loop a few microseconds."""
 
 
@@ -67,8 +72,8 @@ def write_answer(
     meta: list[bytes],
     tensors: list[Any],
 ) -> None:
-    """Adds an answer to the parts of a frame; `final` is FINAL or 0, AGAIN only without a response. Outputs that
-    nobody asked for are left out (contract P75)."""
+    """Adds an answer to the parts of a frame. `final` is FINAL or 0, or AGAIN without a response. Outputs that the
+    request did not ask for are left out (P75)."""
     if response is None:
         meta.append(ANSWER_RECORD.pack(index, final | FINAL | NOTHING, 0, 0, 0))
         return
@@ -94,7 +99,7 @@ def write_answer(
 
 
 def answered_too_soon(response: object) -> str:
-    """The words for a request that has an answer and shall run once more (contract P49)."""
+    """The error text for a request that has an answer although it must run once more (P49)."""
     return (
         "Expected a None object in the execute function return list for reschduled request, found type "
         f"'{type(response)}'."
@@ -102,13 +107,13 @@ def answered_too_soon(response: object) -> str:
 
 
 class WorkerBatch:
-    """What a batch still owes to the server: the requests without their last answer.
+    """A batch and the requests that still owe their last answer.
 
-    Of a decoupled model every request owes until its sender closes or is dropped; of another model only those whose
-    senders were asked for (`promised`) outlive `execute`.
+    A request of a decoupled model owes until its sender closes or is dropped. In other models a request owes after
+    `execute` returned only if the model took its sender (`promised`).
     """
 
-    # Defaults of the class, as most batches end with what they begin with.
+    # Defaults of the class: most batches never change them.
     _outputs: Sequence[tuple[str, ...]] = ()
     _returned = False
     _finished = False
@@ -125,20 +130,20 @@ class WorkerBatch:
         self._cancelled: set[int] = set()
         self._ask_after: dict[int, float] = {}
         self.most_ahead: dict[int, int] = {}
-        """By request, where it is fewer answers than fit the window."""
+        """By request, if fewer answers than fit the window may be ahead of its reader."""
         if decoupled:
             self._sent = [0] * size
             self._taken = [0] * size
             channel.take_credit(number, self._credited)
 
     def opened(self, requests: list[InferenceRequest], now: int) -> None:
-        """The inputs are ready. `now` is monotonic nanoseconds, as all moments here."""
+        """The inputs are ready. `now` is in monotonic nanoseconds, like all times here."""
         self._outputs = [request._outputs for request in requests]
         self._begin = now
 
     def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
-        """What a sender sends; blocks while the client does not read what was sent before. Raises TritonModelException
-        where the request has its last answer already."""
+        """Sends an answer. Blocks while the client does not read the answers before it. Raises TritonModelException if
+        the request has its last answer already."""
         if not final and self._sent[index] - self._taken[index] >= frames.WINDOW:
             self._channel.wait_until(lambda: self._has_room(index))
         meta: list[bytes] = []
@@ -156,7 +161,7 @@ class WorkerBatch:
         self._give_up()
 
     def _has_room(self, index: int) -> bool:
-        """Also where there is nothing to wait for any more."""
+        """True as well if the request is over, so that nobody waits for ever."""
         return self._sent[index] - self._taken[index] < frames.WINDOW or index not in self._owed
 
     def _credited(self, index: int, taken: int) -> None:
@@ -168,11 +173,11 @@ class WorkerBatch:
             self._channel.forget_credit(self._number)
 
     def given_up(self, index: int) -> None:
-        """Nobody will answer this request any more. Called by a finaliser, which may have interrupted this very thread
-        anywhere: whoever holds the lock sees to it then.
+        """The model dropped the sender of this request. Called by a finalizer, which may have interrupted this very
+        thread anywhere: if the lock is held, its holder sends the message.
 
-        It is told as if the model had said FINAL, which it forgot: nothing else could end the request. Of a model that
-        is not decoupled, `execute` may still return the answer until it returned.
+        The server is told as if the model had sent FINAL, since nothing else could end the request. In a model that is
+        not decoupled, `execute` may still return the answer.
         """
         self._dropped.append(index)
         self._give_up()
@@ -193,8 +198,8 @@ class WorkerBatch:
         self._channel.send_from_finaliser(self._frame(meta, [], 1, self._flags(), time.monotonic_ns()))
 
     def returned(self, responses: list[InferenceResponse | None], promised: set[int], now: int) -> None:
-        """What `execute` returned, one for each request; `promised` are those whose senders may still answer. The
-        others without an answer are told to have none."""
+        """Sends what `execute` returned, one response or None per request. `promised` are the requests whose senders
+        may still answer. The server is told of the others without a response that they have none."""
         meta: list[bytes] = []
         tensors: list[Any] = []
         with self._lock:
@@ -213,7 +218,7 @@ class WorkerBatch:
         self._give_up()
 
     def handed_over(self, now: int) -> None:
-        """`execute` of a decoupled model returned, its senders go on."""
+        """`execute` of a decoupled model returned; its senders may go on."""
         meta: list[bytes] = []
         with self._lock:
             self._returned = True
@@ -225,8 +230,8 @@ class WorkerBatch:
         self._give_up()
 
     def run_again(self, index: int, wanted: bool) -> None:
-        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
-        where it has."""
+        """Says whether the request must run once more (P49). The server is told when `execute` returns, or now if it
+        has returned."""
         self._again = self._again | {index} if wanted else self._again - {index}
         if not (wanted and self.decoupled and self._returned):
             return
@@ -238,13 +243,13 @@ class WorkerBatch:
                 self._channel.send(self._frame(meta, [], 1, self._flags(), time.monotonic_ns()))
 
     def check_again(self, responses: Sequence[InferenceResponse | None]) -> None:
-        """A request that shall run once more has no answer yet. Raises TritonModelException."""
+        """Raises TritonModelException if a request that must run once more has a response."""
         for index in sorted(self._again) if self._again else ():
             if responses[index] is not None:
                 raise TritonModelException(answered_too_soon(responses[index]))
 
     def failed(self, text: str) -> None:
-        """Every request without its last answer fails."""
+        """Fails every request without its last answer."""
         with self._lock:
             flags = 0 if self._finished else frames.FINISHED
             self._returned = self._finished = True
@@ -255,8 +260,8 @@ class WorkerBatch:
             self._channel.send(frames.frame(frames.FAILED, meta, None, self._number, 0, flags, moments))
 
     def is_cancelled(self, index: int) -> bool:
-        """Whether the client has gone (contract P82), true for ever from then on. Any thread; asks the server, but not
-        again at once. Raises OSError where the server is gone."""
+        """Whether the client has gone (P82). Asks the server, but not again within _ASKED_AGAIN seconds. Any thread.
+        Raises OSError if the server is gone."""
         if index in self._cancelled:
             return True
         now = time.monotonic()
@@ -278,7 +283,7 @@ class WorkerBatch:
             )
 
     def _flags(self) -> int:
-        """FINISHED, once, when the instance is free."""
+        """FINISHED if `execute` has returned and no frame had the flag yet."""
         if self._finished or not self._returned:
             return 0
         self._finished = True

@@ -1,4 +1,4 @@
-"""`pb_utils.Logger` (contract P56): messages of a model to the server's log, with the line that wrote them."""
+"""`pb_utils.Logger` (P56): messages of a model to the server's log, with the line that wrote them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Logger:
 
 
 def write_log(channel: BaseChannel, level: Level, flags: int, file: str, line: int, text: str) -> None:
-    """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError where the server is gone."""
+    """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError if the server is gone."""
     meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(text)]
     channel.send(frames.frame(frames.LOG, meta, count=int(level), flags=flags))
 

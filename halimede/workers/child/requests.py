@@ -1,33 +1,45 @@
-"""The requests of a batch as a model sees them, and the senders that answer them (contract P43, P44, P48).
+"""The requests of a batch as a model sees them, and the senders that answer them (P43, P44, P48).
 
-A request knows its batch only by three methods; senders may be used on any thread.
+They know their batch as a `RequestBatch` and other models as `Calls`. Senders may be used on any thread.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
 
 if TYPE_CHECKING:
-    import asyncio
+    import asyncio  # at run time, most models never need it
 
-    from .calls import ModelCaller, ResponseIterator
 
-    class RequestBatch(Protocol):
-        """What a request knows of the batch that it belongs to. `answer` takes an index, a response, and whether it is
-        the last one."""
+class RequestBatch(Protocol):
+    """What a request knows of its batch. `index` is its place there."""
 
-        @property
-        def decoupled(self) -> bool: ...
-        def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None: ...
-        def given_up(self, index: int) -> None: ...
-        def is_cancelled(self, index: int) -> bool: ...
-        def run_again(self, index: int, wanted: bool) -> None: ...
+    @property
+    def decoupled(self) -> bool: ...
+    def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
+        """Sends a response; with None (only if `final`) no more come."""
 
+    def given_up(self, index: int) -> None:
+        """The model dropped the sender. Called by a finalizer."""
+
+    def is_cancelled(self, index: int) -> bool: ...
+    def run_again(self, index: int, wanted: bool) -> None: ...
+
+
+class Calls(Protocol):
+    """What carries a request to another model: `calls.ModelCaller`."""
+
+    def execute(self, request: InferenceRequest, streamed: bool, /) -> Answered: ...
+    def execute_async(self, request: InferenceRequest, streamed: bool, /) -> asyncio.Future[Any]: ...
+
+
+Answered = Union[InferenceResponse, Iterator[InferenceResponse]]
+"""One response of another model, or all of them one after the other."""
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 FINAL = 1
@@ -35,9 +47,9 @@ RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
 class InferenceResponseSender:
-    """Answers one request, during `execute` or after it, on any thread (contract P48).
+    """Answers one request, during `execute` or after it, on any thread (P48).
 
-    When the last reference goes before the last answer was sent, the request is given up.
+    If the model drops it before the last answer, the request ends without one.
     """
 
     __slots__ = ("__weakref__", "_answered", "_batch", "_closed", "_index")
@@ -82,7 +94,7 @@ class InferenceResponseSender:
             )
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone; the request must be answered all the same (contract P82)."""
+        """Whether the client has gone; the request must be answered all the same (P82)."""
         return self._batch.is_cancelled(self._index)
 
     def __del__(self) -> None:
@@ -91,7 +103,7 @@ class InferenceResponseSender:
 
 
 class InferenceRequest:
-    """One request: what a client asked, or what a model makes to call another model (contract P43, P44)."""
+    """A request of a client, or one that a model makes to call another model (P43, P44)."""
 
     __slots__ = (
         "__weakref__",
@@ -111,7 +123,7 @@ class InferenceRequest:
         "preferred_memory",
     )
 
-    _caller: ClassVar[ModelCaller | None] = None
+    _caller: ClassVar[Calls | None] = None
     """What carries calls to other models; none while a configuration is completed."""
 
     _batch: RequestBatch | None
@@ -183,12 +195,12 @@ class InferenceRequest:
 
     @classmethod
     def received(cls, batch: RequestBatch, index: int) -> InferenceRequest:
-        """The request `index` of a batch; whoever read its frame fills the fields."""
+        """The request `index` of a batch. The caller fills its fields from the frame."""
         request = cls.__new__(cls)
         request._batch = batch
         request._index = index
         request._trace = None
-        # A decoupled request lives as long as somebody could ask it for its sender.
+        # Made at once: if the model drops a decoupled request, its sender goes too, and the request ends.
         request._sender = InferenceResponseSender(batch, index) if batch.decoupled else None
         return request
 
@@ -217,11 +229,11 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Microseconds, 0 when none was given."""
+        """Microseconds; 0 if the client gave none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The request's own parameters as a JSON object (contract P80); of a request that a model makes in Python's
+        """The request's own parameters as a JSON object (P80); of a request that a model makes in Python's
         own form."""
         if self._batch is None:
             return json.dumps(self._parameters or {})
@@ -241,27 +253,27 @@ class InferenceRequest:
         return self._sender
 
     def is_cancelled(self) -> bool:
-        """As the sender's."""
+        """Whether the client has gone; the request must be answered all the same (P82)."""
         if self._batch is None:
             raise TritonModelException("Only a request that execute was called with can be cancelled.")
         return self._batch.is_cancelled(self._index)
 
     def set_release_flags(self, flags: int) -> None:
-        """With RELEASE_RESCHEDULE the request shall run once more after this `execute` (contract P49)."""
+        """With RELEASE_RESCHEDULE the request runs once more after this `execute` (P49)."""
         flags = operator.index(flags)
         if self._batch is not None:
             self._batch.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
-        """The response of another model, which may be an error; `decoupled`: an iterator over all that come (contract
-        P50, P51). Blocks. Any thread."""
+    def exec(self, decoupled: bool = False) -> Answered:
+        """The response of another model, which may be an error; with `decoupled`, an iterator over its responses (P50,
+        P51). Blocks. Any thread."""
         return self._carrier().execute(self, bool(decoupled))
 
-    def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-        """The same, to be awaited on the running loop (contract P52)."""
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Answered]:
+        """A future, on the running loop, of the response of another model (P52)."""
         return self._carrier().execute_async(self, bool(decoupled))
 
-    def _carrier(self) -> ModelCaller:
+    def _carrier(self) -> Calls:
         if self._caller is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return self._caller

@@ -67,7 +67,7 @@ def outside(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_of(folder: Path, called: str) -> Path:
-    """The interpreter of an environment, which messages name as `called`. Raises Internal (contract P71)."""
+    """The interpreter of an environment, which messages name as `called`. Raises Internal (P71)."""
     if not os.access(folder / ACTIVATE, os.F_OK):  # nor where it cannot be seen
         raise Internal(
             f"Path {called}/{ACTIVATE} does not exist. The Python environment should contain an 'activate' script."
@@ -80,7 +80,7 @@ def python_of(folder: Path, called: str) -> Path:
 
 
 def activate(folder: Path, called: str, variables: Mapping[str, str], run: Run) -> Interpreter:
-    """Runs `bin/activate` of an environment in bash. Raises Internal where that fails, or Python is too old.
+    """Runs `bin/activate` of an environment in bash. Raises Internal if that fails, or Python is too old.
 
     The system looks for the interpreter's libraries in `<folder>/lib` first, as with the real server.
     """

@@ -1,4 +1,4 @@
-"""The environments that models name for themselves (contract P71): folders used where they lie, archives unpacked once.
+"""The environments that models name for themselves (P71): folders used where they lie, archives unpacked once.
 
 An archive is unpacked once for each content, however many models, versions and instances use it; who asks while another
 unpacks it waits. What was unpacked is removed at the end. Load threads; blocks.
@@ -54,7 +54,7 @@ class Environments:
     def interpreter(self, setting: str, model: Path) -> Interpreter:
         """The interpreter of EXECUTION_ENV_PATH, for a model that lies in the folder `model`.
 
-        Raises Internal where there is no such environment or it cannot be used, Unavailable when the server exits.
+        Raises Internal if there is no such environment or it cannot be used, Unavailable when the server exits.
         """
         path = self._resolve(setting, model)
         kind = path.stat().st_mode
@@ -164,7 +164,7 @@ class Environments:
     # ---- programs
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended:
-        """What it has started ends with it. Raises OSError where it cannot run, Unavailable when the server exits."""
+        """What it has started ends with it. Raises OSError if it cannot run, Unavailable when the server exits."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             with self._line:
                 self._check_open()

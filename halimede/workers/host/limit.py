@@ -1,25 +1,25 @@
-"""How long a worker may have a batch before it counts as hanging.
+"""The time limit of a batch in a worker.
 
-Event-loop thread only. One timer for each instance and not one for each batch: what begins and ends only notes a time.
+Event-loop thread only. There is one timer per instance, not one per batch: `begin` and `end` only store a time.
 """
 
 from collections.abc import Callable
 from typing import Final, Protocol
 
 LATE: Final = 0.1
-"""Seconds by which the loop may look too late at a batch. Beyond that it stood still itself, and reads for as long what
-was said meanwhile before it judges: the end of the batch may be among it."""
+"""Seconds by which the timer may be late. If it is later, the loop itself was blocked, and the end of the batch may lie
+unread in the socket: the batch gets this much time more, once."""
 
 
 class Clock(Protocol):
-    """What is needed of an event loop."""
+    """The part of an event loop that this module needs."""
 
     def time(self) -> float: ...
     def call_later(self, delay: float, callback: Callable[[], None], /) -> object: ...
 
 
 class ExecutionLimit:
-    """Calls `exceeded` once a batch has run for `seconds`. Time that passes while `excused` holds does not count."""
+    """Calls `exceeded` when a batch has run for `seconds`. Time does not count while `excused()` is True."""
 
     def __init__(
         self, clock: Clock, seconds: float, exceeded: Callable[[], None], excused: Callable[[], bool] = lambda: False
@@ -34,7 +34,7 @@ class ExecutionLimit:
         self._spared = False
 
     def begin(self) -> None:
-        """A batch runs, or there is a reason to begin counting again."""
+        """A batch began, or its time starts anew."""
         self._since = self._clock.time()
         self._spared = False
         if not self._armed:

@@ -1,7 +1,14 @@
-"""What a model says of its readiness (contract P9), asked of the worker that runs it.
+"""Asks a worker whether its model says that it is ready (P9).
 
-Event-loop thread only. At most one question is on its way to a worker; who asks meanwhile shares its answer. It takes a
-socket of its own, so that neither batches nor the loop wait for a model that thinks about it.
+Event-loop thread only. At most one question to a worker is open; callers that ask meanwhile share its answer. Questions
+have a socket of their own, so that neither batches nor the loop wait for a model that takes its time.
+
+| state of the question | `ask` |
+|---|---|
+| none open | sends one |
+| open | waits for its answer |
+| late: LIMIT seconds without an answer | False at once, until the answer arrives |
+| closed | False at once |
 """
 
 import asyncio
@@ -20,8 +27,7 @@ Done = Callable[[bool], None]
 
 
 class Question:
-    """The one question that may be on its way. `send` passes it on to the model, which answers when it likes: after
-    LIMIT it is not ready until it does."""
+    """The question of one worker. `send` passes it to the model."""
 
     def __init__(self, clock: Clock, send: Callable[[], None]) -> None:
         self._clock = clock
@@ -33,7 +39,7 @@ class Question:
         self._closed = False
 
     def ask(self, done: Done) -> None:
-        """Tells `done` once, at once where the model is gone or was too late with its answer."""
+        """Calls `done` once; at once if the model is gone or late."""
         if self._closed or self._late:
             done(False)
             return
@@ -49,7 +55,7 @@ class Question:
         self._tell(ready)
 
     def close(self) -> None:
-        """Nobody will answer any more."""
+        """No answer will come."""
         self._closed = True
         self._tell(False)
 
@@ -65,7 +71,7 @@ class Question:
 
 
 class Readiness:
-    """The server's end of the socket that a model is asked by."""
+    """The server's end of the socket for questions."""
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         sock.setblocking(False)
@@ -81,7 +87,7 @@ class Readiness:
         self._question.ask(done)
 
     def close(self) -> None:
-        """The worker is gone, or goes."""
+        """The worker is gone, or was asked to finish."""
         if self._socket.fileno() >= 0:
             if self._listening and not self._loop.is_closed():
                 self._loop.remove_reader(self._socket.fileno())
@@ -89,7 +95,7 @@ class Readiness:
         self._question.close()
 
     def _send(self) -> None:
-        with suppress(OSError):  # the worker is gone; whoever watches it closes us
+        with suppress(OSError):  # the worker is gone; its owner closes this object
             self._socket.send(QUESTION)
 
     def _readable(self) -> None:

@@ -1,28 +1,29 @@
 """When a worker that died is started again, and whether requests wait for it until then.
 
-Pure and told the time (monotonic seconds); one object for each instance. Knows no process and no thread.
+Pure: callers pass the time in monotonic seconds. One object per instance. It knows no process and no thread.
 """
 
 from dataclasses import dataclass
 
 DELAYS = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Seconds before each further try. The first one comes at once: most deaths have to do with one request."""
+"""Seconds before the first, second, ... try; the last value repeats. The first try comes at once, since most deaths are
+caused by one request."""
 
 PATIENCE = 2.0
-"""How long, in seconds, requests wait for an instance to come back, unless the operator says otherwise."""
+"""Default of the seconds that requests wait for an instance to come back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What follows from a death: the next try is due `at`, and until `awaited_until` requests wait for what comes of it
-    (the time of the death itself where they do not)."""
+    """The answer to a death: the next try starts `at`, and requests wait until `awaited_until`. If they do not wait,
+    that is the time of the death."""
 
     at: float
     awaited_until: float
 
 
 class Restarts:
-    """`patience` is how many seconds requests may wait, 0 for not at all."""
+    """`patience` is the number of seconds that requests may wait; with 0 they fail at once."""
 
     def __init__(self, patience: float = PATIENCE) -> None:
         self._took = 0.0
@@ -31,10 +32,10 @@ class Restarts:
         self._down_since: float | None = None
 
     def ended(self, now: float) -> Restart:
-        """The worker died, or the try to start it failed.
+        """The worker died, or a try to start it failed.
 
-        Requests wait only where they can hope to be served in time: a model that takes long to start, or that is only
-        tried again much later, lets them fail at once, so that who balances the load can ask elsewhere.
+        Requests wait only if they can be served in time. If the model takes long to start, or the next try is far off,
+        they fail at once, so that a load balancer can send them elsewhere.
         """
         if self._down_since is None:
             self._down_since = now
@@ -44,10 +45,10 @@ class Restarts:
         return Restart(at, until if at + self._took <= until else now)
 
     def started(self, took: float) -> None:
-        """A worker is there again; its start took so many seconds."""
+        """A worker serves again; its start took `took` seconds."""
         self._took = took
         self._down_since = None
 
     def served(self) -> None:
-        """The worker has done what it is there for: the next death is the first one again."""
+        """The worker has answered a client: the next death counts as the first."""
         self._tries = 0

@@ -1,6 +1,13 @@
-"""Keeps a worker running for one instance: buries the one that died and starts another, as `Restarts` decides.
+"""Keeps a process running for one instance: reaps the one that died and starts another, when `Restarts` says so.
 
-What blocks (the end of a process, the start of a model) is done on a thread that lives as long as an outage; what
+| state | `expected` | leaves it by |
+|---|---|---|
+| serving | False | `lost`: the process ended |
+| restarting, requests wait | True | the new process serves; or the patience ends before that |
+| restarting, requests fail | False | the new process serves |
+| closed | False | |
+
+A thread that lives as long as the outage does what blocks: it reaps the process and starts the next one. State that
 others see changes on the event loop only.
 """
 
@@ -20,17 +27,19 @@ from halimede.workers.host.worker import Worker
 log = logging.getLogger(__name__)
 
 EXIT_GRACE_SECONDS = 1.0
-"""Seconds that a process has to end after its connection did."""
+"""Seconds that a process may take to exit after it has closed its connection."""
 JOIN_SECONDS = 10.0
+"""Seconds that `close` waits for the thread of an outage."""
 _NO_THREAD_DELAY = 1.0
+"""Seconds until the next try if the system gives no thread."""
 
 
 class Supervisor:
-    """`load_model_in` has a worker load the model: blocks, and may raise Error. Requests wait at most `patience`
-    seconds. Every worker is run by the same `interpreter`.
+    """`load_model_in` makes a worker load the model; it blocks and may raise Error. Requests wait for a restart up to
+    `patience` seconds. Every worker runs under the same `interpreter`.
 
-    On the loop `returned` is given the new worker and `impatient` is called when requests shall not wait for it any
-    longer; `expected` says whether they shall.
+    On the loop, `returned` gets the new worker, and `impatient` is called when requests must not wait for it any
+    longer. `expected` says whether they may wait now. `count` is the number of restarts.
     """
 
     def __init__(
@@ -47,7 +56,7 @@ class Supervisor:
         self._name = name
         self._loop = loop
         self._workers = workers
-        self._teach = load_model_in
+        self._load_model_in = load_model_in
         self._interpreter = interpreter
         self._restarts = Restarts(patience)
         self._returned: Callable[[Worker], None]
@@ -65,15 +74,15 @@ class Supervisor:
     # ---- on the event loop
 
     def serves(self) -> None:
-        """The worker that came back can be given batches: nobody waits for that any longer."""
+        """The new worker takes batches: requests need not wait any longer."""
         self._stop_waiting()
 
     def served(self) -> None:
-        """The worker has answered a batch of a client."""
+        """The worker has answered a batch of a client: its next death is treated as the first."""
         self._restarts.served()
 
     def lost(self, worker: Worker) -> None:
-        """This worker is gone. `expected` says from now on whether another one is worth waiting for."""
+        """The worker's process has ended. Sets `expected` and begins the restart."""
         restart = self._restarts.ended(monotonic())
         self._expect(restart)
         self._begin(worker, restart)
@@ -85,7 +94,9 @@ class Supervisor:
         try:
             thread.start()
         except RuntimeError as error:
-            log.error("'%s' cannot be started again yet: %s", self._name, error)
+            log.error(
+                "'%s': no thread to restart its worker (%s); trying again in %g s", self._name, error, _NO_THREAD_DELAY
+            )
             self._loop.call_later(_NO_THREAD_DELAY, self._begin, worker, restart)
         else:
             self._thread = thread
@@ -108,7 +119,7 @@ class Supervisor:
             self._patience = None
 
     def _failed_again(self, restart: Restart) -> None:
-        """The try to start a worker failed; another one follows."""
+        """A try to start a worker failed. Another one follows."""
         self._expect(restart)
         if not self.expected:
             self._impatient()
@@ -131,7 +142,7 @@ class Supervisor:
         while not self._closing.wait(max(restart.at - monotonic(), 0.0)):
             try:
                 fresh = self.start()
-            except Exception as error:  # of whatever kind: the instance shall come back
+            except Exception as error:  # of any kind: the instance must come back
                 if self._closing.is_set() or self._workers.closed:
                     return
                 restart = self._restarts.ended(monotonic())
@@ -144,13 +155,13 @@ class Supervisor:
                 return
 
     def start(self) -> Worker:
-        """A worker that has loaded the model; also for the first time, on a load thread. Raises Error. Blocks."""
+        """A new worker that has loaded the model. The first one is started on a load thread. Raises Error. Blocks."""
         began = monotonic()
         self._starting = worker = self._workers.spawn(self._interpreter)
-        if self._closing.is_set():  # who closed us in between has not seen this worker
+        if self._closing.is_set():  # `close` ran in between and has not seen this worker
             worker.kill()
         try:
-            self._teach(worker)
+            self._load_model_in(worker)
         except BaseException:
             self._workers.forget(worker)
             raise
@@ -166,19 +177,19 @@ class Supervisor:
     def _on_loop(self, call: Callable[[], None]) -> bool:
         try:
             self._loop.call_soon_threadsafe(call)
-        except RuntimeError:  # the loop was closed: nobody listens any more
+        except RuntimeError:  # the loop was closed
             return False
         return True
 
     # ---- on a load thread
 
     def forget(self, worker: Worker) -> None:
-        """The instance has closed it."""
+        """The instance has closed this worker."""
         self._workers.forget(worker)
 
     def close(self) -> None:
-        """No worker is started any more, one that is being started is killed, and none is handed over after this
-        returns. Blocks; any thread but the loop's."""
+        """Kills a worker that is being started and prevents further starts. No worker is handed over after this
+        returns. Blocks; any thread except the loop's."""
         with self._handing_over:
             self._closing.set()
         starting, thread = self._starting, self._thread

@@ -62,7 +62,7 @@ class _Member:
 def unpack(archive: Path, folder: Path, unwanted: Callable[[], bool]) -> None:
     """Fills an empty folder. What is unwanted in between is given up after a member or a MiB.
 
-    Raises BadArchive, UnpackingAbandoned, and OSError where the system does not write; then part of it may lie there.
+    Raises BadArchive, UnpackingAbandoned, and OSError if the system does not write; then part of it may lie there.
     """
     try:
         tree = _Tree(folder, unwanted)

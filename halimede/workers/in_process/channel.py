@@ -32,7 +32,7 @@ class LocalChannel(BaseChannel):
     # ---- the model's end
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Does not block. Raises BrokenPipeError where the server's loop has ended."""
+        """Does not block. Raises BrokenPipeError if the server's loop has ended."""
         frame = whole(buffers)
         if frame.kind == frames.LOG:
             write_to_log(frame, self.about)

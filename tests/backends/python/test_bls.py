@@ -1,4 +1,4 @@
-"""Python models, in real worker processes and in this one, that call other models, which the test plays (contract P50
+"""Python models, in real worker processes and in this one, that call other models, which the test plays (P50
 to P53, D14).
 """
 

@@ -1,4 +1,4 @@
-"""Python workers that die, hang or do not come up again (contract P10, limitation D6): with real processes."""
+"""Python workers that die, hang or do not come up again (P10, limitation D6): with real processes."""
 
 import logging
 import os

@@ -35,12 +35,12 @@ def _hold(execution: Execution) -> None:
 
 
 @pytest.mark.rows("S56")
-def test_idle_sequence_is_over_though_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    router = direct(slots=1)
-    rig = Rig(policy=router.policy)
+def test_idle_sequence_ends_though_nothing_waits() -> None:
+    now = 1_000_000
+    rig = Rig(policy=direct(slots=1).policy, clock=lambda: now)
     rig.finish(_send(rig, 1, "S"))
     ((at, _, _),) = rig.loop.timers
-    monkeypatch.setattr("halimede.scheduling.runner.monotonic_ns", lambda: at)
+    now = at
     rig.loop.ring()
     assert isinstance(_send(rig, 1).error, Invalid)
     assert not rig.loop.timers

@@ -17,8 +17,8 @@ from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
-from halimede.scheduling.sequence_state import ModelStates, State
 from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.states import ModelStates, State
 from halimede.tensors import BYTES, INT32, HostMemory, Tensor, array_of, split_bytes, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 

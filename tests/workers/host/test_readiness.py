@@ -1,4 +1,4 @@
-"""Questions to a model whether it is ready: one at a time, shared, and answered in any case (contract P9)."""
+"""Questions to a model whether it is ready: one at a time, shared, and answered in any case (P9)."""
 
 import socket
 from collections.abc import Callable
