@@ -59,10 +59,11 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "backends.traits backends.registry http_client engine engine_port wire models config options "
-            "requests tensors errors",
-            "cli": "backends.registry traces devtools top front engine engine_port transport models config options "
-            "requests tensors errors platform version",
+            "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
+            "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
+            "backends options requests tensors errors",
+            "cli": "backends.registry traces devtools checking top front engine engine_port transport models config "
+            "options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",
@@ -78,6 +79,8 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
+            "shtab": "cli.completion",
+            "grandalf": "devtools.graph_svg",
             "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
@@ -85,7 +88,7 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
             "httptools": "transport.http1.connection",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
-            "google": "config wire protocol",
+            "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
             "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
@@ -169,7 +172,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "engine" in below}
-    assert users == {"cli", "devtools"}
+    assert users == {"cli", "checking", "devtools"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)

@@ -12,6 +12,7 @@ PACKAGE = Path(halimede.__file__).parent
 
 EXTRAS = (
     "cryptography",
+    "grandalf",
     "grpc",
     "obstore",
     "onnx",
@@ -21,6 +22,7 @@ EXTRAS = (
     "pynvml",
     "redis",
     "rich",
+    "shtab",
     "sklearn",
     "tritonclient",
 )
@@ -33,6 +35,8 @@ FOR_AN_EXTRA = {
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.cache.redis_tls": "redis",
+    "halimede.cli.completion": "completion",
+    "halimede.devtools.graph_svg": "graph",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",
 }

@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 
-from halimede.options.check import CHECK_FLAGS
+from halimede.cli.completion import actions_of, parser_of
+from halimede.cli.main import COMMANDS
 from halimede.options.flags import FLAGS
-from halimede.options.graph import GRAPH_FLAGS
-from halimede.options.init import INIT_FLAGS
-from halimede.options.model_run import MODEL_RUN_FLAGS
-from halimede.options.top import TOP_FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("bench", "deploy", "docs", "examples", "halimede", "tests", "tools")
 """A path in backticks that begins with one of these is a path of this repository."""
 
-OURS = frozenset({"help", "version"}).union(FLAGS, CHECK_FLAGS, GRAPH_FLAGS, INIT_FLAGS, MODEL_RUN_FLAGS, TOP_FLAGS)
+_SMALL = actions_of(parser_of({name: command.summary for name, command in COMMANDS.items()}))
+OURS = frozenset(FLAGS).union(*({option[2:] for option in action.option_strings} for action in _SMALL))
+"""Of all our commands, without the dashes."""
 OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "data-binary": "curl",

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
 from halimede.errors import Cause, Error
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
@@ -310,6 +309,18 @@ class ModelFolder:
     number: int
     code: Path | None = None
     opened: object = field(default=None, compare=False, repr=False)
+
+
+class Severity(Enum):
+    """How bad a problem of a model is.
+
+    `ERROR`: the server does not load the model, or refuses its requests. `WARNING`: the server serves it, but probably
+    not as its author meant. `NOTE`: something that only running the model's code can show.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a newcomer can try right after the start: one curl line and one Python line that get an answer. Pure."""
+"""What a newcomer can try right after the start: a line for curl and one for Python that get an answer. Pure."""
 
 import json
 import re
@@ -10,19 +10,18 @@ from halimede.config import ModelConfig, TensorSpec
 from halimede.tensors import BF16, BOOL, BYTES, FP16
 
 MAX_ELEMENTS = 16
-"""A line with more numbers than this is nothing to type."""
+"""Of an input. Nobody types a line with more numbers."""
 
 _EXAMPLE = "Hello, world"
 _VARIABLES = "abcdefgh"
 _PLAIN = re.compile(r"\w[\w.-]*", re.ASCII)
-"""A name that means the same in an address, in Python's quotes and to a shell."""
+"""A name without characters that a URL, a shell or Python's quotes change."""
 
 _EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> list[str]:
-    """The lines for the model with the smallest request, of those the one with the shortest answer; none where no
-    request can be typed.
+    """The lines for the model with the smallest request and answer. None if no model has a request that can be typed.
 
     `http_address` is host and port as the server has them, IPv6 in brackets. `python` is how to call an interpreter
     that has tritonclient; if it is empty, there is no line for Python.
@@ -30,6 +29,7 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
     typable = [config for config in configs if _typable(config)]
     if not typable:
         return []
+    # Few numbers to type, few to read; the name makes the choice stable.
     config = min(typable, key=lambda c: (_elements(c, c.inputs), _elements(c, c.outputs), c.name))
     inputs = [
         {
@@ -49,7 +49,7 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
 
 
 def _address(bound: str) -> str:
-    """Where to reach a server that listens there: one that listens everywhere is at localhost too."""
+    """The address for a client on this machine: localhost for a server that listens everywhere."""
     host, _, port = bound.rpartition(":")
     return f"localhost:{port}" if host in _EVERYWHERE else bound
 
@@ -57,7 +57,7 @@ def _address(bound: str) -> str:
 def _typable(config: ModelConfig) -> bool:
     names = [config.name, *(spec.name for spec in config.inputs)]
     return (
-        not config.decoupled
+        not config.decoupled  # HTTP refuses such a model
         and 0 < len(config.inputs) <= len(_VARIABLES)
         and all(map(_PLAIN.fullmatch, names))
         and all(map(_is_small, config.inputs))

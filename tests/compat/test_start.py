@@ -15,7 +15,8 @@ EVERYBODYS = {"google", "hpack", "httptools", "numpy", "onnxruntime", "orjson", 
 
 NOT_AT_START = (
     # Of ours: other commands, other kinds of model, and what flags ask for.
-    *("halimede.devtools", "halimede.top", "halimede.http_client", "halimede.cli.model_run", "halimede.cli.check"),
+    *("halimede.checking", "halimede.devtools", "halimede.top", "halimede.http_client"),
+    *("halimede.cli.arguments", "halimede.cli.check", "halimede.cli.completion", "halimede.cli.model_run"),
     *(
         "halimede.backends.identity.backend",
         "halimede.backends.python.backend",

@@ -17,7 +17,7 @@ from build_repository import BuildError, DownloadError, Package, Recipe
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from halimede.devtools.checking import check
+from halimede.checking.check import check
 from halimede.options import ServerOptions
 
 ONNX_TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)", "TYPE_UINT8": "tensor(uint8)"}

@@ -27,6 +27,7 @@ from halimede.backends.api import (
     InstancePlace,
     ModelFolder,
     Placement,
+    Severity,
 )
 from halimede.backends.onnx import TRAITS
 from halimede.backends.onnx.checks import check, problems
@@ -45,7 +46,6 @@ from halimede.backends.onnx.session import (
     share_threads,
 )
 from halimede.config.model_config import Description, Incomplete, InstanceGroup, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
 from halimede.errors import Error, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.tensors import BF16, BYTES

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from halimede.backends.api import Fault, ModelFolder
+from halimede.backends.api import Fault, ModelFolder, Severity
 from halimede.backends.python.settings import ENVIRONMENT
 from halimede.config.model_config import ModelConfig
-from halimede.config.problems import Severity
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"

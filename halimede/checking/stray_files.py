@@ -1,13 +1,15 @@
-"""Files in a model's folder that nobody reads, and that somebody meant something with. Looks at names; any thread."""
+"""Files in a model's folder that look as if they should be used, but are not. Looks at names only; any thread."""
 
 import re
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from halimede.backends.api import Severity
 from halimede.backends.registry import formats
-from halimede.config import ModelConfig, Problem, Severity, WarmupData
-from halimede.config.review import Reviewed
+from halimede.checking.configuration import Reviewed
+from halimede.checking.problems import Problem
+from halimede.config import ModelConfig, WarmupData
 
 CONFIG = "config.pbtxt"
 _MEANT = re.compile(
@@ -19,10 +21,10 @@ _FOLDERS = {"warmup": "a warm-up sample", "initial_state": "an initial state"}
 
 
 def stray_files(folder: Path, reviewed: Reviewed, config: ModelConfig | None, config_name: str) -> list[Problem]:
-    """Warnings. `config` is the whole configuration where it is known."""
+    """Warnings. `config` is the complete configuration; None if it is unknown."""
     try:
         return [*_configurations(folder, reviewed), *_model_files(folder), *_unnamed(folder, config)]
-    except OSError:  # said by those that cannot do without
+    except OSError:  # the folder cannot be listed, which is a problem already
         return []
 
 
@@ -33,21 +35,19 @@ def _configurations(folder: Path, reviewed: Reviewed) -> Iterator[Problem]:
         if path.name == CONFIG or not path.is_file() or _BACKUP.search(path.name):
             continue
         if _MEANT.match(path.name) or SequenceMatcher(None, path.name.lower(), CONFIG).ratio() >= _NEAR:
-            instead = f"take it away: {CONFIG} is what is read" if reviewed.is_there else f"rename it to {CONFIG}"
-            yield _stray(path, f"'{path.name}' is not read: configurations are called {CONFIG}", instead)
+            instead = f"remove it: {CONFIG} is read" if reviewed.is_there else f"rename it to {CONFIG}"
+            yield _stray(path, f"'{path.name}' is not read: the configuration must be called {CONFIG}", instead)
 
 
 def _model_files(folder: Path) -> Iterator[Problem]:
     for name in sorted({each.filename for _, each in formats()}):
         path = folder / name
         if path.exists():
-            yield _stray(
-                path, f"'{name}' lies outside of a version directory and is not read", f"move it to {folder}/1/"
-            )
+            yield _stray(path, f"'{name}' is outside a version directory and is not read", f"move it to {folder}/1/")
 
 
 def _unnamed(folder: Path, config: ModelConfig | None) -> Iterator[Problem]:
-    """What only a configuration can name, and does not."""
+    """Files that need a mention in the configuration, and have none."""
     if config is None:
         return
     labels = {Path(spec.label_filename).name for spec in config.outputs}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.config.faults import MOST, read_text
-from halimede.config.review import review
-from halimede.config.source import Source
+from halimede.checking.configuration import review
+from halimede.checking.source import Source
+from halimede.checking.text import MAX_MISTAKES, read_text
 
 FILE = Path("config.pbtxt")
 _TEXT = """# a comment with { in it
@@ -47,20 +47,20 @@ def test_line_of_a_problem(text: str, line: int) -> None:
     assert Source(_TEXT).line_of(text) == line
 
 
-def test_name_of_the_model_says_nothing() -> None:
+def test_name_of_the_model_is_no_hint_for_a_line() -> None:
     text = 'backend: "python"\nmax_batch_size: 3\n'
     assert Source(text, "max_batch_size").line_of("model 'max_batch_size' is odd") == 0
     assert Source(text).line_of("model 'max_batch_size' is odd") == 2
 
 
-def test_good_text_is_read_as_it_is() -> None:
+def test_valid_text_is_read_unchanged() -> None:
     read = read_text(_TEXT, FILE)
     assert read.problems == []
     assert read.message is not None
     assert [spec.name for spec in read.message.input] == ["IN0", "IN1"]
 
 
-def test_mistakes_are_blanked_one_by_one() -> None:
+def test_all_mistakes_of_a_text_are_found() -> None:
     text = _TEXT.replace("dims: [ 4 ]", "dimensions: [ 4 ]").replace("TYPE_INT8", "INT8").replace("count: 2", "cont: 2")
     read = read_text(text, FILE)
     assert [(p.line, p.code, p.instead) for p in read.problems] == [
@@ -73,20 +73,20 @@ def test_mistakes_are_blanked_one_by_one() -> None:
     assert read.blanked >= {"dims", "data_type", "count"}
 
 
-def test_hopeless_text_ends() -> None:
-    read = read_text("\n".join(f"f{i}: 1" for i in range(3 * MOST)), FILE)
+def test_text_full_of_mistakes_is_given_up() -> None:
+    read = read_text("\n".join(f"f{i}: 1" for i in range(3 * MAX_MISTAKES)), FILE)
     assert read.message is None
-    assert len(read.problems) == MOST
+    assert len(read.problems) == MAX_MISTAKES
 
 
 @pytest.mark.parametrize("text", ["{" * 5000, "input {" * 5000, "a: [" * 5000, "\0", "'", '"\\xff"', "name: '\\xff'"])
-def test_text_without_a_form_is_one_problem(text: str) -> None:
+def test_syntax_error_is_one_problem(text: str) -> None:
     assert [p.code for p in read_text(text, FILE).problems] == ["syntax"]
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_mangled_texts_are_reviewed_to_the_end(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_mangled_texts_raise_no_error(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """Whatever is cut out, doubled or put in: no exception, and a text that protobuf refuses has a problem."""
     start = data.draw(st.integers(0, len(_TEXT)))
     end = data.draw(st.integers(start, min(len(_TEXT), start + 40)))

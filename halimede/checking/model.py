@@ -1,7 +1,7 @@
-"""Everything that can be said against one model without running anything of it: its folder, its configuration, each of
-its versions. For `halimede check`; the rules are those of a load, which stops at the first (`loader`).
+"""Every problem of one model that can be found without running its code: in its folder, configuration and versions.
 
-Any thread; blocks on files, and while a runtime opens a model's file to see what it declares.
+The rules are those of a load, which stops at the first problem (`models.loader`). Any thread. Blocks on files, and
+while a runtime opens a model file to see what it declares.
 """
 
 from collections.abc import Callable, Collection
@@ -13,12 +13,13 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
-from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder
+from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.checking.configuration import Reviewed, review
+from halimede.checking.problems import Problem
+from halimede.checking.stray_files import stray_files
 from halimede.config import (
     Draft,
     ModelConfig,
-    Problem,
-    Severity,
     VersionChoice,
     VersionPolicy,
     agents_of,
@@ -26,14 +27,12 @@ from halimede.config import (
     versions_to_load,
 )
 from halimede.config.files import read_whole
-from halimede.config.review import Reviewed, review
 from halimede.errors import Cause, Error
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
 from halimede.models.sequence_states import states_for
 from halimede.models.strategies import strategy_file
-from halimede.models.stray_files import stray_files
 from halimede.models.warmup import sample_problems
 
 A = TypeVar("A")
@@ -48,12 +47,12 @@ _FIELDS = {
     "version": "version_policy",
     "warmup": "model_warmup",
 }
-"""Where problems of a kind come from, if nothing in their texts says so."""
+"""The field that problems of a code are about, if their texts mention none."""
 
 
 @dataclass(slots=True)
 class ModelReview:
-    """`config` is None where no version has a whole configuration that could be seen; it is that of the latest one."""
+    """A model and its problems. `config` is the complete configuration of the latest version; None if it is unknown."""
 
     found: FoundModel
     reviewed: Reviewed
@@ -61,10 +60,10 @@ class ModelReview:
     config: ModelConfig | None = None
     problems: list[Problem] = field(default_factory=list)
     is_hidden: bool = False
-    """Whether something of it could only be seen by running code."""
+    """Whether something of the model can only be seen by running code."""
 
     def add(self, code: str, text: str, file: Path | None = None, severity: Severity = Severity.ERROR) -> None:
-        """One of the folder, or of this file; where it is the configuration, with its line."""
+        """Adds a problem of the folder, or of `file`; if that is the configuration, with its line."""
         place = file or self.found.folder
         line = self.reviewed.source.line_of(text, _FIELDS.get(code, "")) if place == self.reviewed.file else 0
         problem = Problem(code, text, place, line, severity=severity)
@@ -73,11 +72,11 @@ class ModelReview:
 
     @property
     def place(self) -> Path:
-        """The configuration, where there is one."""
+        """The configuration file, or the folder if there is none."""
         return self.reviewed.file if self.reviewed.is_there else self.found.folder
 
     def attempt(self, code: str, work: Callable[[], A], file: Path | None = None) -> A | None:
-        """What comes of it, or a problem more."""
+        """Returns what `work` returns. If it fails, adds a problem and returns None."""
         try:
             return work()
         except Error as error:
@@ -88,18 +87,19 @@ class ModelReview:
 
 
 def review_model(found: FoundModel, backends: Backends, options: LoadOptions) -> ModelReview:
-    """Looks at one model; ensembles only for themselves."""
+    """Checks one model. Of an ensemble only its own configuration (see `repository`)."""
     strict = not options.auto_complete
     reviewed = review(found.folder, config_name=options.config_name, strict=strict)
     model = ModelReview(found, reviewed)
     sent = quote(found.name, safe="", errors="surrogateescape")
-    if sent != found.name:  # nothing is decoded, nor is it by the real server
-        text = f"HTTP clients ask for this model as '{sent}', and names are taken as they are written"
+    if sent != found.name:  # neither this server nor Triton decodes names in URLs
+        text = f"HTTP clients ask for this model as '{sent}', and the server does not decode names"
         model.add("name", text, found.folder, Severity.WARNING)
+    # Without access to the folder every further problem would only follow from that.
     if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):
         return _finished(model)
     _review_agents(model, options)
-    if model.is_hidden:  # its agents may put anything in the place of what lies here
+    if model.is_hidden:  # its agents may replace every file
         return _finished(model)
     _review_versions(model)
     if reviewed.draft is not None and reviewed.draft.is_ensemble:
@@ -108,6 +108,7 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     elif reviewed.draft is not None:
         draft = reviewed.draft
         for number in model.versions:
+            # Each version completes a draft of its own, since the model files may differ.
             _review_version(model, draft.copy(), number, backends, options)
     model.problems += stray_files(found.folder, reviewed, model.config, options.config_name)
     return _finished(model)
@@ -120,16 +121,16 @@ def _finished(model: ModelReview) -> ModelReview:
 
 
 def _review_agents(model: ModelReview, options: LoadOptions) -> None:
-    """That they exist; those that are built in are asked. What others would do to the model, nobody knows."""
+    """Checks that the agents exist. Built-in agents run; the code of others does not."""
     try:
         asked = agents_of(model.found.folder, config_name=options.config_name)
     except Error:
-        return  # the text of the configuration is wrong, and that was said
+        return  # the configuration is wrong, which is a problem already
     foreign = [spec.name for spec in asked.specs if spec.name not in BUILT_IN]
     for name in foreign:
         if is_there(name, options.agents.directory):
             model.is_hidden = True
-            text = f"what agent '{name}' does to the model was not seen: its code was not run"
+            text = f"what agent '{name}' does to the model is not known: its code was not run"
             model.add("not-seen", text, model.place, Severity.NOTE)
         else:
             model.add("agent", f"there is no repository agent '{name}'", model.place)
@@ -155,14 +156,15 @@ def _review_versions(model: ModelReview) -> None:
 
 
 def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
-    """Why the directories of a model are no versions."""
+    """Why directories of a model are not versions. Ignores its version policy."""
     every = VersionPolicy(VersionChoice.ALL)
     return versions_to_load(every, [*names, "1"], model)[1]
 
 
 def _review_version(model: ModelReview, draft: Draft, number: int, backends: Backends, options: LoadOptions) -> None:
     prepared = None
-    if draft.backend or not model.reviewed.problems:  # an unknown platform stands for no backend, and was said
+    # Without a backend the platform is unknown. If that is a problem already, it is not reported again.
+    if draft.backend or not model.reviewed.problems:
         prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
     if prepared is None:
         _review_files(model, version_folder(model.found.folder, number))
@@ -187,7 +189,7 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
 def _completed(
     model: ModelReview, draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions
 ) -> ModelConfig | None:
-    """The configuration with what the model file says; None where it is not whole, or only code knows it."""
+    """The configuration, completed from the model file; None if it is wrong, or only code can complete it."""
     gpus = backend.usable_gpus(options.gpus)
     if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
         try:
@@ -239,7 +241,7 @@ def _review_labels(model: ModelReview, config: ModelConfig | None) -> None:
 
 
 def _review_strategy(model: ModelReview, config: ModelConfig, folder: ModelFolder) -> None:
-    """That the code of a batch strategy is there, and is Python."""
+    """Checks that the code of a batch strategy exists and is Python."""
     file = model.attempt("strategy", lambda: strategy_file(config, folder))
     code = None if file is None else model.attempt("strategy", partial(read_whole, file))
     if file is None or code is None:

@@ -1,4 +1,7 @@
-"""`halimede check`: what is found in repositories, and what came of loading the models where that was asked for."""
+"""Checks repositories: looks at all models, and loads them if asked to.
+
+`check` blocks, any thread. `load` runs on an event loop.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,15 +9,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from halimede.config import Problem, Severity
-from halimede.devtools.advice import advised
+from halimede.backends.api import Severity
+from halimede.checking.advice import advised
+from halimede.checking.model import ModelReview
+from halimede.checking.problems import Problem
+from halimede.checking.repository import review_repositories
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
 from halimede.models.lifecycle import ModelRecord, State
 from halimede.models.loader import LoadOptions
-from halimede.models.repository_review import review_repositories
-from halimede.models.review import ModelReview
 from halimede.options import ServerOptions
 
 CLOSE_SECONDS = 30.0
@@ -22,7 +26,7 @@ CLOSE_SECONDS = 30.0
 
 @dataclass(slots=True)
 class CheckedModel:
-    """`loaded` are the versions that could be loaded, None where none was tried."""
+    """A model and its problems. `loaded` are the versions that were loaded; None if no load was tried."""
 
     name: str
     repository: str
@@ -33,7 +37,7 @@ class CheckedModel:
 
 @dataclass(slots=True)
 class Checked:
-    """`problems` are those of repositories. `seconds` is what loading took, 0 where nothing was loaded."""
+    """The result. `problems` are those of repositories. `seconds` is the duration of the loads, 0 without one."""
 
     repositories: tuple[str, ...]
     models: list[CheckedModel] = field(default_factory=list)
@@ -49,7 +53,10 @@ class Checked:
 
 
 def check(repositories: Sequence[str], options: ServerOptions, gpus: tuple[int, ...] = ()) -> Checked:
-    """`gpus` are those of this machine. Looks at files and runs nothing of the models. Blocks; does not raise Error."""
+    """Looks at the files of all models and runs no code of them. `gpus` are those of this machine.
+
+    Does not raise Error: everything that is wrong becomes a problem.
+    """
     load_options = LoadOptions(
         auto_complete=options.auto_complete_config,
         config_name=options.model_config_name,
@@ -69,11 +76,14 @@ def _checked(model: ModelReview) -> CheckedModel:
 
 
 async def load(checked: Checked, options: ServerOptions) -> None:
-    """Loads the models of the same repositories through an engine without ports, and adds what came of it. Raises Error
-    where a repository cannot be read."""
+    """Loads the models through an engine without ports, and adds the problems of that. On the event loop.
+
+    Raises Error if a repository cannot be read, or models do not end in time.
+    """
     directories = tuple(path for path in checked.repositories if Path(path).is_dir())
     options = replace(
         options,
+        # Paths that are not directories are problems already, and would end the start.
         model_repositories=directories,
         model_control_mode="explicit",
         load_models=("*",),
@@ -92,7 +102,7 @@ async def load(checked: Checked, options: ServerOptions) -> None:
     finally:
         checked.seconds = perf_counter() - began
         if not await engine.stop(CLOSE_SECONDS):
-            raise Unavailable(f"not all models could be closed within {CLOSE_SECONDS:g} s")
+            raise Unavailable(f"some models did not end within {CLOSE_SECONDS:g} s")
 
 
 def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
@@ -102,10 +112,11 @@ def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
     reasons = {each.reason for each in versions.values() if each.state is not State.READY}
     if record is not None and not versions:
         reasons.add(record.reason or "it was not loaded")
-    if not any(problem.severity is Severity.ERROR for problem in model.problems):  # or it is known why
+    # With errors, the reason is among them already, in better words.
+    if not any(problem.severity is Severity.ERROR for problem in model.problems):
         for reason in sorted(filter(None, reasons)):
             model.problems.append(advised(Problem("load", f"could not be loaded: {reason.strip()}", folder)))
         if record is None:
             model.problems.append(Problem("load", "could not be loaded", folder))
-    if model.loaded:
+    if model.loaded:  # notes are about what only a load can show
         model.problems = [problem for problem in model.problems if problem.severity is not Severity.NOTE]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import halimede
-from halimede.config import Severity
-from halimede.devtools.check_report import document, passes, text_of
-from halimede.devtools.checking import Checked, check, load
+from halimede.backends.api import Severity
+from halimede.checking.check import Checked, check, load
+from halimede.checking.report import document, passes, text_of
 from halimede.options import ServerOptions
 from tests.backends.onnx_models import identity
-from tests.devtools.faulty import FAULTS, Fault, write_faults
+from tests.checking.faulty import FAULTS, Fault, write_faults
 
 OPTIONS = ServerOptions(metrics=ServerOptions().metrics)
 PACKAGE = Path(halimede.__file__).parent
@@ -56,7 +56,7 @@ def write(repository: Path, name: str, config: str = _GOOD, **files: bytes) -> P
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault_is_named(faulty: Checked, fault: Fault) -> None:
+def test_fault_is_reported_with_file_line_and_advice(faulty: Checked, fault: Fault) -> None:
     [model] = [model for model in faulty.models if model.name == fault.name]
     folder = Path(model.repository) / fault.name
     told = [(p.severity.value, p.code, p.line, p.text, p.instead, str(p.file)) for p in model.problems]
@@ -79,7 +79,7 @@ def test_fault_is_named(faulty: Checked, fault: Fault) -> None:
         ),
     ],
 )
-def test_platform_that_is_nobodys_is_one_problem(tmp_path: Path, said: str, told: list[tuple[str, bool]]) -> None:
+def test_unknown_platform_is_one_problem(tmp_path: Path, said: str, told: list[tuple[str, bool]]) -> None:
     write(tmp_path, "m", _GOOD.replace('backend: "onnxruntime"', said), model_x=b"")
     [model] = check([str(tmp_path)], OPTIONS).models
     found = [problem for problem in model.problems if problem.severity.value == "error"]
@@ -90,7 +90,7 @@ def test_platform_that_is_nobodys_is_one_problem(tmp_path: Path, said: str, told
 
 
 @pytest.mark.parametrize("name", ["two words", "größe", "a+b"])
-def test_name_that_http_clients_cannot_send_is_warned_of(tmp_path: Path, name: str) -> None:
+def test_name_that_http_clients_cannot_send_is_a_warning(tmp_path: Path, name: str) -> None:
     write(tmp_path, name)
     write(tmp_path, "a_name-that.goes~1")
     plain, named = sorted(check([str(tmp_path)], OPTIONS).models, key=lambda model: len(model.problems))
@@ -99,13 +99,13 @@ def test_name_that_http_clients_cannot_send_is_warned_of(tmp_path: Path, name: s
     assert (problem.code, problem.severity.value, bool(problem.instead)) == ("name", "warning", True)
 
 
-def test_name_that_is_no_text_is_warned_of(tmp_path: Path) -> None:
+def test_name_that_is_not_utf8_is_a_warning(tmp_path: Path) -> None:
     folder = write(tmp_path, os.fsdecode(b"no\xfftext"))
     checked = check([str(tmp_path)], OPTIONS)
     assert checked.models == []
     problem = checked.all_problems[0]
     assert (problem.code, problem.file, problem.severity.value) == ("name", folder, "warning")
-    assert "no text" in text_of(checked)
+    assert "is not UTF-8" in text_of(checked)
     assert document(checked, strict=False)["errors"] == 0
 
 
@@ -113,17 +113,17 @@ def test_name_that_is_no_text_is_warned_of(tmp_path: Path) -> None:
     ("content", "instead"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
-        (b"", "the whole file: this one is empty"),
-        (identity("FP32", [4])[:-9], "the whole file: this one is broken off"),
+        (b"", "the complete file: this one is empty"),
+        (identity("FP32", [4])[:-9], "the complete file: this one is cut off"),
     ],
 )
-def test_model_file_that_is_none_is_told_apart(tmp_path: Path, content: bytes, instead: str) -> None:
+def test_unreadable_model_file_gets_the_right_advice(tmp_path: Path, content: bytes, instead: str) -> None:
     write(tmp_path, "m", model_onnx=content)
     [model] = check([str(tmp_path)], OPTIONS).models
     assert [(p.code, p.instead[: len(instead)]) for p in model.problems] == [("model-file", instead)]
 
 
-def test_byte_order_mark_is_named(tmp_path: Path) -> None:
+def test_byte_order_mark_is_a_problem(tmp_path: Path) -> None:
     write(tmp_path, "m", f"\ufeff{_GOOD}")
     [model] = check([str(tmp_path)], OPTIONS).models
     assert [problem.instead for problem in model.problems] == ["the same file saved without a byte order mark"]
@@ -135,12 +135,12 @@ def test_model_without_a_fault_has_no_problem(faulty: Checked) -> None:
     assert good.versions == (1,)
 
 
-def test_no_fault_brings_others_with_it(faulty: Checked) -> None:
+def test_fault_causes_no_other_problems(faulty: Checked) -> None:
     several = {model.name for model in faulty.models if len(model.problems) > 1}
     assert several == {"unwritten", "other_member_input"}
 
 
-def test_what_has_errors_does_not_load_and_the_rest_does(tmp_path: Path) -> None:
+def test_model_with_errors_does_not_load_and_the_others_do(tmp_path: Path) -> None:
     write_faults(tmp_path)
     checked = check([str(tmp_path)], OPTIONS)
     errors = {m.name for m in checked.models if any(p.severity is Severity.ERROR for p in m.problems)}
@@ -149,7 +149,7 @@ def test_what_has_errors_does_not_load_and_the_rest_does(tmp_path: Path) -> None
     assert not [problem for problem in checked.all_problems if problem.code == "load"]
 
 
-def test_all_faults_of_one_model_are_named(tmp_path: Path) -> None:
+def test_all_faults_of_one_model_are_reported(tmp_path: Path) -> None:
     config = """name: "another"
 backend: "onnxruntime"
 max_batch_size: -1
@@ -171,7 +171,7 @@ instance_group [ { kind: KIND_CPU gpus: [ 0 ] } ]
     ]
 
 
-def test_name_in_two_repositories(tmp_path: Path) -> None:
+def test_name_in_two_repositories_is_an_error(tmp_path: Path) -> None:
     for each in "ab":
         write(tmp_path / each, "m")
     repositories = [str(tmp_path / each) for each in "ab"]
@@ -179,14 +179,14 @@ def test_name_in_two_repositories(tmp_path: Path) -> None:
     assert check(repositories, ServerOptions(model_namespacing=True)).all_problems == []
 
 
-def test_model_instead_of_a_repository(tmp_path: Path) -> None:
+def test_model_in_place_of_a_repository_is_an_error(tmp_path: Path) -> None:
     folder = write(tmp_path, "m")
     [problem] = check([str(folder)], OPTIONS).problems
     assert problem.code == "repository"
     assert problem.instead == f"halimede check {tmp_path}"
 
 
-def test_repositories_that_are_none(tmp_path: Path) -> None:
+def test_path_that_is_not_a_repository_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "net.onnx").touch()
     checked = check([str(tmp_path / "gone"), "s3://bucket/models", str(tmp_path / "empty")], OPTIONS)
@@ -199,7 +199,7 @@ def test_repositories_that_are_none(tmp_path: Path) -> None:
     assert stray.instead == f"halimede init {tmp_path / 'net.onnx'} {tmp_path}"
 
 
-def test_code_is_not_run(tmp_path: Path) -> None:
+def test_check_runs_no_code(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     folder = write(repository, "m", 'backend: "python"\ndynamic_batching { }', model_py=(_MARK + _CODE).encode())
     (folder / "batch_strategy.py").write_text(_MARK)
@@ -208,20 +208,20 @@ def test_code_is_not_run(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_code_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_code_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(file: Path) -> bytes:
         raise PermissionError(EACCES, "Permission denied", str(file))
 
     file = write(tmp_path, "m", f"{_GOOD}\nmax_batch_size: 4\ndynamic_batching {{ }}") / "batch_strategy.py"
     file.write_text(_MARK)
-    monkeypatch.setattr("halimede.models.review.read_whole", refused)
+    monkeypatch.setattr("halimede.checking.model.read_whole", refused)
     [model] = check([str(tmp_path)], OPTIONS).models
     assert ("unreadable", "cannot be read: Permission denied", file) in [
         (problem.code, problem.text, problem.file) for problem in model.problems
     ]
 
 
-def test_nothing_is_said_of_what_an_agent_may_change(tmp_path: Path) -> None:
+def test_model_with_a_foreign_agent_gets_only_a_note(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     agents = 'model_repository_agents { agents [ { name: "a" } ] }'
     folder = write(repository, "m", f'backend: "onnxruntime"\n{agents}', model_onnx=b"secret")
@@ -233,7 +233,7 @@ def test_nothing_is_said_of_what_an_agent_may_change(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_each_version_is_looked_at_for_itself(tmp_path: Path) -> None:
+def test_each_version_is_checked_by_itself(tmp_path: Path) -> None:
     folder = write(tmp_path, "m", 'backend: "onnxruntime"\nversion_policy { all { } }')
     (folder / "2").mkdir()
     (folder / "2" / "model.onnx").write_bytes(identity("INT8", [2, 3]))
@@ -243,7 +243,7 @@ def test_each_version_is_looked_at_for_itself(tmp_path: Path) -> None:
     assert [p.text for p in model.problems] == [f"unable to find '{folder}/3/model.onnx' for model instance 'm'"]
 
 
-def test_ensemble_of_a_model_that_only_its_code_knows(tmp_path: Path) -> None:
+def test_ensemble_of_an_undeclared_model_gets_only_notes(tmp_path: Path) -> None:
     write(tmp_path, "code", 'backend: "python"', model_py=_CODE.encode())
     maps = 'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" }'
     step = f'step {{ model_name: "code" model_version: -1 {maps} }}'
@@ -254,7 +254,7 @@ def test_ensemble_of_a_model_that_only_its_code_knows(tmp_path: Path) -> None:
     assert passes(checked, strict=True)
 
 
-def test_load_says_what_the_files_do_not(tmp_path: Path) -> None:
+def test_load_adds_problems_that_files_do_not_show(tmp_path: Path) -> None:
     write(tmp_path, "good")
     write(tmp_path, "seen", _GOOD.replace("[ 4 ]", "[ 0 ]"))
     broken = _CODE.replace(
@@ -271,10 +271,10 @@ def test_load_says_what_the_files_do_not(tmp_path: Path) -> None:
     assert "no disk" in raises.problems[-1].text
     assert seen.loaded == ()
     assert [p.code for p in seen.problems] == ["tensor", "tensor"]
-    assert "; 1 could be loaded, in " in text_of(checked)
+    assert "; 1 of them loaded, in " in text_of(checked)
 
 
-def test_document_has_a_stable_form(tmp_path: Path) -> None:
+def test_document_has_a_stable_format(tmp_path: Path) -> None:
     write(tmp_path, "m", _GOOD + "max_batchsize: 3\n")
     made = json.loads(json.dumps(document(check([str(tmp_path)], OPTIONS), strict=False)))
     assert made == {
@@ -306,7 +306,7 @@ def test_document_has_a_stable_form(tmp_path: Path) -> None:
     }
 
 
-def test_warnings_fail_strict_only(tmp_path: Path) -> None:
+def test_warnings_fail_only_a_strict_check(tmp_path: Path) -> None:
     folder = write(tmp_path, "m")
     (folder / "config.prototxt").touch()
     checked = check([str(tmp_path)], OPTIONS)
@@ -316,8 +316,7 @@ def test_warnings_fail_strict_only(tmp_path: Path) -> None:
 
 def test_every_code_is_documented() -> None:
     page = (EXAMPLES.parent / "docs" / "checking-a-repository.md").read_text()
-    rooms = ("config", "models", "loading", "devtools")
-    sources = [path.read_text() for room in rooms for path in PACKAGE.glob(f"{room}/*.py")]
+    sources = [path.read_text() for path in PACKAGE.glob("checking/*.py")]
     used = {
         code for text in sources for code in re.findall(r'(?:Problem|\.add|\.attempt|problem)\(\s*"([a-z-]+)"', text)
     }

@@ -1,11 +1,14 @@
-"""What `--trace-config` and the older flags say (contract C42, C43). Pure; raises `Invalid` with the contract's
-texts."""
+"""What `--metrics-config` (C41) and `--trace-config` with its older flags (C42, C43) mean. Pure.
+
+Unknown settings have no effect, as in Triton; here a warning says so. Raises Invalid with Triton's texts.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from halimede.errors import Invalid
-from halimede.options.values import SPAN_BATCHING, TraceOptions
+from halimede.options.values import SPAN_BATCHING, MetricsOptions, TraceOptions
 
 MODES = ("triton", "opentelemetry")
 _INT32_MAX = 2**31 - 1
@@ -23,8 +26,7 @@ OLD_TRACE_FLAGS = {
     "trace-file": ("file", "file"),
     "trace-log-frequency": ("log-frequency", "log-frequency"),
 }
-"""The older flags, in the order of the warnings: the setting, and what it is called there."""
-
+"""The older flags, in the order of the warnings: the setting, and its name in the warning."""
 DEFAULT_URL = {"http/protobuf": "http://localhost:4318/v1/traces", "grpc": "http://localhost:4317"}
 
 
@@ -34,8 +36,11 @@ def trace_options(
     environment: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> TraceOptions:
-    """`settings` are mode ("" for none), setting and value in the order given; `old` the values of the older flags that
-    were given, by their names. Of a setting that is given twice, the last counts, but levels and resources add up."""
+    """The options of tracing.
+
+    `settings` are mode ("" for none), setting and value in the order given. `old` are the values of the older flags, by
+    flag. The last value of a setting counts, except that levels and resources add up.
+    """
     given: dict[tuple[str, str], list[str]] = {}
     for mode, setting, value in settings:
         if mode and mode not in MODES:
@@ -48,7 +53,7 @@ def trace_options(
             key = ("triton" if setting in ("file", "log-frequency") else "", setting)
             if key in given:
                 warn(f"Overriding deprecated '--{flag}' in favor of provided {called} in --trace-config!")
-            elif setting == "level" and not {"off", "false"}.isdisjoint(old[flag]):
+            elif setting == "level" and not {"off", "false"}.isdisjoint(old[flag]):  # one `off` overrides all levels
                 given[key] = ["off"]
             else:
                 given[key] = list(old[flag])
@@ -104,7 +109,7 @@ def _number(given: Mapping[tuple[str, str], Sequence[str]], mode: str, setting: 
 
 
 def _levels(names: Iterable[str]) -> tuple[str, ...]:
-    """The levels that are named, in their own order; OFF adds none (C43)."""
+    """The named levels, in a fixed order. OFF adds none (C43)."""
     for name in names:
         if name.lower() not in _LEVELS:
             raise _bad("level", f"invalid value for trace level option: {name}")
@@ -113,7 +118,7 @@ def _levels(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _resource(settings: Iterable[str]) -> Mapping[str, str]:
-    """Attributes of the resource, by name. Raises Invalid for one without a value."""
+    """The attributes of the resource, by name. Raises Invalid for one without a value."""
     found: dict[str, str] = {}
     for setting in settings:
         name, _, value = setting.partition("=")
@@ -124,9 +129,54 @@ def _resource(settings: Iterable[str]) -> Mapping[str, str]:
 
 
 def _batching(given: Mapping[tuple[str, str], Sequence[str]], name: str, environment: Mapping[str, str]) -> int:
-    """A setting of the batch processor: the flag, else the environment, else the default (C42)."""
+    """A setting of the batch processor: from the flag, else the environment, else the default (C42)."""
+    # OpenTelemetry's own variables. A malformed one is ignored.
     said = environment.get(f"OTEL_{name.upper()}", "").strip()
     text = _last(given, "opentelemetry", name, said if said.isdecimal() else str(SPAN_BATCHING[name]))
     if not text.isdecimal() or not 0 < int(text) <= _INT32_MAX:
         raise _bad(f"opentelemetry,{name}", f"Invalid option value. Got {text}")
     return int(text)
+
+
+# ---- metrics
+
+
+_SWITCHES: Mapping[str, Callable[[MetricsOptions, bool], MetricsOptions]] = {
+    "counter_latencies": lambda options, on: replace(options, counters=on),
+    "summary_latencies": lambda options, on: replace(options, summaries=on),
+    "histogram_latencies": lambda options, on: replace(options, histograms=on),
+}
+_WORDS = {"true": True, "false": False}
+
+
+def metrics_options(settings: Iterable[tuple[str, str]], warn: Callable[[str], None]) -> MetricsOptions:
+    """The options of the metrics. The last value of a setting counts. `warn` takes a text for what has no effect."""
+    options = MetricsOptions()
+    for setting, value in settings:
+        said = f"'--metrics-config={setting}={value}'"
+        if setting == "summary_quantiles":
+            quantiles = []
+            for part in value.split(","):
+                quantile = _quantile(part)
+                if quantile is None:
+                    warn(f"{said}: '{part}' has no effect, it is not of the form <quantile>:<error>.")
+                elif quantile not in quantiles:
+                    quantiles.append(quantile)
+            options = replace(options, quantiles=tuple(quantiles) or options.quantiles)
+        elif setting not in _SWITCHES:
+            warn(f"{said} has no effect: there is no such setting.")
+        elif value not in _WORDS:
+            warn(f"{said} has no effect: the value must be 'true' or 'false'.")
+        else:
+            options = _SWITCHES[setting](options, _WORDS[value])
+    return options
+
+
+def _quantile(text: str) -> float | None:
+    """The quantile in `<quantile>:<error>`. The error is checked and not used: the accuracy here is fixed."""
+    quantile, colon, error = text.partition(":")
+    try:
+        number, allowed = float(quantile), float(error)
+    except ValueError:
+        return None
+    return number if colon and 0 <= number <= 1 and 0 <= allowed <= 1 else None

@@ -1,28 +1,31 @@
-"""What `halimede check` found, as text for people and as a document for tools. Pure."""
+"""The result of a check, as text for people and as a JSON document for tools. Pure; any thread."""
 
 import textwrap
 from typing import Any
 
-from halimede.config import Problem, Severity
-from halimede.devtools.checking import Checked, CheckedModel
+from halimede.backends.api import Severity
+from halimede.checking.check import Checked, CheckedModel
+from halimede.checking.problems import Problem
 
 FORMAT = 1
-"""Of the document: changes where a tool that reads it would have to."""
+"""The version of the document. It changes if tools that read the document must change."""
 _WIDTH = 100
-_LONGEST = 400
+_MAX_TEXT = 400
+"""Characters of a problem's text."""
 
 
 def text_of(checked: Checked) -> str:
-    """A line `file:line: severity: text` for each problem, as compilers write it, below it what to write instead; and
-    at the end how many there are."""
+    """A line `file:line: severity: text` for each problem, as compilers write it, with what to write instead below it.
+    The last line has the counts."""
     lines = [line for problem in checked.all_problems for line in _lines(problem)]
     return "\n".join([*lines, summary(checked)])
 
 
 def _lines(problem: Problem) -> list[str]:
     place = f"{problem.file}:{problem.line}" if problem.line else str(problem.file)
+    # Texts of runtimes have line ends, and names may have control codes.
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(problem.text.split()))
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
     told = [f"{place}: {problem.severity.value}: {text}"]
     if problem.instead:
         told += textwrap.wrap(
@@ -41,7 +44,7 @@ def summary(checked: Checked) -> str:
     told = f"{_number(len(checked.models), 'model')}: {', '.join(counts)}"
     if checked.seconds:
         loaded = sum(bool(model.loaded) for model in checked.models)
-        return f"{told}; {loaded} could be loaded, in {checked.seconds:.1f} s"
+        return f"{told}; {loaded} of them loaded, in {checked.seconds:.1f} s"
     return f"{told}; no code of the models was run (--load does)"
 
 
@@ -50,7 +53,7 @@ def _number(count: int, word: str) -> str:
 
 
 def document(checked: Checked, strict: bool) -> dict[str, Any]:
-    """`loaded` is null where nothing was tried."""
+    """The document. `loaded` of a model is null if no load was tried."""
     return {
         "format": FORMAT,
         "ok": passes(checked, strict),
@@ -64,7 +67,7 @@ def document(checked: Checked, strict: bool) -> dict[str, Any]:
 
 
 def passes(checked: Checked, strict: bool) -> bool:
-    """Whether the exit status is 0."""
+    """Whether the repositories pass: without errors, and if `strict`, without warnings."""
     return not checked.count(Severity.ERROR) and not (strict and checked.count(Severity.WARNING))
 
 

@@ -1,8 +1,7 @@
-"""Every problem in the text of a configuration, each with its line and what to write instead, and the message that is
-left without what is wrong.
+"""Every mistake in the text of a configuration, with its line and what to write instead. Pure; any thread.
 
-protobuf's parser stops at the first mistake. Here the statement with the mistake is blanked and the rest read again, as
-often as it takes. Pure, any thread.
+protobuf's parser stops at the first mistake. So the statement with the mistake is replaced by blanks, and the text is
+parsed again, until there is no mistake left.
 """
 
 import re
@@ -14,13 +13,14 @@ from typing import Any
 
 from google.protobuf import text_format
 
+from halimede.checking.problems import Problem
+from halimede.checking.source import Source, Statement
 from halimede.config.message import Message, empty
-from halimede.config.problems import Problem
-from halimede.config.source import Source, Statement
 
-MOST = 100
-"""Mistakes of one file; who has more of them has sent no configuration."""
+MAX_MISTAKES = 100
+"""In one file. A file with more is not a configuration."""
 _DEPTH = 3
+"""Levels of messages in which a misplaced field is searched."""
 _UNKNOWN = re.compile(r'Message type "(?:\w+\.)*(\w+)" has no field named "([^"]*)"')
 _NO_VALUE = re.compile(r'Enum type "(?:\w+\.)*(\w+)" has no value named "?([^".]*)')
 _TWICE = re.compile(r'should not have multiple "(\w+)" fields|is specified along with field "[\w.]*?(\w+)"')
@@ -36,13 +36,15 @@ _OTHER_FIELDS = {
     "type": "data_type", "batch_size": "max_batch_size", "inputs": "input", "outputs": "output",
     "model_name": "name", "labels": "label_filename", "filename": "default_model_filename",
 }  # fmt: skip
-"""What other systems call them."""
+"""Names of fields in other systems."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`message` is None where nothing could be read at all. `blanked` are the fields that it lacks because what was
-    written of them is wrong."""
+    """The result. `message` is None if the text cannot be parsed at all.
+
+    `blanked` are the fields that `message` lacks because their statements are wrong.
+    """
 
     message: Message | None
     source: Source
@@ -51,31 +53,32 @@ class Read:
 
 
 def read_text(text: str, file: Path, model: str = "") -> Read:
+    """Parses the text of `file`. `model` is the name of the model (see `Source`)."""
     source, problems, left = Source(text, model), list[Problem](), text
     blanked: set[str] = set()
-    for _ in range(MOST):
+    for _ in range(MAX_MISTAKES):
         try:
             return Read(text_format.Parse(left, empty()), source, problems, frozenset(blanked))
         except text_format.ParseError as error:
             offset = source.offset(error.GetLine() or 1, error.GetColumn() or 1)
             path = source.path_to(offset)
             if not path or not left[path[-1].start : path[-1].end].strip():
-                repair = _repair(source)
-                text = "brackets are not closed as they were opened" if "bracket" in repair else _plain(error)
-                problems.append(Problem("syntax", text, file, error.GetLine() or 0, repair))
+                # The mistake is not within a statement, so nothing can be blanked.
+                problems.append(_syntax_problem(error, source, file))
                 return Read(None, source, problems)
             problems.append(_explained(error, path, file))
             left = _blanked(left, path[-1])
             blanked |= {path[-1].name, *_MEANT.findall(problems[-1].instead)}
-        except ValueError as error:  # escapes that are no UTF-8
+        except ValueError as error:  # escapes that are not UTF-8
             problems.append(Problem("syntax", str(error), file))
             return Read(None, source, problems)
     return Read(None, source, problems)
 
 
 def _blanked(text: str, statement: Statement) -> str:
-    """Lines and columns stay."""
+    """The text with blanks for the statement. Lines and columns do not move."""
     inside = text[statement.start : statement.end]
+    # A separator that stays behind would be the next mistake.
     behind = re.match(r"\s*[,;]", text[statement.end :])
     end = statement.end + (len(behind[0]) if behind else 0)
     return text[: statement.start] + re.sub(r"[^\n]", " ", inside + text[statement.end : end]) + text[end:]
@@ -85,12 +88,16 @@ def _plain(error: text_format.ParseError) -> str:
     return _POSITION.sub("", str(error))
 
 
-def _repair(source: Source) -> str:
+def _syntax_problem(error: text_format.ParseError, source: Source, file: Path) -> Problem:
+    line = error.GetLine() or 0
     opened = source.text.count("{") - source.text.count("}")
     if opened:
-        more, less = ("{", "}") if opened > 0 else ("}", "{")
-        return f"as many brackets '{less}' as '{more}': {abs(opened)} more"
-    return "statements are written `field: value` or `field { ... }`, lists `[ a, b ]`"
+        # protobuf reports the place where it noticed that, which may be far from the missing bracket.
+        missing, other = ("}", "{") if opened > 0 else ("{", "}")
+        text = "opening and closing brackets do not match"
+        return Problem("syntax", text, file, line, f"{abs(opened)} more '{missing}', to match every '{other}'")
+    repair = "statements of the form `field: value` or `field { ... }`, and lists of the form `[ a, b ]`"
+    return Problem("syntax", _plain(error), file, line, repair)
 
 
 def _explained(error: text_format.ParseError, path: Sequence[Statement], file: Path) -> Problem:
@@ -111,7 +118,7 @@ def _explained(error: text_format.ParseError, path: Sequence[Statement], file: P
 
 
 def _type_of(path: Sequence[Statement]) -> Any:
-    """The descriptor of the message that the statements lead to; None where one of them is no message."""
+    """The descriptor of the message that the statements lead to; None if one of them is not a message."""
     descriptor = empty().DESCRIPTOR
     for each in path:
         field = descriptor.fields_by_name.get(each.name)
@@ -127,12 +134,13 @@ def _field_of(path: Sequence[Statement]) -> Any:
 
 
 def _nearest(name: str, message: Any) -> str:
-    """A field of this message that is meant, or the message that has such a field."""
+    """Which field of this message is meant, or which message has this field."""
     if message is None:
         return ""
     meant = _OTHER_FIELDS.get(name.lower(), "")
     if meant in message.fields_by_name:
         return f"did you mean '{meant}'?"
+    # A field of another message is more likely misplaced than misspelt.
     places = list(_places(name, empty().DESCRIPTOR, _DEPTH))
     if places:
         shortest = min(places, key=len)
@@ -140,12 +148,13 @@ def _nearest(name: str, message: Any) -> str:
     near = get_close_matches(name.lower(), message.fields_by_name, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
+    # Too different for a misspelling, but one name may begin with the other: `batch` and `batch_input`.
     start = next((known for known in message.fields_by_name if known.startswith(name) or name.startswith(known)), "")
     return f"did you mean '{start}'?" if start else f"it has: {', '.join(sorted(message.fields_by_name))}"
 
 
 def _places(name: str, message: Any, depth: int) -> Iterator[list[str]]:
-    """The ways from a message to those that have a field of this name."""
+    """The paths from a message to messages that have a field of this name."""
     for field in message.fields:
         inner = field.message_type
         if inner is None or inner.GetOptions().map_entry:
@@ -157,7 +166,7 @@ def _places(name: str, message: Any, depth: int) -> Iterator[list[str]]:
 
 
 def _written(field: Any, here: Statement) -> str:
-    """How a value of this field is written."""
+    """How to write a value of this field."""
     if field is None:
         return ""
     if field.message_type is not None:

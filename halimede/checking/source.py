@@ -1,7 +1,7 @@
-"""The text of a `config.pbtxt` with the places of what stands in it: which statement a problem is about, on which line.
+"""The statements in the text of a `config.pbtxt`, to find the line that a problem is about. Pure; any thread.
 
-Reads the form of protobuf's text format (names, scalars, lists, braces) and knows no field; whether a text is right,
-protobuf's own parser decides. Pure, any thread.
+Reads the syntax of protobuf's text format (names, scalars, lists, braces) and knows no field. protobuf's own parser
+decides whether a text is valid.
 """
 
 import re
@@ -18,9 +18,10 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _CLOSING = {"{": "}", "<": ">"}
-_DEEPEST = 50
+_MAX_DEPTH = 50
+"""Messages within messages. Python's stack is the limit."""
 _GROUP = re.compile(r"instance group .*?_(\d+) of model")
-"""Groups without a name are called after their number."""
+"""Texts name an unnamed group by its number."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -34,8 +35,11 @@ class _Token:
 
 @dataclass(slots=True, eq=False)
 class Statement:
-    """`value` is the literal of a scalar, empty for a message, whose statements are `children`. `start` and `end` are
-    the offsets of the whole, which is the same for all elements of a list."""
+    """A field with one value.
+
+    `value` is the literal of a scalar; it is empty for a message, whose statements are `children`. `start` and `end`
+    are the offsets of the whole statement. All elements of a list have the same ones.
+    """
 
     name: str
     value: str
@@ -51,12 +55,14 @@ class Statement:
 
 
 class BadForm(Exception):
-    """The text has not the form; protobuf's parser has the better words for it."""
+    """Syntax error. protobuf's own message is better."""
 
 
 class Source:
-    """`statements` is empty where the text has not the form. `model` is the name of the model, which stands in most
-    texts and says nothing of the place."""
+    """The statements of a text; none after a syntax error.
+
+    `model` is the name of the model. Texts of problems mention it without meaning a place, so it is ignored there.
+    """
 
     def __init__(self, text: str, model: str = "") -> None:
         self.text = text
@@ -67,14 +73,14 @@ class Source:
             self.statements = []
 
     def path_to(self, offset: int) -> list[Statement]:
-        """The statements around an offset, the outermost first; empty where there is none."""
+        """The statements around an offset, the outermost first; empty if there are none."""
         path: list[Statement] = []
         inside = self.statements
         while True:
             found = next((each for each in inside if each.start <= offset < each.end), None)
             if found is None:
                 return path
-            # Of a list of messages the one that the offset lies in; all have the same extent.
+            # The elements of a list have the same offsets. The right one has a child at the offset.
             for each in inside:
                 if each.start == found.start and any(c.start <= offset < c.end for c in each.children):
                     found = each
@@ -82,16 +88,18 @@ class Source:
             inside = found.children
 
     def offset(self, line: int, column: int) -> int:
-        """Of a place as parsers say it, both from 1."""
+        """The offset of a place as parsers report it: line and column from 1."""
         lines = self.text.split("\n")
         return sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
 
     def line_of(self, text: str, otherwise: str = "") -> int:
-        """The line that a problem is about, by the names that its text uses; 0 where that cannot be told.
+        """The line that the text of a problem is about; 0 if that is unknown.
 
-        A name that is a value here (`'IN0'`) leads to the message around it, and a field that the text names (`dims`,
-        `max batch size`) to a line within; without the first, anywhere; without the second, to the field `otherwise`.
+        A value of the configuration in the text (`'IN0'`) leads to the message around it. A field in the text (`dims`,
+        `max batch size`) leads to a line in that message, or anywhere if there is no such value. Without either it is
+        the line of the field `otherwise`.
         """
+        # An instance group is named by its number in the text, which is no value of the configuration.
         if group := _GROUP.search(text):
             groups = [each for each in self.statements if each.name == "instance_group"]
             if int(group[1]) < len(groups):
@@ -111,7 +119,7 @@ class Source:
         return found.line if found is not None else 0
 
     def _named(self, text: str) -> list[list[Statement]]:
-        """The ways to the values that stand in a text: in quotes, or else as they are."""
+        """The paths to the values that a text mentions in quotes, or else without."""
         scalars = [path for path in self._paths() if path[-1].value]
         quoted = set(_QUOTED.findall(text))
         found = [path for path in scalars if path[-1].text in quoted]
@@ -131,17 +139,18 @@ class Source:
 
 
 def _likeness(path: list[Statement], words: str) -> int:
-    """How well a value fits a text: it calls an input `input`."""
+    """How well a value fits a text: the number of fields around it that the text mentions."""
     return sum(each.name in words for each in path[:-1])
 
 
 def _mentioned(statements: list[Statement], words: str) -> Statement | None:
-    """The one whose name stands in the text, the longest name first. What all of them have says nothing."""
-    known = [each for each in statements if each.name not in ("name", "key", "value") and _stands(each.name, words)]
+    """The statement with the longest name that the text mentions. Names that all messages have do not count."""
+    names = [each for each in statements if each.name not in ("name", "key", "value")]
+    known = [each for each in names if _is_mentioned(each.name, words)]
     return max(known, key=lambda each: len(each.name), default=None)
 
 
-def _stands(name: str, words: str) -> bool:
+def _is_mentioned(name: str, words: str) -> bool:
     singular = name.removesuffix("s")
     return name in words or (len(singular) > 3 and singular in words) or _OTHER_WORDS.get(name, "\n") in words
 
@@ -155,7 +164,7 @@ _OTHER_WORDS = {
     "kind": "kind_",
     "gpus": "gpu id",
 }
-"""What texts say for a field."""
+"""What texts write instead of a field's name."""
 
 
 class _Reader:
@@ -175,7 +184,7 @@ class _Reader:
         return found
 
     def _statements(self, closing: str, depth: int) -> list[Statement]:
-        if depth > _DEEPEST:
+        if depth > _MAX_DEPTH:
             raise BadForm
         found: list[Statement] = []
         while self._at < len(self._tokens) and self._peek() != closing:

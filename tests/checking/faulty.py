@@ -121,7 +121,7 @@ FAULTS = (
         "another member of oneof",
         "keep one",
     ),
-    Fault("open_bracket", _onnx("dynamic_batching {\n"), "syntax", 4, "brackets are not closed", "1 more"),
+    Fault("open_bracket", _onnx("dynamic_batching {\n"), "syntax", 4, "brackets do not match", "1 more"),
     Fault(
         "zero_dims",
         _onnx(io=_input(" data_type: TYPE_FP32\n\n dims: [ 0 ]")),
@@ -231,7 +231,7 @@ FAULTS = (
         "agent.py",
     ),
     Fault("checksum", _onnx(_CHECKSUM), "agent", 5, "Mismatched MD5", 'value: "'),
-    Fault("labels_missing", _onnx(io=_labelled("names.txt")), "labels", 5, "names.txt", "the file"),
+    Fault("labels_missing", _onnx(io=_labelled("names.txt")), "labels", 5, "names.txt", "the missing file"),
     Fault(
         "labels_count",
         _onnx(io=_labelled("l.txt")),
@@ -259,7 +259,7 @@ FAULTS = (
         _onnx(),
         "stray-file",
         0,
-        "outside of a version directory",
+        "outside a version directory",
         "/1/",
         "warning",
         "model.onnx",
@@ -344,7 +344,7 @@ FAULTS = (
         "ensemble",
         4,
         "round -> round",
-        "take one of the steps out",
+        "remove one of the steps",
         files={"1/x": b""},
     ),
 )
