@@ -1,4 +1,4 @@
-# Every target sets itself up: Python 3.11 or newer, make and git are all it needs.
+# Every target installs what it needs. Only Python 3.11 or newer, make and git must be there.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && echo $$p && break; done)
@@ -13,65 +13,65 @@ MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=fals
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
 .DEFAULT_GOAL := help
-.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo clean
+.PHONY: help serve compiled test test-forms test-environments test-wheel test-torch test-azure unit check format conformance rows bench soak profile demo protocol clean
 
-help: ## what there is
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 
-serve: compiled demo ## set up, build the demo models, serve them on ports 8000, 8001 and 8002
+serve: compiled demo ## install, build the demo models, serve them on ports 8000, 8001 and 8002
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
 
-test: unit compiled ## all tests; the servers among them run compiled, where there is a C compiler
+test: unit compiled ## run all tests; the servers run compiled if there is a C compiler
 	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest tests/compat tests/conformance tests/examples
 
-compiled: $(VENV)/.demo ## compile what every request passes; the server uses that until a source changes (HALIMEDE_COMPILED=off: do not)
+compiled: $(VENV)/.demo ## compile the hot modules; used until a source changes (HALIMEDE_COMPILED=off: do nothing)
 	@HALIMEDE_COMPILED=$(filter off,$(HALIMEDE_COMPILED)) $(BIN)/python -m tools.compile --optional
 
-test-forms: compiled $(VENV)/.dev ## what `make test` does not: the units compiled, clients against a server in pure Python
+test-forms: compiled $(VENV)/.dev ## run the unit tests compiled, and the tests of clients against a server in pure Python
 	HALIMEDE_COMPILED=only $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
 	  tests/test_compiled.py tests/test_requests.py tests/test_tensors.py tests/test_traces.py tests/transport tests/wire \
 	  tests/front tests/scheduling tests/models tests/service tests/tracing
 	HALIMEDE_COMPILED=off $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
 	  tests/compat/test_http2_peers.py tests/compat/test_kinds_http.py tests/compat/test_kinds_grpc.py
 
-test-environments: $(VENV)/.dev ## Python models in an environment of each Python that this machine has
+test-environments: $(VENV)/.dev ## test Python models in an environment of each Python of this machine
 	$(BIN)/python -m pytest -m '' tests/compat/test_python_environments.py
 
-test-wheel: $(VENV)/.dev ## a wheel with compiled modules, of the last commit (fetches the dependencies)
+test-wheel: $(VENV)/.dev ## test a wheel with compiled modules, built from the last commit (downloads the dependencies)
 	$(BIN)/python -m pytest -m wheel tests/compat/test_wheel.py
 
-test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## Python models with torch and jax (fetches more than a gigabyte)
+test-torch: $(VENV)/.dev $(FRAMEWORKS)/.ready ## test Python models with torch and jax (downloads more than a gigabyte)
 	HALIMEDE_FRAMEWORKS=$(abspath $(FRAMEWORKS)) $(BIN)/python -m pytest tests/conformance/with_frameworks.py
 
-test-azure: $(VENV)/.dev $(AZURITE)/.ready ## models in an emulator of Azure Blob Storage (needs npm, fetches 190 MB)
+test-azure: $(VENV)/.dev $(AZURITE)/.ready ## test models in an emulator of Azure Blob Storage (needs npm, downloads 190 MB)
 	HALIMEDE_AZURITE=$(abspath $(AZURITE))/node_modules/.bin/azurite-blob \
 	  $(BIN)/python -m pytest -m azure tests/compat/test_azure.py
 
-unit: $(VENV)/.dev ## the tests that need no server, no demo and no other program
+unit: $(VENV)/.dev ## run the tests that need no server, no demo and no other program
 	$(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
 	  --ignore=tests/compat --ignore=tests/conformance --ignore=tests/examples
 
-check: $(VENV)/.dev ## style, types, import directions
+check: $(VENV)/.dev ## check style, types and import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-format: $(VENV)/.dev ## bring the code into the house's form
+format: $(VENV)/.dev ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: $(VENV)/.dev ## the same requests to the real server and to ours
+conformance: $(VENV)/.dev ## compare answers with the real server's, for the same requests
 	$(BIN)/python -m pytest tests/conformance
 
-rows: $(VENV)/.dev ## the rows of the contract that no passing test claims
+rows: $(VENV)/.dev ## list the rows of the contract that no passing test claims
 	$(BIN)/python tools/rows.py
 
-bench: $(VENV)/.bench compiled ## speed beside the real server: a table and a plot in bench/results/ (half an hour and more)
+bench: $(VENV)/.bench compiled ## compare speed with the real server: table and plot in bench/results/ (half an hour and more)
 	$(BIN)/python tools/versus.py --a '$(MEASURED)' --rounds 5 --seconds 1.5 --served --json $(RESULTS)/all.json; \
 	  status=$$?; $(BIN)/python tools/report.py $(RESULTS)/all.json && exit $$status
 
-soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, a minute of overload, then ten minutes of everything, with users that leave at any point
+soak: $(VENV)/.dev ## soak tests: corrupted requests, killed workers, overload, reloads, and ten minutes of mixed load
 	$(BIN)/python -m tools.corrupt --json $(RESULTS)/corrupt.json
 	$(BIN)/python -m tools.soak_workers --json $(RESULTS)/soak_workers.json
 	HALIMEDE_TENSOR_BYTES=1073741824 $(BIN)/python -m pytest -q tests/compat/test_python_large.py
@@ -80,13 +80,16 @@ soak: $(VENV)/.dev ## 20,000 corrupted requests, 1,000 killed workers, a minute 
 	$(BIN)/python -m tools.soak_reloads --changes 1000 --json $(RESULTS)/soak_reloads.json
 	$(BIN)/python -m tools.soak --json $(RESULTS)/soak.json
 
-profile: $(VENV)/.bench ## flame graphs of the server under load, in bench/results/
+profile: $(VENV)/.bench ## draw flame graphs of the server under load, in bench/results/
 	$(BIN)/python -m tools.flames
+
+protocol: $(VENV)/.dev ## the messages of halimede/protocol/, generated from its .proto files
+	$(BIN)/python -m tools.protocol
 
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/build_repository.py
 
-# Only what a target needs is installed: the demo's runtimes to serve, the tools as well to test.
+# A target installs only what it needs: the demo's runtimes to serve, and the development tools to test.
 $(VENV)/.demo: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "Creating a virtual environment in $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
@@ -104,7 +107,7 @@ $(VENV)/.bench: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
-# For the models of both servers, so without numpy, of which each has its own.
+# Both servers load these packages. numpy is left out, because each server has its own version.
 $(FRAMEWORKS)/.ready: $(VENV)/.dev
 	@echo "Installing torch and jax in $(FRAMEWORKS) ..."
 	@rm -rf $(FRAMEWORKS)
@@ -119,5 +122,5 @@ $(AZURITE)/.ready:
 	@npm install --silent --no-audit --no-fund --prefix $(AZURITE) azurite@3.37.0
 	@touch $@
 
-clean: ## remove what the targets made, except the virtual environment
+clean: ## remove what the targets created, except the virtual environment
 	rm -rf $(REPOSITORY) .cache .mypy_cache .pytest_cache .ruff_cache build

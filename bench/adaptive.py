@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Adaptive batching against the best fixed delay of each load, in a simulation with the scheduler's own policies.
+"""Compares adaptive batching with the best fixed delay for each load, in a simulation with the scheduler's policies.
 
     python -m bench.adaptive [--held-out 120] [--seed 2] [--json FILE]
 
-Two sets of loads: those that it was tuned on, and others drawn by the seed. For each load eleven fixed delays are
-tried; the best is that which serves most of those whose 99th percentile is within the target or, where none is, of all;
-where several serve as much, that which keeps the model least busy. So it is chosen by somebody who knows the load. Told
-are, for clients that wait for their answers, how many requests are served of what the best delay serves; for requests
-that come whatever becomes of those before, whether the target is kept and how busy the model is.
+There are two sets of loads: those that it was tuned on, and random ones. For each load, eleven fixed delays are tried.
+The best one serves the most requests among those whose 99th percentile is within the target; if none is within it,
+among all. Among equals, the one that keeps the model least busy is the best. So the best delay is chosen with knowledge
+of the load.
+
+For closed loads (clients that wait for their answers), the figure is the throughput relative to the best delay. For
+open loads (requests that arrive independently), the figures are whether the target is kept and how busy the model is.
 """
 
 import argparse
@@ -23,16 +25,16 @@ from bench.adaptive_cases import held_out, is_open, tuning
 from bench.adaptive_simulation import Case, Outcome, run
 
 SHARES = (0.0, 0.003, 0.008, 0.02, 0.05, 0.1, 0.18, 0.3, 0.45, 0.6, 0.8)
-"""Of the target: the fixed delays."""
+"""The fixed delays, as shares of the target."""
 OTHERS = 4
-"""Runs by other lots, where the target was missed."""
+"""Repeated runs with other seeds if the target was missed."""
 CLOSE = 0.97
-"""Served of what the best delay serves, that counts as the same."""
+"""Relative throughput that counts as equal to the best delay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One load: with the adaptive delay, and with each fixed one."""
+    """The outcomes of one load: with the adaptive delay, and with each fixed one."""
 
     case: Case
     ours: Outcome
@@ -40,7 +42,7 @@ class Compared:
 
     @property
     def best(self) -> Outcome:
-        """The best of the fixed delays."""
+        """The outcome of the best fixed delay."""
         timely = [each for each in self.fixed if self.in_time(each)] or self.fixed
         most = max(each.per_second for each in timely)
         return min((each for each in timely if each.per_second >= 0.99 * most), key=lambda each: each.busy)
@@ -50,12 +52,12 @@ class Compared:
 
     @property
     def ratio(self) -> float:
-        """Served, of what the best delay serves."""
+        """Throughput relative to the best fixed delay."""
         return self.ours.per_second / max(self.best.per_second, 0.1)
 
     @property
     def missed(self) -> bool:
-        """The target, which some fixed delay keeps."""
+        """Whether the adaptive delay misses the target although the best fixed delay keeps it."""
         return self.in_time(self.best) and not self.in_time(self.ours)
 
 
@@ -65,15 +67,15 @@ def compare(case: Case) -> Compared:
 
 
 def confirmed(compared: Compared) -> str:
-    """Whether it was chance: of runs with other lots, how many keep the target with the adaptive delay, and how many
-    with the best fixed one."""
+    """Checks whether a missed target was chance: says how many runs with other seeds keep it, with the adaptive delay
+    and with the best fixed one."""
     again = [replace(compared.case, seed=compared.case.seed + 1000 * i) for i in range(1, OTHERS + 1)]
     delay = float(compared.best.policy.split()[0])
     ours, fixed = (sum(compared.in_time(run(case, each)) for case in again) for each in (None, delay))
     return f"kept in {ours} of {OTHERS} other runs, by the best fixed delay in {fixed}"
 
 
-def told(compared: Compared) -> str:
+def described(compared: Compared) -> str:
     case, ours, best = compared.case, compared.ours, compared.best
     named = f"{case.model.name:13} {case.load.name:26} {case.machine.name:8}"
     sizes = f"{case.max_batch:3} {case.instances} {case.target_ms:7.1f}"
@@ -85,7 +87,7 @@ def _figures(outcome: Outcome) -> str:
 
 
 def summary(name: str, found: Sequence[Compared]) -> dict[str, object]:
-    """In figures, by kind of load."""
+    """The figures of one set, by kind of load."""
     closed = [each for each in found if not is_open(each.case)]
     coming = [each for each in found if is_open(each.case)]
     ratios = sorted(each.ratio for each in closed) or [0.0]
@@ -118,9 +120,9 @@ def main() -> int:
     with ProcessPoolExecutor(options.processes) as pool:
         for name, cases in sets.items():
             found = list(pool.map(compare, cases))
-            print(f"\n{name}: adaptive | best fixed: a second, p99 ms, rows, busy")
+            print(f"\n{name}: adaptive | best fixed: requests/s, p99 ms, rows, busy")
             for each in found:
-                print(told(each))
+                print(described(each))
             missed = [each for each in found if each.missed]
             for each, again in zip(missed, pool.map(confirmed, missed), strict=True):
                 print(f"missed: {each.case.model.name}, {each.case.load.name}, {each.case.machine.name}: {again}")

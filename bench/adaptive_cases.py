@@ -1,4 +1,4 @@
-"""The loads that adaptive batching is judged by: those that it was tuned on, and others drawn by a seed, held out."""
+"""The loads that adaptive batching is measured with: those that it was tuned on, and random ones (held out)."""
 
 import math
 import random
@@ -24,7 +24,9 @@ LOADS = (
     Load("900/s at random", rate=900),
 )
 ANSWERS = 24_000
+"""Answers that a case should give."""
 SECONDS = 6.0, 60.0
+"""The shortest and the longest duration of a case."""
 
 
 def tuning() -> list[Case]:
@@ -37,22 +39,23 @@ def tuning() -> list[Case]:
 
 
 def held_out(number: int, seed: int) -> list[Case]:
-    """Drawn by lot: nobody has looked at them one by one."""
+    """Random cases. Adaptive batching was not tuned on them."""
     lots = random.Random(seed)
     return [_drawn(lots, i) for i in range(number)]
 
 
 def is_open(case: Case) -> bool:
+    """Whether requests arrive at a rate, independently of answers."""
     return case.load.rate > 0
 
 
 def capacity(case: Case) -> float:
-    """Requests a second that full batches serve, or the best size where larger ones take longer."""
+    """Requests per second that batches of the best size serve."""
     return max(rows / case.model.takes(rows) for rows in range(1, case.max_batch + 1)) * 1000 * case.instances
 
 
 def _timed(case: Case) -> Case:
-    """With as many seconds as give enough answers."""
+    """The case with a duration that gives about `ANSWERS` answers, within `SECONDS`."""
     load = case.load
     rate = max(load.rate, load.later_rate)
     if not rate:
@@ -89,7 +92,7 @@ def _model(lots: random.Random, max_batch: int) -> Model:
 
 
 def _load(lots: random.Random, most: float) -> Load:
-    """`most` is what can be served a second."""
+    """A random load. `most` is the capacity in requests per second."""
     kind = lots.choice(
         ("closed", "closed", "closed", "changing clients", "random", "random", "bursts", "changing rate")
     )

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Adaptive batching against fixed delays, on a running server with clients over HTTP.
+"""Compares adaptive batching with fixed delays, on a running server with clients over HTTP.
 
     python -m bench.adaptive_served [--seconds 4] [--json FILE]
 
-The same Python model is served once for each fixed delay and once with a latency target: a batch takes 5 ms and 0.2 ms
-for each row. Clients send again as soon as they have their answer, or requests come at random times. Told are the
-requests answered a second, the percentiles of their time as the client saw it, and the rows of a batch. It takes three
-minutes, and wants a machine that does nothing else.
+A Python model whose batch takes 5 ms, and 0.2 ms for each row, is served once for each fixed delay and once with a
+latency target. Clients send again as soon as they have their answer, or requests come at random times. The report has
+the answers per second, the latency percentiles seen by the client, and the rows of a batch. It takes three minutes, and
+needs an otherwise idle machine.
 """
 
 import argparse
@@ -30,13 +30,13 @@ DELAYS_MS = (0.0, 1.0, 5.0, 15.0)
 CLIENTS, RATES = (1, 4, 16, 40), (200, 500)
 MOST_CONNECTIONS = 128
 LEARNING_SECONDS, WARM_SECONDS = 6.0, 0.5
-"""Before it is counted: with the adaptive delay, and with a fixed one."""
+"""Seconds before the measurement: with the adaptive delay, and with a fixed one."""
 ADAPTIVE = "adaptive"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one policy did with one load."""
+    """The figures of one policy under one load."""
 
     policy: str
     load: str
@@ -55,8 +55,8 @@ def _scheduling(policy: str) -> str:
 
 
 def at_random(port: int, rate: float, seconds: float) -> list[float]:
-    """Seconds from the moment that a request was due until its answer: requests come at this rate whatever becomes of
-    those before them."""
+    """Sends requests at random times with a mean of `rate` per second, independently of answers. Returns for each the
+    seconds from when it was due until its answer."""
     lots, took = random.Random(1), []
     poll = select.epoll()
     sockets = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(MOST_CONNECTIONS)]
@@ -90,7 +90,7 @@ def at_random(port: int, rate: float, seconds: float) -> list[float]:
 
 
 def _statistics(port: int) -> tuple[int, int, int]:
-    """Inferences, executions, nanoseconds of computing."""
+    """The counts of inferences and executions, and the nanoseconds of computing."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/{NAME}/stats", timeout=PATIENCE) as answer:
         found = json.load(answer)["model_stats"][0]
     computing = sum(each["compute_infer"]["ns"] for each in found["batch_stats"])
@@ -98,7 +98,7 @@ def _statistics(port: int) -> tuple[int, int, int]:
 
 
 def run(policy: str, seconds: float) -> list[Served]:
-    """All loads, one after the other, on one server."""
+    """Starts a server with one policy, and runs all loads on it one after the other."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"

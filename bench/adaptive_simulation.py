@@ -1,7 +1,7 @@
-"""A simulation of batching: the scheduler's own policies under a load, with a clock moved by hand.
+"""Simulates batching: the scheduler's own policies under a load, with a simulated clock.
 
-A `Case` is a model (what a batch takes), a load, a machine (what comes in between) and a latency target; `run` says
-what became of it under one policy.
+A `Case` is a model (how long a batch takes), a load, a machine (delays by the system) and a latency target. `run`
+returns the outcome of one policy.
 """
 
 import heapq
@@ -21,13 +21,14 @@ from halimede.scheduling.priority import PriorityQueuePolicy, Rules
 
 MS = 1_000_000
 WARM = 0.2
-"""The share of the time that is not looked at: then the adaptive one learns."""
+"""The share of the time at the start that does not count. The adaptive policy learns then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a batch takes, in milliseconds, by its rows: `fixed`, `each` for a row and `square` for the square of their
-    number; they are padded to a multiple of `step`. Times differ by `noise` (a standard deviation, as a share)."""
+    """How long a batch takes, in milliseconds: `fixed`, plus `each` times its rows, plus `square` times their square.
+
+    Rows are padded to a multiple of `step`. Times vary by `noise`, a standard deviation relative to the time."""
 
     name: str
     fixed: float
@@ -43,10 +44,11 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`clients` that send again `think` ms after their answer (a mean), or `rate` requests a second at random.
+    """A closed load of `clients` that send again a mean of `think` ms after their answer, or an open load of `rate`
+    requests per second at random times.
 
-    `later_clients` and `later_rate` hold from the middle on, where they are not 0. `burst` times the rate comes in
-    bursts, which last `burst_ms` (a mean) and come so often that half of all requests are in them."""
+    If they are not 0, `later_clients` and `later_rate` replace these from the middle of the time on. In a burst, the
+    rate is multiplied by `burst`. Bursts last a mean of `burst_ms`, and half of all requests fall into them."""
 
     name: str
     clients: int = 0
@@ -60,9 +62,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What comes in between, in milliseconds: timers ring, ends of batches are noticed, and clients send, `late` later
-    (a mean); a `share` of them so much later as a `stall` takes (a mean). Clients that are answered at once send again
-    one after the other, each `turn` later."""
+    """Delays by the system, in milliseconds. Timers, ends of batches and clients are a mean of `late` too late. A
+    `share` of them is later by a mean of `stall`. Clients that are answered together send again one after the other,
+    each `turn` later."""
 
     name: str
     late: float = 0.0
@@ -76,7 +78,7 @@ STILL = Machine("still")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One thing to simulate."""
+    """One simulation: a model under a load on a machine, with a latency target."""
 
     model: Model
     load: Load
@@ -90,7 +92,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One policy under one load."""
+    """The figures of one policy under one load. `busy` is the share of time for which an instance runs a batch."""
 
     policy: str
     per_second: float
@@ -100,7 +102,9 @@ class Outcome:
     busy: float
 
 
-class _Nobody:
+class _DiscardingReply:
+    """A reply slot that drops its answers."""
+
     def send(self, answer: object, final: bool) -> bool:
         return True
 
@@ -109,14 +113,14 @@ class _Nobody:
 
 
 class Simulation:
-    """One policy, one case; times are nanoseconds since the start."""
+    """One policy under one case. Times are nanoseconds since the start."""
 
     def __init__(self, policy: Policy, case: Case) -> None:
         self._policy = policy
         self._machine, self._model, self._load = case.machine, case.model, case.load
         self._random = random.Random(case.seed)
         self._noise = random.Random(-case.seed)
-        """By lots of its own, so that arrivals are the same with all policies."""
+        """A separate generator, so that arrivals are the same with all policies."""
         self._events: list[tuple[int, int, Callable[[int], None]]] = []
         self._order = count()
         self._keys = count()
@@ -135,7 +139,7 @@ class Simulation:
         if load.rate:
             self._at(self._gap(0), self._arrives_at_random)
         if load.burst_ms:
-            self._at(0, self._turns)
+            self._at(0, self._switch_burst)
         for client in range(max(load.clients, load.later_clients)):
             begins = 0 if client < load.clients else self._end // 2
             self._at(begins + self._think(), partial(self._arrives, client=client))
@@ -156,16 +160,16 @@ class Simulation:
     def _gap(self, now: int) -> int:
         load = self._load
         rate = load.later_rate if load.later_rate and now > self._end // 2 else load.rate
-        if load.burst_ms:  # half of the requests come in bursts, which take 1 / burst / 2 of the time
+        if load.burst_ms:  # bursts take 1 / (2 * burst) of the time and get half of the requests
             rate *= load.burst if self._bursting else load.burst / (2 * load.burst - 1)
         return int(self._random.expovariate(rate) * 1e9)
 
-    def _turns(self, now: int) -> None:
-        """A burst begins or ends. What was to come next comes at the old rate."""
+    def _switch_burst(self, now: int) -> None:
+        """Begins or ends a burst. The next arrival still comes at the old rate."""
         load = self._load
         self._bursting = not self._bursting
         lasts = load.burst_ms if self._bursting else load.burst_ms * (2 * load.burst - 1)
-        self._at(now + int(self._random.expovariate(1 / lasts) * MS), self._turns)
+        self._at(now + int(self._random.expovariate(1 / lasts) * MS), self._switch_burst)
 
     def _think(self) -> int:
         return int(self._random.expovariate(1 / self._load.think) * MS)
@@ -177,7 +181,7 @@ class Simulation:
     def _arrives(self, now: int, client: int) -> None:
         if client >= self._load.later_clients > 0 and now > self._end // 2:
             return
-        inference = Inference(next(self._keys), InferRequest("m"), _Nobody(), 1, ("y",))
+        inference = Inference(next(self._keys), InferRequest("m"), _DiscardingReply(), 1, ("y",))
         inference.times[Moment.QUEUE_START] = now
         self._client_of[inference.key] = client
         self._policy.admit(inference, now)
@@ -240,7 +244,7 @@ def fixed(max_batch: int, delay_ms: float) -> Policy:
 
 
 def run(case: Case, delay_ms: float | None = None) -> Outcome:
-    """With the adaptive policy, or with a fixed delay."""
+    """Simulates a case with a fixed delay, or with the adaptive policy if `delay_ms` is None."""
     policy = adaptive(case.max_batch, case.target_ms) if delay_ms is None else fixed(case.max_batch, delay_ms)
     simulation = Simulation(policy, case)
     simulation.run()

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Speed over the number of clients, of models, and of requests that wait: three curves of one server.
+"""Measures speed by the number of clients, of loaded models, and of waiting requests: three curves of one server.
 
     python -m bench.curves [--seconds 3] [--rounds 3] [--json FILE] [--most-clients 256] [--most-models 1000]
 
-Clients: 1 to 256 connections ask one identity model, each again when it has its answer. Models: servers with 1 to 1,000
-loaded run side by side and are asked in turn, so that whatever the machine does meanwhile is the same for all; at most
-10 models are busy, with 32 connections. What an inference costs is the CPU time of the server's processes, since the
-client shares the cores; the model does nothing, so it is the server that is measured. Waiting: what the scheduler takes
-for a request while 10 to 10,000 wait, with priorities and timeouts and without, in this process (`micro_queue.py`).
+Clients: 1 to 256 connections use one identity model. Each sends again when it has its answer.
 
-Of --rounds runs the median counts, for what waits the best. Takes about four minutes. With the name of a file that ends
-in .json a plot is written beside it where matplotlib is installed (`pip install -e '.[bench]'`).
+Models: servers with 1 to 1,000 loaded models run at the same time and are measured alternately, so that other load on
+the machine affects all of them. At most 10 models are busy, with 32 connections. The cost of an inference is the CPU
+time of the server's processes, because the client shares the cores. The model does nothing, so this is the server's own
+cost.
 
-It fails where an inference with the most models loaded costs more than 1.2 times what it costs with ten, or a request
-while the most wait more than 1.5 times what it costs while ten do.
+Waiting requests: the cost of the scheduler for a request while 10 to 10,000 wait, with and without priorities and
+timeouts, in this process (`micro_queue.py`).
+
+The median of --rounds runs counts; for waiting requests, the best. It takes about four minutes. With --json, a plot is
+written next to the file if matplotlib is installed (`pip install -e '.[bench]'`).
+
+It fails if an inference with the most models loaded costs more than 1.2 times as much as with ten, or if a request
+while the most wait costs more than 1.5 times as much as while ten wait.
 """
 
 import argparse
@@ -49,13 +53,13 @@ dynamic_batching { }
 _HEADING = f"{'loaded':>7} {'clients':>8} {'/s':>9} {'p50 ms':>8} {'p99 ms':>8} {'CPU us':>8} {'MiB':>7} {'ready s':>8}"
 
 Waiting = Mapping[str, Mapping[int, float]]
-"""By policy and by how many wait: microseconds of CPU for a request."""
+"""CPU microseconds for a request, by policy and by the number of waiting requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """`loaded` models, of which `busy` were asked by so many `clients`. CPU time is that of the server for a request;
-    `ready_seconds` is how long the server took to come up."""
+    """One measurement: `clients` use `busy` of the `loaded` models. `cpu_us` is the server's CPU time for a request,
+    `ready_seconds` its start-up time."""
 
     loaded: int
     busy: int
@@ -69,7 +73,7 @@ class Point:
 
 
 class Bench:
-    """One server with so many models; a context manager."""
+    """One server with `models` models; a context manager."""
 
     def __init__(self, models: int) -> None:
         self._names = [f"m{number}" for number in range(models)]
@@ -113,7 +117,7 @@ class Bench:
 
 
 def median(points: Sequence[Point]) -> Point:
-    """Of each figure."""
+    """A point with the median of each figure."""
     values = zip(*(asdict(point).items() for point in points), strict=True)
     return Point(**{items[0][0]: round(statistics.median(value for _, value in items), 3) for items in values})
 
@@ -124,7 +128,8 @@ def over_clients(clients: Sequence[int], rounds: int, seconds: float) -> list[Po
 
 
 def over_models(models: Sequence[int], rounds: int, seconds: float) -> tuple[list[Point], float]:
-    """Also what an inference costs with the most models, times that with `BUSY`: the median of the rounds."""
+    """Returns the points, and the cost of an inference with the most models relative to `BUSY` models (the median of
+    the rounds)."""
     with ExitStack() as stack:
         benches = [stack.enter_context(Bench(number)) for number in models]
         measured = [[bench.measure(BUSY_CLIENTS, seconds) for bench in benches] for _ in range(rounds)]
@@ -143,7 +148,7 @@ def _shown(point: Point) -> Point:
 
 
 def over_waiting(rounds: int) -> tuple[Waiting, float]:
-    """Also the worst of the policies: the cost with the most waiting, times that with the fewest."""
+    """Returns the costs, and the cost with the most waiting requests relative to the fewest, of the worst policy."""
     found: dict[str, dict[int, float]] = {name: dict.fromkeys(DEPTHS, float("inf")) for name in POLICIES}
     for name, costs in found.items():
         for _ in range(rounds):
@@ -196,7 +201,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
-    print(f"{'waiting (us of CPU a request)':40} " + " ".join(f"{depth:9,}" for depth in DEPTHS))
+    print(f"{'waiting (us of CPU per request)':40} " + " ".join(f"{depth:9,}" for depth in DEPTHS))
     by_waiting, of_waiting = over_waiting(WAITING_ROUNDS)
     print(_HEADING)
     clients = [number for number in CLIENTS if number <= options.most_clients]

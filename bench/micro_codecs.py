@@ -1,8 +1,8 @@
-"""What each codec costs alone: CPU microseconds to read a request and to write an answer, and to read a header block.
+"""Measures the codecs alone: CPU microseconds to read a request, to write an answer, and to read a header block.
 
-`.venv/bin/python bench/micro_codecs.py [ROUNDS]` prints two tables for `bench/README.md`, each figure the best of many
-rounds. The header blocks are those that a grpcio client sends (gRPC's C++ core), recorded from calls to a socket of
-ours: with headers that never change, with timeouts, and with a `traceparent`.
+`.venv/bin/python bench/micro_codecs.py [ROUNDS]` prints two tables for `bench/README.md`. Each figure is the best of
+many rounds. The header blocks are recorded from a grpcio client (gRPC's C++ core): with constant headers, with
+timeouts, and with a `traceparent`.
 """
 
 import asyncio
@@ -25,17 +25,18 @@ from tritonclient.grpc import service_pb2 as pb
 
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import JSON, Exchange
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.exchange import JSON, Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.http2.headers import HeaderDecoder
 from halimede.wire.grpc.infer import InferDecoder, InferEncoder
 from halimede.wire.http.infer import decode_infer, encode_infer
 
 MOST_INPUT = 1 << 26
 MANY, MANY_LARGE = 500, 8
-"""Messages of a round."""
+"""Messages in a round, small and large ones."""
 LARGE = 3 * 224 * 224
-"""Elements: 588 KiB."""
+"""FP32 elements of a large tensor: 588 KiB."""
 CALLS, WARM_CALLS = 1500, 100
 PATH = "/inference.GRPCInferenceService/ModelInfer"
 PREFACE_BYTES = 24
@@ -46,7 +47,7 @@ TRAILERS = b"\x88\0\x0ccontent-type\x10application/grpc\0\x0bgrpc-status\x010"
 
 
 def best(rounds: int, count: int, work: Callable[[], object]) -> float:
-    """Microseconds of one of `count` things that `work` does."""
+    """CPU microseconds for one of the `count` operations of `work`, in the best of the rounds."""
     took = sys.maxsize
     for _ in range(rounds):
         start = process_time_ns()
@@ -60,7 +61,7 @@ def best(rounds: int, count: int, work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How messages become requests, and requests' tensors become answers."""
+    """How to read a message and to write an answer. `request_of` turns what `read` returned into a request."""
 
     name: str
     messages: Sequence[Buffer]
@@ -70,12 +71,12 @@ class Codec:
 
 
 def identities(count: int, new: bool) -> list[dict[str, str]]:
-    """The field `id` of each message of a round: none, or another each time, of one length."""
+    """The field `id` of each message of a round: none, or a new one of the same length each time."""
     return [{"id": f"{n:06}"} if new else {} for n in range(MANY if count < LARGE else MANY_LARGE)]
 
 
 def http_message(count: int, identity: dict[str, str], binary: bool) -> tuple[bytes, int]:
-    """A body, and how much of it is JSON."""
+    """A request body, and the length of its JSON."""
     values = np.linspace(0, 1, count, dtype=np.float32)
     item: dict[str, Any] = {"name": "INPUT0", "datatype": "FP32", "shape": [1, count]}
     item |= {"parameters": {"binary_data_size": 4 * count}} if binary else {"data": values.tolist()}
@@ -115,7 +116,7 @@ def grpc_codec(name: str, count: int, new_ids: bool = False) -> Codec:
 
 
 def library_codec(name: str, count: int) -> Codec:
-    """Protobuf as its library does it, for comparison: message to object and back to bytes, no request made."""
+    """The protobuf library alone, for comparison: bytes to message object and back, without a request."""
     made = [grpc_message(count, identity) for identity in identities(count, False)]
     raw = np.linspace(0, 1, count, dtype=np.float32).tobytes()
     decoder = InferDecoder()
@@ -146,7 +147,7 @@ def codecs() -> Iterator[Codec]:
 
 
 def measure(codec: Codec, rounds: int) -> tuple[float, float]:
-    """Microseconds to read and to write; what is remembered of earlier messages is there."""
+    """CPU microseconds to read and to write a message, with warm caches."""
     had = [codec.read(message) for message in codec.messages]
     request = codec.request_of(had[0])
     answer = InferResponse(request.id, "floor", 1, list(request.inputs.values()))
@@ -164,24 +165,24 @@ def measure(codec: Codec, rounds: int) -> tuple[float, float]:
     return best(rounds, count, read_all), best(rounds, count, write_all)
 
 
-class Nobody(asyncio.Transport):
-    """Takes answers and forgets them."""
+class DiscardingTransport(asyncio.Transport):
+    """Drops what is written."""
 
     def write(self, data: Buffer | memoryview) -> None:
-        """Nobody is slow."""
+        """Never pauses the writer."""
 
     def is_closing(self) -> bool:
         return False
 
 
 def http_head(rounds: int, changing: bool) -> float:
-    """Microseconds for the head of a request without a body, and for that of its answer."""
+    """CPU microseconds for the head of a request without a body and that of its answer."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         exchange.respond(200, JSON, (b"{}",))
 
-    connection = Listener(handle).connect()
-    connection.connection_made(Nobody())
+    connection = Http1Connection(Http1Listener(handle))
+    connection.connection_made(DiscardingTransport())
     draw = random.Random(1)
     lines = b"GET /v2/models/floor/ready HTTP/1.1\r\nHost: 127.0.0.1:8000\r\nUser-Agent: x\r\nAccept: */*\r\n"
     heads = [
@@ -205,7 +206,7 @@ def traceparent(draw: random.Random) -> str:
 
 
 class Recorder(threading.Thread):
-    """A server that keeps the header blocks of one connection, and answers every call with nothing but its end."""
+    """A server that records the header blocks of one connection, and answers every call with trailers only."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -239,16 +240,16 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def recorded(options: Callable[[random.Random], dict[str, Any]]) -> list[bytes]:
-    """The blocks of many calls of one client, each with its own options."""
+    """The header blocks of `CALLS` calls of one client. `options` gives the options of each call."""
     recorder, draw = Recorder(), random.Random(1)
     recorder.start()
     with grpc.insecure_channel(f"127.0.0.1:{recorder.port}") as channel:
         call = channel.unary_unary(PATH, bytes, bytes)
         for _ in range(CALLS):
-            with contextlib.suppress(grpc.RpcError):  # no message comes: only the request matters
+            with contextlib.suppress(grpc.RpcError):  # there is no answer message; only the request matters
                 call(b"", **{"timeout": None, **options(draw)})
     recorder.join(10)
-    assert len(recorder.blocks) == CALLS, f"{len(recorder.blocks)} of {CALLS} calls came"
+    assert len(recorder.blocks) == CALLS, f"{len(recorder.blocks)} of {CALLS} calls arrived"
     return recorder.blocks
 
 
@@ -265,7 +266,7 @@ CASES: Sequence[tuple[str, Callable[[random.Random], dict[str, Any]]]] = (
 
 
 def is_indexed(block: bytes) -> bool:
-    """Whether all fields of a block are entries of the table (RFC 7541, section 6.1)."""
+    """Whether all fields of a block are indexed (RFC 7541, section 6.1)."""
     at = 0
     while at < len(block):
         if not block[at] & 0x80:
@@ -277,10 +278,10 @@ def is_indexed(block: bytes) -> bool:
 
 
 def header_row(name: str, blocks: Sequence[bytes], rounds: int) -> str:
-    """A line of the table. The decoders of each round are new, and have seen the first calls."""
+    """A line of the table. Each round uses new decoders that have decoded the first calls already."""
     indexed = 100 * sum(map(is_indexed, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
     size = sum(map(len, blocks[WARM_CALLS:])) / len(blocks[WARM_CALLS:])
-    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head).decode)
+    ours = decoding(blocks, rounds, lambda: HeaderDecoder(lambda head: head, lambda head: True).decode)
     library = decoding(blocks, rounds, lambda: partial(hpack.Decoder().decode, raw=True))
     return f"| {name} | {size:.0f} | {indexed:.0f} % | {ours:.2f} | {library:.2f} |"
 
@@ -300,7 +301,7 @@ def decoding(blocks: Sequence[bytes], rounds: int, new: Callable[[], Callable[[b
 
 
 def main(rounds: int) -> None:
-    print("| us of CPU a message | read | write |")
+    print("| us of CPU per message | read | write |")
     print("|---|---:|---:|")
     print(f"| HTTP head seen before, and that of the answer | {http_head(rounds, False):.2f} | |")
     print(

@@ -1,9 +1,9 @@
-"""What a step of an ensemble costs: CPU time per inference of chains of models that cost nothing, in process.
+"""Measures the cost of an ensemble's step: CPU time per inference of chains of models that cost nothing, in process.
 
-`.venv/bin/python -m bench.micro_ensemble [ROUNDS]` serves `models/floor` alone and in chains of 2, 4 and 8 steps, hands
-raw requests to the gRPC service as a transport would, and prints microseconds: the best of many short rounds, since
-whatever else the machine does only ever adds. What a call costs by the number of its steps is one line; its slope is
-what a step costs, and `engine` leaves out decoding and encoding.
+`.venv/bin/python -m bench.micro_ensemble [ROUNDS]` serves `models/floor` alone and in chains of 2, 4 and 8 steps. It
+hands raw requests to the gRPC service as a transport would, and prints microseconds. The best of many short rounds
+counts, because other programs only ever add time. The cost of a call grows linearly with its steps; the slope is the
+cost of a step. `engine` excludes decoding and encoding.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.micro_grpc import MODELS, RPC, LastReply, NullCall, best, floats
 from halimede.engine.engine import Engine
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.scheduling import inline
@@ -37,14 +37,14 @@ STEP = """{ model_name: "floor" model_version: -1
 
 
 def chain(steps: int) -> str:
-    """The configuration of an ensemble of `floor` behind `floor`."""
+    """The configuration of an ensemble that runs `floor` `steps` times in a row."""
     names = ["INPUT0", *(f"between_{i}" for i in range(1, steps)), "OUTPUT0"]
     written = ",\n".join(STEP % pair for pair in pairwise(names))
     return f"{HEAD}ensemble_scheduling {{ step [ {written} ] }}\n"
 
 
 class Bench:
-    """A service over an engine, both on the running loop."""
+    """A gRPC service over an engine, both on the running loop."""
 
     def __init__(self, engine: Engine, rounds: int) -> None:
         self._engine = engine
@@ -52,7 +52,7 @@ class Bench:
         self._rounds = rounds
 
     async def row(self, model: str) -> tuple[float, float]:
-        """Microseconds of a whole call, and of it what the engine takes with the models."""
+        """CPU microseconds of a whole call, and of the engine with the models alone."""
         data, call, reply, engine = floats(1, 16, model=model), NullCall(), LastReply(), self._engine
         decoder, unary = self._service.decoder, self._service.rpcs[RPC + "ModelInfer"]
         assert isinstance(unary, Unary)
@@ -87,7 +87,7 @@ def repository() -> Iterator[str]:
 
 
 def allow_always() -> None:
-    """Whatever else the machine does shall not send the model to its threads."""
+    """Keeps the models on the event loop, whatever else the machine does."""
     for bound in ("QUICK_NS", "PROMISING_NS", "LONG_NS", "TURN_NS"):
         setattr(inline, bound, sys.maxsize)
 
@@ -100,7 +100,7 @@ async def main(rounds: int) -> None:
         gc.collect()
         gc.freeze()  # as the server does
         bench = Bench(engine, rounds)
-        print("| us of CPU a call | whole | engine, models | a step |")
+        print("| us of CPU per call | whole | engine, models | per step |")
         print("|---|---:|---:|---:|")
         alone, by_two = await bench.row("floor"), 0.0
         print(f"| floor | {alone[0]:.2f} | {alone[1]:.2f} | |", flush=True)

@@ -1,8 +1,8 @@
-"""What a gRPC inference costs between the transport and the model: CPU time per call, in process, without a socket.
+"""Measures a gRPC inference between the transport and the model: CPU time per call, in process, without a socket.
 
-`.venv/bin/python bench/micro_grpc.py [ROUNDS]` serves `models/floor` (the model costs nothing) from a real engine,
-hands raw requests to the service as a transport would, and prints microseconds: the best of many short rounds, since
-whatever else the machine does only ever adds.
+`.venv/bin/python bench/micro_grpc.py [ROUNDS]` serves `models/floor` (the model costs nothing) from a real engine. It
+hands raw requests to the service as a transport would, and prints microseconds. The best of many short rounds counts,
+because other programs only ever add time.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.engine.engine import Engine
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.requests import Answer, InferResponse, Resume
@@ -31,7 +31,7 @@ from halimede.wire.grpc.infer import version_of
 MODELS = Path(__file__).parent / "models"
 RPC = "/inference.GRPCInferenceService/"
 CALLS = 16
-"""In a round: little enough that the turn's budget of inline work is never spent."""
+"""Calls in a round. Few enough to stay within the budget of inline work of one turn."""
 STRINGS = (
     'backend: "identity" max_batch_size: 64 dynamic_batching { } instance_group [ { kind: KIND_CPU } ]\n'
     'input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
@@ -40,7 +40,7 @@ STRINGS = (
 
 
 class NullCall:
-    """A call whose client never minds, and of which only the number of messages is kept."""
+    """A call whose client is always ready. Counts the messages sent to it."""
 
     metadata: Metadata = ()
 
@@ -58,7 +58,7 @@ class NullCall:
         done()
 
     def hold_back(self) -> None:
-        """The rounds bound what is under way."""
+        """Does nothing: the rounds bound the requests in flight."""
 
     def go_on(self) -> None:
         pass
@@ -95,7 +95,7 @@ def floats(*shape: int, model: str = "floor", **fields: str) -> bytes:
 
 
 def rows() -> dict[str, Buffer]:
-    """The messages, as a transport hands them over: small ones as bytes, large ones as a view of its buffer."""
+    """The messages as a transport hands them over: small ones as bytes, large ones as a view of a buffer."""
     words = join_bytes([f"a string of the batch {i:02}" for i in range(16)])
     return {
         "16 floats": floats(1, 16),
@@ -110,10 +110,10 @@ def rows() -> dict[str, Buffer]:
 async def best(
     rounds: int, call: Callable[[], object], answers: NullCall | LastReply | None = None, calls: int = CALLS
 ) -> float:
-    """Microseconds of a call, by the best of the rounds. Each is in a turn of the loop of its own.
+    """CPU microseconds of a call in the best of the rounds. Each round is in its own turn of the loop.
 
-    Where `answers` are to be expected, only rounds count in which all of them came at once: a model that the system has
-    just interrupted runs on its thread for a while."""
+    If `answers` counts answers, only rounds count in which all of them came at once. A model that the system has just
+    interrupted runs on its thread for a while."""
     best = sys.maxsize
     if answers is not None:
         await _catch_up(call, answers)
@@ -132,7 +132,7 @@ async def best(
 
 
 async def _catch_up(call: Callable[[], object], answers: NullCall | LastReply) -> None:
-    """Until the model was seen to be quick often enough to run on the loop, and nothing is under way."""
+    """Calls until the model runs on the loop and no answer is outstanding."""
     at_once = False
     async with asyncio.timeout(60):
         while not at_once:
@@ -143,7 +143,7 @@ async def _catch_up(call: Callable[[], object], answers: NullCall | LastReply) -
 
 
 class Bench:
-    """A service over an engine, both on the running loop."""
+    """A gRPC service over an engine, both on the running loop."""
 
     def __init__(self, engine: Engine, rounds: int) -> None:
         self._engine = engine
@@ -151,7 +151,8 @@ class Bench:
         self._rounds = rounds
 
     async def row(self, data: Buffer) -> list[float]:
-        """The whole call; of it decoding, the engine with the runner and the model, encoding; a message of a stream."""
+        """CPU microseconds of: the whole call, decoding, engine with runner and model, encoding, the remaining front,
+        and a message on a stream."""
         service, engine, call, reply = self._service, self._engine, NullCall(), LastReply()
         decoder, encoder = service.decoder, service.encoder
         unary, streaming = service.rpcs[RPC + "ModelInfer"], service.rpcs[RPC + "ModelStreamInfer"]
@@ -166,7 +167,7 @@ class Bench:
         rounds = self._rounds
         whole = await best(rounds, lambda: unary.handler(data, call), call)
         decoding = await best(rounds, decode)
-        # A request is used up by its inference, so what is made for it is taken off again.
+        # An inference consumes its request, so each call decodes a new one, and that time is subtracted.
         inferring = await best(rounds, lambda: engine.infer(decode(), reply), reply) - decoding
         encoding = await best(rounds, lambda: encoder.response(reply.response))
         streamed = await best(rounds, lambda: stream.message(data), call)
@@ -189,7 +190,7 @@ async def main(rounds: int) -> None:
         gc.collect()
         gc.freeze()  # as the server does
         bench = Bench(engine, rounds)
-        print("| us of CPU a call | whole | decode | engine, model | encode | front | on a stream |")
+        print("| us of CPU per call | whole | decode | engine, model | encode | front | on a stream |")
         print("|---|---|---|---|---|---|---|")
         for name, data in rows().items():
             print(f"| {name} | {' | '.join(f'{figure:.2f}' for figure in await bench.row(data))} |", flush=True)

@@ -1,8 +1,8 @@
-"""What an HTTP inference costs between the socket and the model: CPU time per request, in process, without a socket.
+"""Measures an HTTP inference between the socket and the model: CPU time per request, in process, without a socket.
 
-`.venv/bin/python bench/micro_http.py [ROUNDS]` serves `models/floor` (the model costs nothing) from a real engine,
-hands a connection the bytes of whole requests as a loop would, in the pieces that clients send them in, and prints
-microseconds: the best of many short rounds, since whatever else the machine does only ever adds.
+`.venv/bin/python bench/micro_http.py [ROUNDS]` serves `models/floor` (the model costs nothing) from a real engine. It
+hands a connection the bytes of whole requests as a loop would, in the pieces that clients send, and prints
+microseconds. The best of many short rounds counts, because other programs only ever add time.
 """
 
 import asyncio
@@ -21,23 +21,24 @@ from typing import TypeVar
 
 from halimede.engine.engine import Engine
 from halimede.errors import Error
-from halimede.front.http.front import HttpFront
+from halimede.front.http.service import HttpService
 from halimede.options import ServerOptions
 from halimede.platform.loops import new_event_loop
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Http1Listener
 
 A = TypeVar("A")
 
 MODELS = Path(__file__).parent / "models"
 REQUESTS = 16
-"""In a round: little enough that the turn's budget of inline work is never spent."""
+"""Requests in a round. Few enough to stay within the budget of inline work of one turn."""
 WARM = 64
-"""Requests until a model runs on the loop, be it after a run that was held up."""
+"""Requests after which a model runs on the loop, also after a slow run."""
 
 
 class NullTransport(asyncio.Transport):
-    """Counts the answers and what they weigh; nobody is slow."""
+    """Counts the writes and their bytes. Never pauses the writer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,10 +54,10 @@ class NullTransport(asyncio.Transport):
         self.bytes += sum(map(len, list_of_data))
 
     def pause_reading(self) -> None:
-        """What was sent stays sent."""
+        """Does nothing: the round has already sent everything."""
 
     def resume_reading(self) -> None:
-        """Never stopped."""
+        """Does nothing: reading never stopped."""
 
     def is_closing(self) -> bool:
         return False
@@ -66,7 +67,7 @@ class NullTransport(asyncio.Transport):
 
 
 def at_once(work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
-    """An Offload without a thread: its CPU time counts all the same."""
+    """An `Offload` that runs the work at once, so that its CPU time counts."""
     done(work())
 
 
@@ -92,7 +93,7 @@ def text(values: Sequence[float]) -> bytes:
 
 
 def any_floats(count: int) -> list[float]:
-    """Of all magnitudes, as the bits fall."""
+    """Finite floats of random bits, so of all magnitudes."""
     draw = random.Random(1)
     bits = (draw.getrandbits(32) for _ in range(2 * count))
     finite = (value for (value,) in (struct.unpack("f", struct.pack("I", b)) for b in bits) if abs(value) < 3e38)
@@ -105,7 +106,7 @@ def near_one(count: int) -> list[float]:
 
 
 def rows() -> dict[str, list[bytes]]:
-    """The pieces that a request comes in."""
+    """The requests, each in the pieces that it arrives in."""
     small, image = binary(16), binary(3 * 224 * 224)
     head = small.index(b"\r\n\r\n") + 4
     image_head = image.index(b"\r\n\r\n") + 4
@@ -124,13 +125,13 @@ class Bench:
     """A connection to a front end over an engine, all on the running loop."""
 
     def __init__(self, engine: Engine) -> None:
-        front = HttpFront(engine, at_once, 1 << 26)
+        front = HttpService(engine, at_once, 1 << 26)
         self._transport = NullTransport()
-        self._connection = Listener(front.handle).connect()
+        self._connection = Http1Connection(Http1Listener(front.handle))
         self._connection.connection_made(self._transport)
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Hands over the pieces, each in as many reads as it takes."""
+        """Hands the pieces to the connection, each in as many reads as its buffer needs."""
         connection = self._connection
         for piece in pieces:
             at = 0
@@ -142,7 +143,7 @@ class Bench:
                 at += count
 
     async def answered(self, count: int) -> bool:
-        """Whether so many answers in all are there at once; waits for them in any case."""
+        """Whether `count` answers in all are written already. Waits for them if not."""
         at_once = self._transport.calls == count
         await asyncio.sleep(0)
         async with asyncio.timeout(10):
@@ -151,8 +152,8 @@ class Bench:
         return at_once
 
     async def best(self, pieces: Sequence[bytes], rounds: int) -> float:
-        """Microseconds of a request. Each round is in a turn of the loop of its own; one in which the loop had to come
-        back to the model, since it was held up, does not count."""
+        """CPU microseconds of a request in the best of the rounds. Each round is in its own turn of the loop. A round
+        does not count if an answer came only after it, because the model was slow."""
         best = sys.maxsize
         requests = REQUESTS if sum(map(len, pieces)) < 10_000 else 1
         for _ in range(rounds if requests > 1 else max(rounds // 8, 2 * WARM)):
@@ -166,7 +167,7 @@ class Bench:
         return best / requests / 1000
 
     async def warm_up(self, pieces: Sequence[bytes]) -> int:
-        """Until the model was seen often enough to run on the loop; the bytes of one answer."""
+        """Sends requests until the model runs on the loop. Returns the bytes of one answer."""
         for _ in range(WARM):
             size, answers = self._transport.bytes, self._transport.calls + 1
             self.send(pieces)

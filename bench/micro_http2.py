@@ -1,10 +1,10 @@
-"""CPU time of the gRPC transport alone, per call: bytes of a client in, bytes for it out, a service that does nothing.
+"""Measures the gRPC transport alone: CPU time per call, from a client's bytes to the answer's, with a trivial service.
 
     python bench/micro_http2.py
 
-The client's header blocks are like those of gRPC's C++ client: indexed fields alone from the second call on; a deadline
-that differs enters the table at each call, a `traceparent` is spelled out. `calls at once` is how many calls one read
-brings, as happens under load.
+The header blocks are like those of gRPC's C++ client: only indexed fields from the second call on. A new deadline
+enters the table at each call; a `traceparent` is sent as a literal. `calls at once` is the number of calls in one read,
+as happens under load.
 """
 
 import time
@@ -14,7 +14,7 @@ from typing import Any
 import hpack
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Unary
+from halimede.transport.grpc.calls import GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
 from halimede.transport.http2.frames import (
     DATA,
@@ -42,18 +42,18 @@ HEAD = [
 RUNS = 20
 
 Fields = list[tuple[str, str, bool]]
-"""And whether each must not enter the table."""
+"""Name, value, and whether the field must not enter the table."""
 
 MORE: dict[str, Callable[[int], Fields]] = {
     "constant": lambda n: [],
     "deadline": lambda n: [("grpc-timeout", f"{n}m", False)],
     "traceparent": lambda n: [("traceparent", f"00-{n:032x}-{n:016x}-01", True)],
 }
-"""What the head of the n-th call has besides."""
+"""The additional header fields of call number n."""
 
 
 class Loop:
-    """Runs what is due at once when asked."""
+    """The part of an event loop that the transport needs. Collects callbacks and never runs timers."""
 
     def __init__(self) -> None:
         self.due: list[tuple[Callable[..., object], tuple[object, ...]]] = []
@@ -73,7 +73,7 @@ class Loop:
 
 
 class Transport:
-    """Counts what is written."""
+    """Counts the bytes that are written."""
 
     written = 0
 
@@ -87,7 +87,7 @@ class Transport:
         pass
 
 
-def echo(message: Buffer, call: Call) -> None:
+def echo(message: Buffer, call: GrpcCall) -> None:
     call.send((message,))
     call.finish()
 
@@ -103,7 +103,7 @@ def feed(connection: Any, data: bytes) -> None:
 
 
 def per_call(at_once: int, message: bytes, more: Callable[[int], Fields], calls: int) -> float:
-    """Microseconds of CPU per call, the best of many runs."""
+    """CPU microseconds per call, the best of `RUNS` runs."""
     best = float("inf")
     for _ in range(RUNS):
         loop, transport = Loop(), Transport()
@@ -132,7 +132,7 @@ def per_call(at_once: int, message: bytes, more: Callable[[int], Fields], calls:
 
 
 def main() -> None:
-    print("| calls at once | message, bytes | head | us of CPU a call |")
+    print("| calls at once | message, bytes | head | us of CPU per call |")
     print("|---:|---:|---|---:|")
     rows = [(at_once, 160, head) for head in MORE for at_once in (1, 8, 32)]
     for at_once, size, head in [*rows, (1, 602112, "constant")]:

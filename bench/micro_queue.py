@@ -1,8 +1,8 @@
-"""What a request costs the scheduler, by how many others wait: CPU time from the queue to the answer, in process.
+"""Measures the scheduler by the number of waiting requests: CPU time from the queue to the answer, in process.
 
-`.venv/bin/python bench/micro_queue.py [ROUNDS]` keeps so many requests waiting for an instance that answers at once,
-has one come for each that is served, and prints microseconds: the best of many short rounds, since whatever else the
-machine does only ever adds.
+`.venv/bin/python bench/micro_queue.py [ROUNDS]` keeps 10 to 10,000 requests waiting for an instance that answers at
+once, adds one for each that is served, and prints microseconds. The best of many short rounds counts, because other
+programs only ever add time.
 """
 
 import gc
@@ -31,8 +31,8 @@ MINUTE = 60_000_000  # microseconds
 TENSOR = Tensor("x", FP32, (1, 4), HostMemory(bytes(16)))
 
 
-class Still:
-    """A loop whose timers never ring: nothing waits as long as that."""
+class TimerlessLoop:
+    """A loop whose timers never fire, because no request waits as long as that."""
 
     def __init__(self) -> None:
         self.budget = TurnBudget(self.call_soon)
@@ -44,11 +44,11 @@ class Still:
         raise AssertionError("there is no other thread")
 
     def call_at(self, when: int, callback: Callable[[], None]) -> None:
-        """Forgotten."""
+        """Drops the timer."""
 
 
-class Nobody:
-    """A reply slot, and an observer."""
+class Discarding:
+    """A reply slot and an observer that ignore everything."""
 
     def send(self, answer: Answer, final: bool) -> bool:
         return True
@@ -60,11 +60,12 @@ class Nobody:
     def succeeded(self, inference: Inference, now: int) -> None: ...
     def served(self, inference: Inference, rows: int, now: int) -> None: ...
     def failed(self, inference: Inference, now: int, reason: Reason) -> None: ...
+    def ran(self, inference: Inference) -> None: ...
     def responded(self, index: int, answer: Answer, ns: int, age: int) -> None: ...
 
 
 class Holding:
-    """An instance placed on the loop that ends its batch when it is told to."""
+    """An instance on the loop that keeps its batch until `end` is called."""
 
     def __init__(self) -> None:
         self.batch: Execution | None = None
@@ -73,7 +74,7 @@ class Holding:
         self.batch = batch
 
     def end(self) -> int:
-        """How many requests that were."""
+        """Answers the batch, and returns the number of its requests."""
         batch = self.batch
         assert batch is not None
         for i in range(len(batch.requests)):
@@ -83,7 +84,7 @@ class Holding:
 
 
 def levels(batch: int) -> Policy:
-    """Three priorities, with times that requests may shorten, and one of them serves late ones last."""
+    """A policy with three priorities and timeouts that requests may shorten. Priority 3 delays late requests."""
     times, late = Rules(0, MINUTE, True), Rules(0, MINUTE, True, True)
     return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
 
@@ -97,10 +98,10 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 
 
 def round_of(make: Callable[[], Policy], depth: int) -> float:
-    """Nanoseconds for each request that was served in one round."""
-    instance, nobody = Holding(), Nobody()
-    facts = RunnerConfig("m", 1, {"x": FP32}, False, False, True)
-    runner = Runner(facts, make(), Instances("m:1", [instance]), Still(), nobody, lambda one: None)
+    """CPU nanoseconds per served request, in one round."""
+    instance, discarding = Holding(), Discarding()
+    config = RunnerConfig("m", 1, {"x": FP32}, False, False, True)
+    runner = Runner(config, make(), Instances("m:1", [instance]), TimerlessLoop(), discarding, lambda one: None)
     kinds = cycle((priority, timeout) for priority in (1, 2, 3, 0) for timeout in (0, MINUTE // 2, MINUTE // 3))
 
     def arrivals(count: int) -> list[Inference]:
@@ -108,7 +109,7 @@ def round_of(make: Callable[[], Policy], depth: int) -> float:
         for _ in range(count):
             request = InferRequest("m")
             request.priority, request.timeout_us = next(kinds)
-            made.append(Inference(0, request, nobody, 1, ("x",)))
+            made.append(Inference(0, request, discarding, 1, ("x",)))
         return made
 
     for one in arrivals(depth + BATCH):
@@ -129,7 +130,7 @@ def round_of(make: Callable[[], Policy], depth: int) -> float:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    print(f"| us of CPU a request | {' | '.join(f'{depth:,} waiting' for depth in DEPTHS)} | last to first |")
+    print(f"| us of CPU per request | {' | '.join(f'{depth:,} waiting' for depth in DEPTHS)} | last to first |")
     print("|---" * (len(DEPTHS) + 2) + "|")
     for name, make in POLICIES.items():
         best = dict.fromkeys(DEPTHS, float(monotonic_ns()))

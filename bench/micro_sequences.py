@@ -1,10 +1,10 @@
-"""What a request of a sequence costs its policy, by how many sequences live: CPU time, with times moved by hand.
+"""Measures the sequence policies by the number of live sequences: CPU time per request, with a simulated clock.
 
-`.venv/bin/python bench/micro_sequences.py [ROUNDS]` keeps so many sequences alive. A step is a request for each of the
-eight rows of a batch, each of another sequence, the batch, and its end; every eighth request ends its sequence and
-another begins. Prints microseconds per request, the best of many short rounds, and how much the most costs of the
-least. `direct` has eight slots and all others in the backlog, which changes with every sequence that ends; `oldest` has
-a slot for each.
+`.venv/bin/python bench/micro_sequences.py [ROUNDS]` keeps 10 to 10,000 sequences alive. A step sends a request of eight
+different sequences, runs them as a batch, and ends the batch. Every eighth request ends its sequence, and another one
+begins. It prints microseconds per request, the best of many short rounds, and the cost with the most sequences relative
+to the fewest. `direct` has eight slots and keeps all other sequences in the backlog, which changes whenever a sequence
+ends. `oldest` has a slot for each sequence.
 """
 
 import gc
@@ -14,7 +14,7 @@ from itertools import count
 from time import process_time_ns
 
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
-from halimede.models.sequences import controls_of
+from halimede.models.policies import controls_of
 from halimede.requests import Answer, InferRequest, Moment, Resume
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch
@@ -34,8 +34,8 @@ CONTROLS = (
 )
 
 
-class Nobody:
-    """A reply slot."""
+class DiscardingReply:
+    """A reply slot that drops its answers."""
 
     def send(self, answer: Answer, final: bool) -> bool:
         return True
@@ -45,7 +45,7 @@ class Nobody:
 
 
 class Load:
-    """`policy` with so many sequences that live; those in slots are sent to in turn."""
+    """Keeps `live` sequences alive in `policy`, and sends requests of those in slots in turn."""
 
     def __init__(self, policy: SequencePolicy, live: int, slots: int) -> None:
         self._policy = policy
@@ -69,7 +69,7 @@ class Load:
         request = InferRequest("m")
         request.inputs = {"x": TENSOR}
         request.correlation_id, request.sequence_start, request.sequence_end = sequence, start, end
-        one = Inference(0, request, Nobody(), 1, ("y",))
+        one = Inference(0, request, DiscardingReply(), 1, ("y",))
         one.times[Moment.QUEUE_START] = self._now
         refusal = self._policy.admit(one, self._now)
         assert refusal is None, refusal
@@ -85,7 +85,7 @@ class Load:
         return served
 
     def step(self) -> int:
-        """How many requests were served."""
+        """Performs one step, and returns the number of served requests."""
         self._now += 1000
         slots = self._in_slots
         if 0 < self._policy.expires_at <= self._now:
@@ -103,7 +103,7 @@ class Load:
 
 
 def policy_of(name: str, live: int) -> tuple[SequencePolicy, int]:
-    """The policy and its slots."""
+    """The policy of that name, and its number of slots."""
     slots = ROWS if name == "direct" else live
     controls = controls_of(SequenceBatching(DirectStrategy(), controls=CONTROLS), batches=True)
     rules = Rules("m", slots, 3600 * SECOND, controls)
@@ -113,7 +113,7 @@ def policy_of(name: str, live: int) -> tuple[SequencePolicy, int]:
 
 
 def measure(name: str, live: int, rounds: int) -> float:
-    """Microseconds per request."""
+    """CPU microseconds per request, in the best of the rounds."""
     load = Load(*_with_live(name, live))
     best = float("inf")
     gc.collect()
@@ -134,7 +134,7 @@ def _with_live(name: str, live: int) -> tuple[SequencePolicy, int, int]:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    print("policy  " + "".join(f"{live:>10}" for live in LIVE) + "   most of least")
+    print("policy  " + "".join(f"{live:>10}" for live in LIVE) + "   last to first")
     for name in ("direct", "oldest"):
         costs = [measure(name, live, rounds) for live in LIVE]
         print(f"{name:8}" + "".join(f"{cost:10.2f}" for cost in costs) + f"{costs[-1] / costs[0]:14.2f}")

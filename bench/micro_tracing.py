@@ -1,8 +1,8 @@
-"""What traces cost a gRPC inference: CPU time per call, in process, without a socket.
+"""Measures the cost of traces for a gRPC inference: CPU time per call, in process, without a socket.
 
-`.venv/bin/python -m bench.micro_tracing [ROUNDS]` serves `models/floor` (the model costs nothing) from one engine, to
-services that differ in what they trace, in turn. A round is long enough that the thread which writes has its share in
-it, and until all is written. Prints microseconds of the whole process, the best of the rounds.
+`.venv/bin/python -m bench.micro_tracing [ROUNDS]` serves `models/floor` (the model costs nothing) from one engine to
+services with different trace settings, alternately. A round ends when everything is written, so it includes the work of
+the writer thread. Prints CPU microseconds of the whole process, the best of the rounds.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from time import process_time_ns
 from bench.micro_grpc import CALLS, RPC, NullCall, floats, repository
 from halimede.engine.engine import Engine
 from halimede.engine.tracing import Tracing
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.options import ServerOptions, TraceOptions
 from halimede.platform.loops import new_event_loop
 from halimede.tracing.writer import Writer
 from halimede.transport.grpc.calls import Unary
 
 TURNS = 1024
-"""Of the loop in a round, with CALLS inferences each."""
+"""Turns of the loop in a round, with CALLS inferences each."""
 SETTINGS = {"off": 0, "1 in 1,000": 1000, "1 in 10": 10, "every": 1}
 
 
 class Traced:
-    """A service that traces one request in so many, none with 0."""
+    """A gRPC service that traces one request in `rate`; none if `rate` is 0."""
 
     def __init__(self, engine: Engine, rate: int, file: str) -> None:
         self._writer = Writer()
@@ -40,7 +40,7 @@ class Traced:
         self._data = floats(1, 16)
 
     async def round(self) -> float:
-        """Microseconds of a call."""
+        """CPU microseconds of a call, in one round."""
         start = process_time_ns()
         expected = self._call.sent + TURNS * CALLS
         for _ in range(TURNS):
@@ -63,7 +63,7 @@ async def main(rounds: int) -> None:
         for _ in range(rounds):
             for name, service in services.items():
                 best[name] = min(best[name], await service.round())
-        print("| traced | us of CPU a call | beside off |")
+        print("| traced | us of CPU per call | more than off |")
         print("|---|---:|---:|")
         for name, took in best.items():
             print(f"| {name} | {took:.2f} | {took - best['off']:+.2f} |")

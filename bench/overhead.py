@@ -1,10 +1,10 @@
-"""What the server adds to a real model: its median latency over gRPC at one client, less that of the model alone.
+"""Measures what the server adds to a real model: the median gRPC latency of one client, less that of the model alone.
 
     python bench/overhead.py [ROUNDS]
 
-Serves the demo's models and `models/floor`; in each round runs `perf_analyzer` against each in turn, and the model by
-itself in a loop with a session of its own. Then the same difference in medians of `floor-grpc-1`: a real model should
-cost the client hardly more than one that costs nothing.
+Serves the demo's models and `models/floor`. Each round runs `perf_analyzer` against each model, and the model alone in
+a loop with its own session. The last column is the difference relative to the latency of `floor`, a model that costs
+nothing: the server should add hardly more to a real model.
 """
 
 import csv
@@ -23,7 +23,7 @@ import onnxruntime
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.versus import ORACLE, Server, settle  # noqa: E402  # found by the line above
+from tools.versus import ORACLE, Server, settle  # noqa: E402  # needs the path that was just added
 
 DEMO = ROOT / "examples" / "model_repository"
 FLOOR = ROOT / "bench" / "models" / "floor"
@@ -35,7 +35,7 @@ DIRECT_SECONDS = 1.0
 
 
 class Model(NamedTuple):
-    """`file` of the demo repository, None for the model that costs nothing."""
+    """A model to measure. `file` lies in the demo repository; None for the model that costs nothing."""
 
     shapes: dict[str, tuple[int, ...]]
     dtype: str
@@ -50,7 +50,7 @@ MODELS = {
 
 
 def served(name: str, model: Model, port: int, folder: Path) -> float:
-    """Median latency in microseconds, as perf_analyzer sees it."""
+    """The median latency that perf_analyzer measures, in microseconds."""
     out = folder / "out.csv"
     out.unlink(missing_ok=True)
     shapes = [f"--shape={key}:{chr(44).join(map(str, shape))}" for key, shape in model.shapes.items()]
@@ -74,7 +74,7 @@ def served(name: str, model: Model, port: int, folder: Path) -> float:
 
 
 def direct(session: Any, model: Model) -> float:
-    """Median of `session.run` in microseconds, one call after the other."""
+    """The median time of `session.run`, called in a loop, in microseconds."""
     feeds = {key: np.zeros((1, *shape), model.dtype) for key, shape in model.shapes.items()}
     took = []
     until = time.perf_counter() + DIRECT_SECONDS
@@ -105,7 +105,7 @@ def main(rounds: int) -> None:
         finally:
             server.stop()
     floor = statistics.median(through["floor"])
-    print("| model | over gRPC, us | alone, us | difference | of floor-grpc-1 |")
+    print("| model | over gRPC, us | alone, us | difference | relative to floor |")
     print("|---|---:|---:|---:|---:|")
     print(f"| floor | {floor:.0f} | | {floor:.0f} | 1.00 |")
     for key in sessions:

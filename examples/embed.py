@@ -1,7 +1,7 @@
-"""Embeds sentences with a running server and prints for each the nearest other one.
+"""Embeds sentences with a running server, and prints the nearest other sentence of each.
 
-Two models of the demo after each other: `tokenizer` (Python) makes word pieces of text, `minilm` (ONNX) an embedding of
-those. Nothing here is particular to one server: `tritonclient` speaks to any that has these two models.
+It uses two models of the demo in a row: `tokenizer` (Python) turns text into word pieces, `minilm` (ONNX) turns those
+into embeddings. It works with any server that speaks Triton's protocol and has these two models.
 """
 
 import argparse
@@ -60,11 +60,11 @@ class Embedder:
     def is_live(self) -> bool:
         try:
             return bool(self._client.is_server_live())
-        except (OSError, HTTPException, InferenceServerException):  # HTTPException: it speaks something else
+        except (OSError, HTTPException, InferenceServerException):  # HTTPException: the peer does not speak HTTP
             return False
 
     def embed(self, sentences: Sequence[str]) -> NDArray[np.float32]:
-        """One embedding per sentence: FP32 [n, 384], each of length 1; InferenceServerException."""
+        """Returns one embedding per sentence: FP32 [n, 384], each of length 1. Raises InferenceServerException."""
         starts = range(0, len(sentences), LARGEST_BATCH)
         return np.concatenate([self._embed_batch(sentences[start : start + LARGEST_BATCH]) for start in starts])
 
@@ -84,9 +84,9 @@ class Embedder:
 
 
 def nearest_others(embeddings: Array) -> tuple[NDArray[np.intp], Array]:
-    """For each row the index of the most similar other one, and the cosine between the two; rows are of length 1."""
+    """For each row, the index of the most similar other row, and the cosine of the two. Rows must have length 1."""
     similarities = embeddings @ embeddings.T
-    np.fill_diagonal(similarities, -np.inf)  # each is nearest to itself
+    np.fill_diagonal(similarities, -np.inf)  # otherwise each row would be nearest to itself
     nearest = similarities.argmax(axis=1)
     return nearest, similarities.max(axis=1)
 
@@ -101,7 +101,7 @@ def table(sentences: Sequence[str], nearest: Iterable[int], similarities: Iterab
 
 
 def address(text: str) -> str:
-    """`text` itself where it is host:port; tritonclient takes no scheme and no path."""
+    """Returns `text` if it is host:port. tritonclient takes neither a scheme nor a path."""
     host, _, port = text.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InferenceServerException as error:
         return fail(f"the server at {url} says: {error.message()}")
     except (OSError, HTTPException) as error:
-        return fail(f"the server at {url} went away: {error}")
+        return fail(f"the connection to {url} broke: {error}")
     print(table(sentences, *nearest_others(embeddings)))
     print(f"\n{len(sentences)} sentences embedded in {milliseconds:.0f} ms over {options.protocol}")
     return 0

@@ -1,8 +1,8 @@
-"""Streams the audio of many telephones to a running server at once, and prints the keys that it hears.
+"""Streams the audio of many telephones to a running server at once, and prints the keys that it recognizes.
 
-Each telephone is a sequence of requests with an id of its own, over a gRPC stream of its own; the server keeps what the
-detector remembers of each. The audio is made here. Nothing is particular to one server: `tritonclient` speaks to any
-that has the demo's model `keypad`.
+Each telephone is a sequence of requests with its own id, over its own gRPC stream. The server keeps the detector's
+state of each sequence. The audio is generated here. It works with any server that speaks Triton's protocol and has the
+demo's model `keypad`.
 """
 
 import argparse
@@ -21,22 +21,22 @@ from keypad_audio import FRAME, SAMPLE_RATE, Clip, make_clip, pressed
 from tritonclient.utils import InferenceServerException
 
 URL = "localhost:8001"
-PATIENCE = 30.0  # seconds until the server has to have said something
+PATIENCE = 30.0  # seconds to wait for an answer
 
 
 class StreamError(Exception):
-    """A stream went wrong; the text says how."""
+    """A stream failed. The message gives the reason."""
 
 
 class Heard(NamedTuple):
-    """`keys` as the server heard them; `seconds` how long each piece took, from its request to its answer."""
+    """The `keys` that the server recognized, and the `seconds` from each request to its answer."""
 
     keys: str
     seconds: list[float]
 
 
 def listen(url: str, clip: Clip, sequence_id: int, piece: int, hurry: bool, show: bool = False) -> Heard:
-    """Streams a clip in pieces of so many frames: as fast as they are answered (`hurry`), or as a telephone would."""
+    """Streams a clip in pieces of `piece` frames, in real time or, with `hurry`, as fast as they are answered."""
     answers: SimpleQueue[Any] = SimpleQueue()
     pieces = np.split(clip.samples, range(piece * FRAME, len(clip.samples), piece * FRAME))
     classes: list[int] = []
@@ -73,14 +73,14 @@ def _classes(answers: "SimpleQueue[Any]") -> list[int]:
     try:
         answer = answers.get(timeout=PATIENCE)
     except Empty:
-        raise StreamError(f"the server said nothing for {PATIENCE:g} s") from None
+        raise StreamError(f"no answer from the server for {PATIENCE:g} s") from None
     if isinstance(answer, InferenceServerException):
         raise StreamError(f"the server says: {answer.message()}")
     return [int(each) for each in answer.as_numpy("keys")[0].argmax(axis=-1)]
 
 
 def listen_to_all(url: str, clips: Sequence[Clip], first_id: int, piece: int, hurry: bool) -> list[Heard]:
-    """All clips at once, each over a stream of its own."""
+    """Streams all clips at once, each over its own stream."""
     with ThreadPoolExecutor(len(clips)) as pool:
         begun = [
             pool.submit(listen, url, clip, first_id + number, piece, hurry, len(clips) == 1)
@@ -111,13 +111,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Stream telephone keys to the demo's detector.")
     parser.add_argument("--url", default=URL, help="host:port of the server's gRPC (default: %(default)s)")
     parser.add_argument("--streams", type=int, default=50, help="telephones at once (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of audio on each (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=6.0, help="seconds of audio on each (default: %(default)s)")
     parser.add_argument("--piece", type=int, default=5, help="frames of 20 ms in a request (default: %(default)s)")
-    parser.add_argument("--hurry", action="store_true", help="do not wait as a telephone would")
-    parser.add_argument("--seed", type=int, default=1, help="of the audio (default: %(default)s)")
+    parser.add_argument("--hurry", action="store_true", help="send as fast as the server answers, not in real time")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the audio (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.streams < 1 or options.piece < 1 or options.seconds < 1:
-        parser.error("there must be a stream, of a second at least, and a frame in a piece")
+        parser.error("--streams, --piece and --seconds must be at least 1")
     return options
 
 

@@ -1,6 +1,6 @@
-"""Telephone keys as they sound: audio to train a detector on, and to try it with.
+"""Generates the audio of telephone keys, to train a detector and to test it.
 
-A key is two tones at once, one of four low and one of four high frequencies, for 60 ms at least.
+A key is two simultaneous tones, one of four low and one of four high frequencies, for at least 60 ms.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 8000
-FRAME = 160  # samples: 20 ms, for which the detector says one thing
-HEARD = 480  # samples of a key's tones until it is one
+FRAME = 160  # samples (20 ms) for which the detector gives one class
+HEARD = 480  # samples (60 ms) of tones until they count as a key
 LOW, HIGH = (697, 770, 852, 941), (1209, 1336, 1477, 1633)
 KEYS = "123A456B789C*0#D"
 NONE = len(KEYS)  # the class of a frame without a key
@@ -22,7 +22,7 @@ Wide = NDArray[np.float64]
 
 
 class Clip(NamedTuple):
-    """`samples` between -1 and 1; `labels` the class of each frame; `keys` what was pressed."""
+    """`samples` between -1 and 1, the class of each frame (`labels`), and the pressed `keys`."""
 
     samples: NDArray[np.float32]
     labels: NDArray[np.int64]
@@ -30,7 +30,7 @@ class Clip(NamedTuple):
 
 
 def make_clip(random: np.random.Generator, seconds: float = CLIP_SECONDS) -> Clip:
-    """Keys pressed at random for 90 to 200 ms, tones too short to be keys, a voice, and noise."""
+    """Generates random keys of 90 to 200 ms, tones that are too short to be keys, a voice, and noise."""
     count = int(seconds * SAMPLE_RATE) // FRAME * FRAME
     samples = _voice(random, count) + random.normal(0, 10 ** random.uniform(-2.6, -1.5), count)
     labels = np.full(count // FRAME, NONE)
@@ -50,7 +50,7 @@ def make_clip(random: np.random.Generator, seconds: float = CLIP_SECONDS) -> Cli
 
 
 def _tone(random: np.random.Generator, key: int, length: int) -> Wide:
-    """Both frequencies, up to 1.5 % off, and not equally loud."""
+    """Both tones of a key, up to 1.5 % off their frequencies, and not equally loud."""
     time = np.arange(length) / SAMPLE_RATE
     wave = np.zeros(length)
     for frequency in (LOW[key // 4], HIGH[key % 4]):
@@ -60,7 +60,7 @@ def _tone(random: np.random.Generator, key: int, length: int) -> Wide:
 
 
 def _voice(random: np.random.Generator, count: int) -> Wide:
-    """Something like a voice: a gliding pitch with overtones, which comes and goes."""
+    """A sound like a voice: a gliding pitch with overtones, of varying loudness."""
     time = np.arange(count) / SAMPLE_RATE
     pitch = random.uniform(90, 240) * (1 + 0.2 * np.sin(2 * np.pi * random.uniform(0.3, 2) * time))
     phase = 2 * np.pi * np.cumsum(pitch) / SAMPLE_RATE
@@ -70,13 +70,13 @@ def _voice(random: np.random.Generator, count: int) -> Wide:
 
 
 def _heard(start: int, end: int) -> NDArray[np.bool_] | slice:
-    """The frames of which at least half is tone, once that has lasted for long enough."""
+    """The frames of which at least half is tone, after the tone has lasted for `HEARD` samples."""
     first = -(-(start + HEARD) // FRAME) - 1
     return slice(first, (end + FRAME // 2) // FRAME)
 
 
 def pressed(classes: Sequence[int] | NDArray[Any]) -> str:
-    """The keys that a run of classes, one for each frame, amounts to: one for each run of at least two frames."""
+    """The keys in a series of classes, one class for each frame. A run of at least two equal frames is one key."""
     keys, before, length = "", NONE, 0
     for each in classes:
         length = length + 1 if each == before else 1

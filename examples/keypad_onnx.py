@@ -1,10 +1,10 @@
-"""A detector of telephone key tones that listens to a stream: a GRU, trained here on audio made here, as ONNX.
+"""Trains a detector of telephone keys in a stream of audio, a GRU, and writes it as ONNX.
 
-A key is two tones at once, one of four low and one of four high frequencies. The detector hears 20 ms at a time, and
-tells a key where both tones have lasted for 60 ms: so it must remember. What it remembers is an input and an output of
-the model, `state` and `next_state`, which the server keeps for each stream (`models/keypad/config.pbtxt`).
+A key is two simultaneous tones, one of four low and one of four high frequencies. The detector gets 20 ms at a time,
+and reports a key if both tones last for 60 ms, so it needs a state. The state is an input and an output of the model,
+`state` and `next_state`, which the server keeps for each stream (`models/keypad/config.pbtxt`).
 
-Knows the training and the graph; not where the model goes.
+Knows the training and the graph; does not know the repository.
 """
 
 from typing import NamedTuple
@@ -18,17 +18,17 @@ from onnx_graph import Graph
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 UNITS = 32
-BINS = np.arange(12, 36)  # of 50 Hz: what of the spectrum the detector sees, 600 to 1750 Hz
+BINS = np.arange(12, 36)  # the bins of 50 Hz that the detector sees: 600 to 1750 Hz
 SEED = 0
 CLIPS = 360
 ROUNDS, BATCH, RATE = 28, 40, 1.2e-2
 
 
 class TrainingError(Exception):
-    """The detector is not what it should be after the training; the text says why."""
+    """The training failed. The message gives the reason."""
 
 
-# ---- what the detector sees
+# ---- the features
 
 
 def _kernel() -> tuple[Wide, Wide]:
@@ -39,25 +39,25 @@ def _kernel() -> tuple[Wide, Wide]:
 
 
 def features(samples: NDArray[np.float32]) -> Wide:
-    """The logarithm of the power at each frequency: [..., frames, bins]."""
+    """Returns the logarithm of the power at each frequency: [..., frames, bins]."""
     frames = samples.reshape(*samples.shape[:-1], -1, FRAME).astype(np.float64)
     real, imaginary = _kernel()
     return np.asarray(np.log((frames @ real) ** 2 + (frames @ imaginary) ** 2 + _FLOOR) * _SCALE + _SHIFT)
 
 
-_FLOOR, _SCALE, _SHIFT = 1e-3, 0.25, 0.3  # so that features lie between -1.5 and 1.5 or so
+_FLOOR, _SCALE, _SHIFT = 1e-3, 0.25, 0.3  # these put the features roughly between -1.5 and 1.5
 
 
 # ---- the network
 
 
 class Weights(NamedTuple):
-    """Of a GRU whose gates stand in the order of ONNX: update, reset, hidden; and of the layer that reads it out."""
+    """The weights of a GRU and of its output layer. The gates are in ONNX's order: update, reset, hidden."""
 
     of_input: Wide  # [bins, 3 units]
     of_state: Wide  # [units, 3 units]
     bias: Wide  # [3 units]
-    state_bias: Wide  # [units]: within the reset gate
+    state_bias: Wide  # [units], of the hidden gate's recurrent part, which the reset gate multiplies
     out: Wide  # [units, classes]
     out_bias: Wide  # [classes]
 
@@ -79,7 +79,7 @@ def _sigmoid(x: Wide) -> Wide:
 
 
 def _gradients(weights: Weights, x: Wide, labels: NDArray[np.int64]) -> tuple[float, Weights]:
-    """Mean cross-entropy of `x` [time, batch, bins], and its derivatives: back through time."""
+    """Returns the mean cross-entropy of `x` [time, batch, bins] and its gradients, by backpropagation through time."""
     of_input, of_state, bias, state_bias, out, out_bias = weights
     times, batch, _ = x.shape
     projected = x @ of_input + bias
@@ -128,8 +128,8 @@ def _gradients(weights: Weights, x: Wide, labels: NDArray[np.int64]) -> tuple[fl
 
 
 def train() -> Weights:
-    """The same weights at each call on one machine. Raises TrainingError."""
-    with threadpool_limits(1):  # the matrices are so small that more threads only wait for each other
+    """Trains the detector. Gives the same weights at each call on one machine. Raises TrainingError."""
+    with threadpool_limits(1):  # the matrices are small: more threads only wait for each other
         return _train()
 
 
@@ -157,8 +157,10 @@ def _train() -> Weights:
 
 
 def build_detector(weights: Weights) -> onnx.ModelProto:
-    """`audio` FP32 [batch, samples], a multiple of 160 of them, and `state` FP32 [batch, 32], to `keys` FP32 [batch,
-    frames, 17], how probable each key is and that there is none, and `next_state`."""
+    """Writes the detector as ONNX.
+
+    Inputs: `audio` FP32 [batch, samples], samples a multiple of 160, and `state` FP32 [batch, 32]. Outputs: `keys` FP32
+    [batch, frames, 17], the probabilities of each key and of no key, and `next_state`."""
     graph = Graph()
 
     def constant(array: Wide) -> str:

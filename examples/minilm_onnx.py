@@ -1,7 +1,7 @@
-"""The ONNX graph of all-MiniLM-L6-v2, made from its weights with `onnx` alone.
+"""Writes the ONNX graph of all-MiniLM-L6-v2 from its weights, with `onnx` alone.
 
-Knows the safetensors format and the layers of BERT; not where the weights come from nor where the graph goes.
-onnxruntime's own fused attention was measured and is no faster here, where the matrix products take the time.
+Knows the safetensors format and the layers of BERT; does not know the source of the weights or the repository.
+onnxruntime's fused attention was measured and is not faster here, because the matrix products take the time.
 """
 
 import json
@@ -16,15 +16,16 @@ from onnx import TensorProto
 from onnx_graph import Graph
 
 SAFETENSORS_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-MASKED = -1e9  # added to a score: not -inf, with which a row that is all padding becomes NaN
+MASKED = -1e9  # added to the scores of padding; with -inf a row of nothing but padding would become NaN
 
 Weights = Mapping[str, NDArray[Any]]
 
 
 def read_safetensors(data: bytes) -> Weights:
-    """The tensors of a safetensors file, as views of `data`; KeyError for a dtype that this model does not have.
+    """Returns the tensors of a safetensors file as views of `data`. Raises KeyError for a dtype other than F32 and I64.
 
-    The file: the length of the header (u64, little endian), the header (JSON: name to dtype, shape, offsets), the data.
+    The file has the length of the header (u64, little endian), the header (JSON: name to dtype, shape, offsets) and
+    the data.
     """
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
@@ -39,10 +40,11 @@ def _view(data: bytes, start: int, entry: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def build_minilm(weights: Weights, config: Mapping[str, Any]) -> onnx.ModelProto:
-    """input_ids and attention_mask, INT64 [batch, sequence], to two FP32 outputs.
+    """Builds MiniLM. `config` is the model's config.json.
 
-    `last_hidden_state` [batch, sequence, hidden] is one vector per word piece (that of padding means nothing);
-    `sentence_embedding` [batch, hidden] their mean over the mask, of length 1. `config` is the model's config.json.
+    Inputs: `input_ids` and `attention_mask`, INT64 [batch, sequence]. Outputs, FP32: `last_hidden_state` [batch,
+    sequence, hidden], one vector per word piece (meaningless for padding), and `sentence_embedding` [batch, hidden],
+    their mean over the mask, of length 1.
     """
     bert = _Bert(weights, config)
     bert.sentence_embedding(bert.last_hidden_state())
@@ -58,7 +60,7 @@ def build_minilm(weights: Weights, config: Mapping[str, Any]) -> onnx.ModelProto
 
 
 class _Bert:
-    """The layers, each from one tensor's name to the next; names of weights are those of the checkpoint."""
+    """The layers of BERT. Each method takes and returns names of tensors. Names of weights are the checkpoint's."""
 
     def __init__(self, weights: Weights, config: Mapping[str, Any]) -> None:
         self.graph = Graph()
@@ -90,7 +92,7 @@ class _Bert:
 
     def embeddings(self) -> str:
         words = self.op("Gather", self.weight("embeddings.word_embeddings.weight"), "input_ids")
-        # A single text is all of token type 0, so its vector joins the positions here and not in every run.
+        # A single text has only token type 0, so its vector is added to the positions once, not in every run.
         token_type = self.weights["embeddings.token_type_embeddings.weight"][0]
         table = self.graph.constant(self.weights["embeddings.position_embeddings.weight"] + token_type, "positions")
         zero, length = self.graph.ints(0), self.op("Shape", "input_ids", start=1, end=2)
@@ -98,7 +100,7 @@ class _Bert:
         return self.layer_norm(self.op("Add", words, positions), "embeddings.LayerNorm")
 
     def score_mask(self) -> str:
-        """[batch, 1, 1, sequence]: 0 where a word piece is, a large negative number where padding is."""
+        """[batch, 1, 1, sequence]: 0 for a word piece, a large negative number for padding."""
         mask = self.op("Unsqueeze", "attention_mask", self.graph.ints(1, 2))
         kept = self.op("Cast", mask, to=TensorProto.BOOL)
         return self.op("Where", kept, self.graph.scalar(0), self.graph.scalar(MASKED))
@@ -116,7 +118,7 @@ class _Bert:
         return self.layer_norm(self.op("Add", output, x), f"{layer}.output.LayerNorm")
 
     def by_head(self, x: str, order: list[int]) -> str:
-        """[batch, sequence, hidden] to [batch, sequence, head, size], with the axes put into `order`."""
+        """Splits [batch, sequence, hidden] into [batch, sequence, head, size], and transposes it to `order`."""
         split = self.op("Reshape", x, self.graph.ints(0, 0, self.heads, self.hidden // self.heads))
         return self.op("Transpose", split, perm=order)
 
@@ -130,8 +132,8 @@ class _Bert:
 
 
 def add_pooling(graph: Graph, x: str) -> str:
-    """`sentence_embedding`: the mean of vectors over `attention_mask`, of length 1; both divisors are kept off 0, for a
-    row that is all padding."""
+    """Adds `sentence_embedding`: the mean of the vectors over `attention_mask`, of length 1. Neither divisor is ever 0,
+    so a row of nothing but padding gives zeros."""
     ones, twos = graph.ints(1), graph.ints(2)
     mask = graph.op("Cast", "attention_mask", to=TensorProto.FLOAT)
     total = graph.op("ReduceSum", graph.op("Mul", x, graph.op("Unsqueeze", mask, twos)), ones, keepdims=0)
@@ -142,8 +144,10 @@ def add_pooling(graph: Graph, x: str) -> str:
 
 
 def build_pooling(hidden: int) -> onnx.ModelProto:
-    """The last step of MiniLM by itself: `last_hidden_state` FP32 [batch, sequence, hidden] and `attention_mask` INT64
-    [batch, sequence] to `sentence_embedding` FP32 [batch, hidden]."""
+    """Builds the last step of MiniLM as a model.
+
+    Inputs: `last_hidden_state` FP32 [batch, sequence, hidden] and `attention_mask` INT64 [batch, sequence]. Output:
+    `sentence_embedding` FP32 [batch, hidden]."""
     graph = Graph()
     add_pooling(graph, "last_hidden_state")
     return graph.model(

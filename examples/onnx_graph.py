@@ -1,6 +1,6 @@
-"""An ONNX model written node by node, for the demo's models.
+"""Writes an ONNX model node by node, for the models of the demo.
 
-Only standard operators of one opset, so every ONNX runtime can read what comes out. Knows nothing of any model.
+Uses only standard operators of one opset, so every ONNX runtime can read the result. Knows nothing of any model.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-OPSET, IR_VERSION = 20, 10  # opset 20 has Gelu and 17 LayerNormalization: one node each, where older ones need many
+OPSET, IR_VERSION = 20, 10  # Gelu needs opset 20, LayerNormalization 17; older opsets need many nodes for each
 
-Kind = tuple[int, list[str | int]]  # of an input or output: TensorProto type and axes, a name for one that varies
+Kind = tuple[int, list[str | int]]  # of an input or output: TensorProto type and axes; a variable axis has a name
 
 
 class Graph:
-    """Nodes and constants in the order they are added; each adding method returns the name of its result."""
+    """Collects nodes and constants. Each method that adds one returns the name of its result."""
 
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
@@ -29,13 +29,13 @@ class Graph:
         return result
 
     def ops(self, kind: str, *inputs: str, results: int, **attributes: Any) -> list[str]:
-        """As `op`, of a node with several results."""
+        """Adds a node with several results, and returns their names."""
         names = [f"{kind}_{len(self._nodes)}_{i}" for i in range(results)]
         self._nodes.append(helper.make_node(kind, list(inputs), names, name=names[0], **attributes))
         return names
 
     def constant(self, value: NDArray[Any], name: str = "") -> str:
-        """A constant called `name`; one that is called so already is the same one."""
+        """Adds a constant. If there is a constant of this name already, it is used and `value` is ignored."""
         name = name or f"constant_{len(self._constants)}"
         if name not in self._constants:
             self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(value), name)

@@ -1,7 +1,8 @@
-"""Asks a running server what shapes are in pictures, and where, and writes its answers as a picture.
+"""Asks a running server which shapes are in pictures, and where, and writes the answers as a picture.
 
-Files are sent as they are, PNG or JPEG: the demo's ensemble `shapes` decodes them and has two models look at the pixels
-at the same time. Without files, four pictures are drawn here. Nothing is particular to one server.
+PNG and JPEG files are sent unchanged. The demo's ensemble `shapes` decodes them and runs two models on the pixels at
+the same time. Without files, four pictures are drawn here. It works with any server that speaks Triton's protocol and
+has this ensemble.
 """
 
 import argparse
@@ -29,7 +30,7 @@ PAPER, INK, LINE = (250, 250, 248), (30, 30, 34), (255, 214, 10)
 
 
 class Seen(NamedTuple):
-    """What the server says of a picture: `mask` UINT8 [64, 64], 255 where the shape is."""
+    """The server's answer for a picture. `mask` is UINT8 [64, 64], 255 inside the shape."""
 
     label: str
     probability: float
@@ -37,7 +38,7 @@ class Seen(NamedTuple):
 
 
 def ask(url: str, files: Sequence[bytes]) -> list[Seen]:
-    """InferenceServerException where one of the files is no picture."""
+    """Sends the files in batches. Raises InferenceServerException if one of them is not a picture."""
     with closing(triton.InferenceServerClient(url)) as client:
         starts = range(0, len(files), LARGEST_BATCH)
         return [seen for start in starts for seen in _ask_batch(client, files[start : start + LARGEST_BATCH])]
@@ -56,7 +57,7 @@ def _ask_batch(client: triton.InferenceServerClient, files: Sequence[bytes]) -> 
 
 
 def sheet(files: Sequence[bytes], seen: Sequence[Seen]) -> Image.Image:
-    """The pictures side by side, below them the same with what is no shape in the dark, and the labels."""
+    """A sheet of all pictures. Below each is the same picture, darkened except for the shape, and its label."""
     columns = min(4, len(files))
     width, height = TILE[0] + GAP, 2 * TILE[1] + CAPTION + 2 * GAP
     rows = -(-len(files) // columns)
@@ -81,7 +82,7 @@ def _put(paper: Image.Image, left: int, top: int, file: bytes, seen: Seen) -> No
 
 
 def overlay(picture: Image.Image, mask: Image.Image) -> Image.Image:
-    """The picture, dark where the mask is not, and a line around what it is."""
+    """The picture, darkened outside the mask, with a line around the mask."""
     inside = mask.resize(picture.size, Image.Resampling.BICUBIC).point(lambda value: 255 if value > 127 else 0)
     dark = Image.blend(ImageOps.grayscale(picture).convert("RGB"), Image.new("RGB", picture.size), 0.65)
     shown = Image.composite(picture, dark, inside)
@@ -91,7 +92,7 @@ def overlay(picture: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def drawn(seed: int) -> list[bytes]:
-    """A picture of each shape, as PNG and JPEG files in turn."""
+    """Draws a picture of each shape, alternately as PNG and JPEG files."""
     random = np.random.default_rng(seed)
     files = []
     for label in range(len(LABELS)):
@@ -106,7 +107,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("files", nargs="*", type=Path, help="PNG or JPEG; without any, four are drawn")
     parser.add_argument("--url", type=address, default=URL, help="host:port of the server (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=Path("shapes.png"), help="PNG to write (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the drawn pictures (default: %(default)s)")
     return parser.parse_args(arguments)
 
 

@@ -1,7 +1,7 @@
-"""Pictures of one shape each, drawn here: what the classifier and the segmenter of the demo learn, and are tried with.
+"""Draws pictures of one shape each, to train and to test the classifier and the segmenter of the demo.
 
-A shape of any colour, size and direction lies anywhere on a background that changes its colour from one side to the
-other; the light is uneven and there is noise. Knows how to draw; not who looks at it.
+A shape of any colour, size and direction lies anywhere on a background with a colour gradient. The light is uneven and
+there is noise.
 """
 
 import math
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 LABELS = ("circle", "square", "triangle", "star")
-SIZE = 64  # of the pictures that the models see, in both directions
-_FINER = 3  # a mask is drawn so many times as large, for smooth edges
+SIZE = 64  # width and height of the pictures that the models get
+_FINER = 3  # masks are drawn at this multiple of their size, for smooth edges
 
 Floats = NDArray[np.float32]
 
 
 class Scene(NamedTuple):
-    """`picture` RGB; `mask` of the same size, 255 where the shape is; `label` a number of LABELS."""
+    """`picture` is RGB, `mask` has the same size and is 255 inside the shape, `label` is an index of LABELS."""
 
     picture: Image.Image
     mask: Image.Image
@@ -27,7 +27,7 @@ class Scene(NamedTuple):
 
 
 def draw(random: np.random.Generator, width: int = SIZE, height: int = SIZE, label: int | None = None) -> Scene:
-    """A picture of the shape `label`, or of any."""
+    """Draws a picture of the shape `label`, or of a random shape."""
     label = int(random.integers(len(LABELS))) if label is None else label
     mask = _mask(random, width, height, label)
     shade = _noise(random, width, height, coarseness=5)[..., None] * random.uniform(4, 14)
@@ -52,7 +52,7 @@ def _mask(random: np.random.Generator, width: int, height: int, label: int) -> I
 
 
 def outline_of(label: int, turn: float) -> NDArray[np.float64]:
-    """The corners of a shape around (0, 0), [n, 2]; none is further off than 1."""
+    """The corners of a shape around (0, 0): [n, 2], at a distance of at most 1."""
     corners, inner = ((48, 1.0), (4, 1.0), (3, 1.0), (10, 0.45))[label]
     angles = turn + 2 * math.pi * np.arange(corners) / corners
     lengths = np.where(np.arange(corners) % 2, inner, 1.0)
@@ -60,13 +60,13 @@ def outline_of(label: int, turn: float) -> NDArray[np.float64]:
 
 
 def _noise(random: np.random.Generator, width: int, height: int, coarseness: int) -> NDArray[np.float64]:
-    """Soft spots, about -1 to 1."""
+    """Smooth noise, about -1 to 1."""
     spots = Image.fromarray(random.uniform(-1, 1, (coarseness, coarseness)).astype(np.float32))
     return np.asarray(spots.resize((width, height), Image.Resampling.BICUBIC), np.float64)
 
 
 def _colours(random: np.random.Generator, width: int, height: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the background, [height, width, 3], and of the shape, [3]: far enough from each other to be seen."""
+    """Random colours of the background, [height, width, 3], and of the shape, [3], that differ visibly."""
     start = random.uniform(30, 225, 3)
     end = (start + random.uniform(-50, 50, 3)).clip(10, 245)
     while True:
@@ -80,6 +80,6 @@ def _colours(random: np.random.Generator, width: int, height: int) -> tuple[NDAr
 
 
 def as_tensor(picture: Image.Image) -> Floats:
-    """FP32 [3, 64, 64], 0 to 1: as the decoder of the demo hands pictures on."""
+    """The picture as FP32 [3, 64, 64], 0 to 1, like the output of the demo's `image_decoder`."""
     small = picture.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(small, np.float32).transpose(2, 0, 1) / 255)

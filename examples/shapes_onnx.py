@@ -1,10 +1,10 @@
-"""Two models that look at the same picture: which shape is in it, and where. Trained here, as ONNX.
+"""Trains two models of the same pictures, a classifier and a segmenter of shapes, and writes them as ONNX.
 
-Both begin with how much each pixel differs from the background, a colour that changes evenly, fitted to the rim of the
-picture. The classifier reads its power spectrum, which is the same wherever the shape lies; the segmenter looks at the
-surroundings of each pixel. Each is a network with one hidden layer on top of that.
+Both begin with the contrast: how much each pixel differs from the background, a linear colour gradient that is fitted
+to the rim of the picture. The classifier uses the power spectrum of the contrast, which does not depend on the position
+of the shape. The segmenter uses the neighbourhood of each pixel. Each is a network with one hidden layer.
 
-Knows the training and the graphs; not where the models go.
+Knows the training and the graphs; does not know the repository.
 """
 
 import warnings
@@ -22,24 +22,24 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 SEED = 0
 CLASSIFIER_PICTURES, SEGMENTER_PICTURES, ROUNDS = 2000, 800, 25
-FORMS = ((SIZE, SIZE), (96, 72), (72, 96))  # of the pictures: a shape that is squeezed is learned too
+FORMS = ((SIZE, SIZE), (96, 72), (72, 96))  # widths and heights of drawn pictures, so that squeezed shapes are learnt
 RIM = 3  # pixels
 SHARPER = 1.5
 PIXELS = SIZE * SIZE
-LOW = 10  # frequencies of each sign that the classifier sees
-REACH = 3  # the segmenter sees so many pixels in both directions around one
-PER_PICTURE = 40  # pixels of each picture that it learns from
+LOW = 10  # frequencies of each sign that the classifier uses
+REACH = 3  # width and height of the neighbourhood that the segmenter uses, in pixels
+PER_PICTURE = 40  # pixels of each picture that the segmenter is trained on
 CLASSIFIER_UNITS, SEGMENTER_UNITS = 64, 16
 
 Wide = NDArray[np.float64]
 
 
 class TrainingError(Exception):
-    """A model is not what it should be after the training; the text says why."""
+    """The training failed. The message gives the reason."""
 
 
 class Pictures(NamedTuple):
-    """`pixels` FP32 [n, 3, 64, 64], 0 to 1; `masks` BOOL [n, 64, 64], where the shape is; `labels` INT64 [n]."""
+    """`pixels`: FP32 [n, 3, 64, 64], 0 to 1. `masks`: BOOL [n, 64, 64], true inside the shape. `labels`: INT64 [n]."""
 
     pixels: NDArray[np.float32]
     masks: NDArray[np.bool_]
@@ -47,7 +47,7 @@ class Pictures(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of a network with one hidden layer, whose inputs are shifted and scaled before."""
+    """The weights of a network with one hidden layer. `mean` and `scale` normalize its inputs."""
 
     mean: Wide
     scale: Wide
@@ -65,12 +65,12 @@ def make_pictures(count: int, seed: int) -> Pictures:
     return Pictures(pixels, np.stack(masks), np.array([scene.label for scene in scenes]))
 
 
-# ---- what both see first
+# ---- the features
 
 
 def _plane() -> tuple[Wide, Wide]:
-    """The two matrices that give the background of a picture: [pixels, 3] finds how it begins and how it changes in
-    both directions, from the rim alone; [3, pixels] makes every pixel of that."""
+    """Two matrices that give the background of a picture. [pixels, 3] finds its offset and its two gradients from the
+    rim alone; [3, pixels] computes every pixel from those."""
     line = np.linspace(-1, 1, SIZE)
     across, down = np.broadcast_arrays(line, line[:, None])
     basis = np.stack([np.ones((SIZE, SIZE)), across, down])
@@ -82,7 +82,7 @@ def _plane() -> tuple[Wide, Wide]:
 
 
 def contrast(pixels: NDArray[np.float32]) -> Wide:
-    """[n, 64, 64]: how far each pixel is from the background, about 1 where it is farthest."""
+    """Returns how far each pixel is from the background: [n, 64, 64], about 1 at the largest distance."""
     flat = pixels.reshape(-1, 3, PIXELS)
     fit, basis = (part.astype(np.float32) for part in _plane())
     apart = np.sqrt(((flat - flat @ fit @ basis) ** 2).sum(axis=1))
@@ -100,8 +100,9 @@ def _waves() -> tuple[Wide, Wide]:
 
 
 def spectrum(pixels: NDArray[np.float32]) -> Wide:
-    """[n, 19 * 10]: the logarithm of the power at the low frequencies, against that of the lowest. Half the plane is
-    the mirror image of the other and left out."""
+    """Returns the logarithm of the power at the low frequencies, relative to the lowest: [n, 19 * 10].
+
+    One half of the plane mirrors the other and is left out."""
     real, imaginary = _waves()
     picture = contrast(pixels)
     by_row = picture @ (real - 1j * imaginary)
@@ -112,7 +113,7 @@ def spectrum(pixels: NDArray[np.float32]) -> Wide:
 
 
 def surroundings(pictures: Wide) -> Wide:
-    """[n, 64, 64] to [n, 64, 64, 9]: of each pixel those around it, 0 beyond the edge."""
+    """Returns the neighbourhood of each pixel, with zeros beyond the edge: [n, 64, 64] to [n, 64, 64, 9]."""
     edge = REACH // 2
     wide = np.pad(pictures, ((0, 0), (edge, edge), (edge, edge)))
     return np.lib.stride_tricks.sliding_window_view(wide, (REACH, REACH), axis=(1, 2)).reshape(*pictures.shape, -1)
@@ -122,8 +123,9 @@ def surroundings(pictures: Wide) -> Wide:
 
 
 def train(role: str) -> onnx.ModelProto:
-    """The `classifier` or the `segmenter`, the same at each call on one machine. Raises TrainingError."""
-    with threadpool_limits(1):  # the matrices are so small that more threads only wait for each other
+    """Trains the `classifier` or the `segmenter`. Gives the same model at each call on one machine. Raises
+    TrainingError."""
+    with threadpool_limits(1):  # the matrices are small: more threads only wait for each other
         if role == "classifier":
             pictures = make_pictures(CLASSIFIER_PICTURES, SEED)
             return build_classifier(_learn(spectrum(pictures.pixels), pictures.labels, CLASSIFIER_UNITS, 0.98))
@@ -131,8 +133,9 @@ def train(role: str) -> onnx.ModelProto:
 
 
 def _spots(pictures: Pictures) -> tuple[Wide, NDArray[np.bool_]]:
-    """Some pixels of each picture with their surroundings, and which of them are within the shape. Half of them lie at
-    its edge, where it is hard to say."""
+    """Chooses pixels of each picture. Returns their neighbourhoods, and which of them are inside the shape.
+
+    Half of them lie at its edge, because the decision is hard there."""
     random = np.random.default_rng(SEED)
     seen, answers = [], []
     for each, mask in zip(contrast(pictures.pixels), pictures.masks, strict=True):
@@ -149,10 +152,10 @@ def _learn(features: Wide, answers: NDArray[np.int64] | NDArray[np.bool_], units
     seen = (features - mean) / scale
     network = MLPClassifier((units,), max_iter=ROUNDS, alpha=1e-3, random_state=SEED)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # so many rounds are enough
+        warnings.simplefilter("ignore", ConvergenceWarning)  # ROUNDS epochs are enough; `least` is checked below
         network.fit(seen, answers)
     if (right := float(network.score(seen, answers))) < least:
-        raise TrainingError(f"only {right:.0%} of what it has seen is right")
+        raise TrainingError(f"only {right:.0%} of the training data are classified correctly")
     (first, second), (first_bias, second_bias) = network.coefs_, network.intercepts_
     return Weights(mean, scale, first, first_bias, second, second_bias)
 
@@ -161,7 +164,7 @@ def _learn(features: Wide, answers: NDArray[np.int64] | NDArray[np.bool_], units
 
 
 class _Drawing:
-    """What both graphs have in common."""
+    """The common part of both graphs."""
 
     def __init__(self) -> None:
         self.graph = Graph()
@@ -171,7 +174,7 @@ class _Drawing:
         return self.graph.constant(array.astype(np.float32))
 
     def contrast(self) -> str:
-        """[batch, 64, 64]."""
+        """Adds the contrast, [batch, 64, 64], and returns its name."""
         fit, basis = map(self.constant, _plane())
         flat = self.op("Reshape", "picture", self.graph.ints(0, 3, PIXELS))
         apart = self.op("Sub", flat, self.op("MatMul", self.op("MatMul", flat, fit), basis))
@@ -188,7 +191,7 @@ class _Drawing:
 
 
 def build_classifier(weights: Weights) -> onnx.ModelProto:
-    """`picture` FP32 [batch, 3, 64, 64], 0 to 1, to `probabilities` FP32 [batch, 4]."""
+    """Input `picture`: FP32 [batch, 3, 64, 64], 0 to 1. Output `probabilities`: FP32 [batch, 4]."""
     drawing = _Drawing()
     op, constant = drawing.op, drawing.constant
     real, imaginary = _waves()
@@ -215,11 +218,11 @@ def _scaled(drawing: _Drawing, x: str, weights: Weights) -> str:
 
 
 def build_segmenter(weights: Weights) -> onnx.ModelProto:
-    """`picture` FP32 [batch, 3, 64, 64], 0 to 1, to `mask` UINT8 [batch, 64, 64], 255 where the shape is."""
+    """Input `picture`: FP32 [batch, 3, 64, 64], 0 to 1. Output `mask`: UINT8 [batch, 64, 64], 255 inside the shape."""
     drawing = _Drawing()
     op, constant = drawing.op, drawing.constant
     picture = op("Unsqueeze", drawing.contrast(), drawing.graph.ints(1))
-    # The scaling becomes part of the first layer.
+    # The normalization is folded into the first layer.
     first = weights.first / weights.scale[:, None]
     bias = weights.first_bias - weights.mean @ first
     kernel = constant(first.T.reshape(-1, 1, REACH, REACH))

@@ -1,8 +1,8 @@
-"""The engine's port: all that a front end may say to the engine, and the plain data that comes back.
+"""The engine port: all that a front end may ask of the engine, and the plain values of the answers.
 
-What crosses is data only: no closures into a transport's state beyond the reply slot, no connections. In process the
-port is the engine itself and a call is a direct call; a port that serialises every message may stand in its place.
-Called on the event-loop thread; answers come by callback, possibly before the call returns.
+Only data crosses it: no connections, and no closures beside the reply slot. In process the port is the engine itself,
+and a call is a direct call. A port that serialises each message can take its place. Event-loop thread only; answers
+come by callback, possibly before the call returns.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,29 +18,30 @@ A = TypeVar("A")
 
 
 class Query(Generic[A]):
-    """A question to the engine whose answer is an `A`. Version -1 stands for "none given"."""
+    """A question to the engine whose answer is an `A`. Version -1 means that none is given."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLive(Query[bool]):
-    """Contract H7. Unavailable while the server is exiting."""
+    """Whether the server runs (H7). Unavailable while it is exiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReady(Query[bool]):
-    """Contract H8."""
+    """Whether the server is ready for requests (H8). Unavailable while it is exiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerMetadata(Query["ServerInfo"]):
-    """Contract H9."""
+    """Name, version and extensions of the server (H9)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReady(Query[bool]):
-    """Contract H10, G4: False for a model that is known and not ready; NotFound for an unknown one."""
+    """Whether a model version is ready (H10, G4). False for a known model that is not ready, NotFound for an unknown
+    one."""
 
     model: str
     version: int = -1
@@ -48,7 +49,7 @@ class ModelReady(Query[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata(Query["ModelInfo"]):
-    """Contract H11."""
+    """Inputs, outputs and versions of a model (H11)."""
 
     model: str
     version: int = -1
@@ -56,7 +57,7 @@ class ModelMetadata(Query["ModelInfo"]):
 
 @dataclass(frozen=True, slots=True)
 class ModelConfiguration(Query["ConfigInfo"]):
-    """Contract H12."""
+    """The configuration of a model version, completed (H12)."""
 
     model: str
     version: int = -1
@@ -64,7 +65,7 @@ class ModelConfiguration(Query["ConfigInfo"]):
 
 @dataclass(frozen=True, slots=True)
 class ModelStatistics(Query["list[ModelCounts]"]):
-    """Contract H119; an empty `model` asks for all of them."""
+    """The statistics of a model, or of all models if `model` is empty (H119)."""
 
     model: str = ""
     version: int = -1
@@ -72,33 +73,33 @@ class ModelStatistics(Query["list[ModelCounts]"]):
 
 @dataclass(frozen=True, slots=True)
 class Metrics(Query["list[MetricFamily]"]):
-    """Contract M1 to M24; only what a model made by this name where one is given."""
+    """All metrics (M1 to M24). With `family`, only the family of that name that models define."""
 
     family: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTransaction(Query[bool]):
-    """Whether the model is decoupled; the errors are those of an inference that finds no model (contract H14)."""
+    """Whether a model is decoupled. Fails with the error of an inference if the model is not ready (H14)."""
 
     model: str
     version: int = -1
 
 
 class RegionKind(Enum):
-    """The kinds of shared memory that clients register, by the protocol's word for them."""
+    """The kinds of shared memory that clients register. The values are the protocol's words."""
 
     SYSTEM = "system"
     CUDA = "CUDA"
 
 
 MEMORY_DISABLED: Final = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-"""What registering and unregistering are refused with (contract H90)."""
+"""The error of registering and unregistering if shared memory is disabled (H90)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterSystemMemory(Query[None]):
-    """Contract H91, H92: a part of the POSIX segment that `key` names. Numbers are below 2**64, otherwise unchecked."""
+    """Registers a part of the POSIX segment `key` (H91, H92). Numbers are below 2**64 and otherwise unchecked."""
 
     name: str
     key: str
@@ -108,7 +109,7 @@ class RegisterSystemMemory(Query[None]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterCudaMemory(Query[None]):
-    """Contract H95: device memory of another process, by the `handle` of CUDA IPC."""
+    """Registers device memory of another process, by its CUDA IPC handle (H95)."""
 
     name: str
     handle: bytes
@@ -118,7 +119,7 @@ class RegisterCudaMemory(Query[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterMemory(Query[None]):
-    """Contract H94: one region, or all of the kind where no name is given. No error where there is none."""
+    """Unregisters one region, or all of a kind if no name is given. An unknown name is no error (H94)."""
 
     kind: RegionKind
     name: str = ""
@@ -126,31 +127,32 @@ class UnregisterMemory(Query[None]):
 
 @dataclass(frozen=True, slots=True)
 class SystemMemoryStatus(Query["list[SystemRegion]"]):
-    """Contract H93: one region, or all of them by name."""
+    """One system region, or all of them, sorted by name (H93)."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaMemoryStatus(Query["list[CudaRegion]"]):
-    """Contract H96: one region, or all of them by name."""
+    """One CUDA region, or all of them, sorted by name (H96)."""
 
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryIndex(Query["list[IndexEntry]"]):
-    """What the repositories hold, or only what is ready (contract H110, G7)."""
+    """The models of the repositories, or only those that are ready (H110, G7)."""
 
     ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadModel(Query[None]):
-    """Loads a model, or loads it again (contract H112 to H118, G8). Answered once it serves or has failed.
+    """Loads or reloads a model (H112 to H118, G8). Answered when it serves or has failed.
 
-    `config` is a configuration as JSON in place of the one in the repository; `files` are paths within the model's
-    directory and their contents, in place of that directory. `asker` as in UnloadModel.
+    `config` is a configuration as JSON that replaces the repository's. `files` are pairs of a path within the model
+    directory and its content; they replace that directory. `asker` is the model that asks for this while it is being
+    loaded itself: its load waits for this one. It is empty for a model that serves and None for a client (P29).
     """
 
     model: str
@@ -161,10 +163,10 @@ class LoadModel(Query[None]):
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel(Query[None]):
-    """Contract H116, G9. Answered once the model takes no more requests.
+    """Unloads a model, and with `dependents` also those that it is made of (H116, G9).
 
-    `asker` is the model that asks for this while it is being loaded itself (contract P29), so that its load waits;
-    empty for a model that serves, None for a client.
+    Answered when the model takes no more requests. `asker` is the model that asks for this while it is being loaded
+    itself; it is empty for a model that serves and None for a client (P29).
     """
 
     model: str
@@ -177,9 +179,10 @@ LOG_FORMATS: Final = ("default", "ISO8601", "json")
 
 @dataclass(frozen=True, slots=True)
 class LogSettings(Query["LogInfo"]):
-    """What is logged, once the changes are made: pairs of a field of LogFacts and its new value (contract H124, G12).
+    """Changes log settings and returns those in force (H124, G12).
 
-    `refusal` is what is wrong with the rest of the request: the changes before it stay, and it is the answer.
+    `changes` are pairs of a field of `LogInfo` and its new value. `refusal` is the error of the rest of the request:
+    the changes before it are made, and it is the answer.
     """
 
     changes: tuple[tuple[str, bool | int | str], ...] = ()
@@ -188,10 +191,11 @@ class LogSettings(Query["LogInfo"]):
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings(Query["TraceInfo"]):
-    """How inferences of a model, or of all of them, are traced once the changes are made: pairs of a field of
-    TraceFacts and its new value, None for that of the layer below (contract H121 to H123, G11, T2).
+    """Changes trace settings of one model, or of all if `model` is empty, and returns those in force (H121 to H123,
+    G11).
 
-    `refusal` is what is wrong with the request, for when the model is known: then nothing is changed.
+    `changes` are pairs of a field of `TraceInfo` and its new value; None takes the value of the layer below (T2).
+    `refusal` is the error of the request. It is the answer if the model is known, and nothing is changed.
     """
 
     model: str = ""
@@ -201,7 +205,7 @@ class TraceSettings(Query["TraceInfo"]):
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What the server says of itself (contract H9)."""
+    """The server's metadata (H9)."""
 
     name: str
     version: str
@@ -210,7 +214,7 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """`shape` begins with -1 for the batch where the model batches (contract H11)."""
+    """An input or output of a model. If the model batches, `shape` begins with -1 (H11)."""
 
     name: str
     datatype: DataType
@@ -219,7 +223,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a model takes and gives (contract H11); `versions` are those that serve, or the one asked for."""
+    """A model's metadata (H11). `versions` are the ready versions, or the one that was asked for."""
 
     name: str
     versions: tuple[int, ...]
@@ -230,7 +234,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ConfigInfo:
-    """A model configuration, as the protocol's JSON and as a serialized protobuf ModelConfig."""
+    """A model configuration: as the protocol's JSON, and as a serialized protobuf `ModelConfig`."""
 
     json: str
     message: bytes
@@ -238,7 +242,7 @@ class ConfigInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """One line of the repository index: a model version, or a model of which no version is known (contract H110)."""
+    """One entry of the repository index: a model version, or a model without known versions (H110)."""
 
     name: str
     version: int | None = None
@@ -248,7 +252,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What is logged: `format` is one of LOG_FORMATS, an empty `file` the console."""
+    """The log settings. `format` is one of `LOG_FORMATS`; an empty `file` means the console."""
 
     file: str
     info: bool
@@ -260,8 +264,8 @@ class LogInfo:
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    """How inferences are traced: `level` holds TIMESTAMPS, TENSORS or nothing, one inference in `rate` is traced, until
-    `count` were (-1: no limit)."""
+    """The trace settings. `level` holds TIMESTAMPS, TENSORS or nothing. One request in `rate` is traced, until `count`
+    traces were made (-1: no limit)."""
 
     level: tuple[str, ...]
     rate: int
@@ -270,12 +274,12 @@ class TraceInfo:
     file: str
     mode: str
     more: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Settings of the mode opentelemetry, with their values; it has no files."""
+    """Settings of the mode `opentelemetry` with their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """How many times something happened and the nanoseconds it took in sum."""
+    """How often something happened, and the sum of its nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -283,7 +287,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """What was executed at one batch size."""
+    """The executions at one batch size."""
 
     batch_size: int
     compute_input: Duration
@@ -293,9 +297,9 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class ResponseCounts:
-    """What became of the responses of one number, the first, the second and so on, of requests to a decoupled model.
+    """The responses with one index (first, second, ...) of requests to a decoupled model, by how they ended.
 
-    A success took what it took to compute it and to write its outputs; an empty response is one without outputs.
+    The duration of a success is that of computing it and of writing its outputs. An empty response has no outputs.
     """
 
     compute_infer: Duration = Duration()
@@ -311,10 +315,10 @@ RESPONSE_FIELDS: Final = tuple(field.name for field in fields(ResponseCounts))
 
 @dataclass(frozen=True, slots=True)
 class ModelCounts:
-    """The statistics of one model version (contract H119); `last_inference` in milliseconds since the epoch.
+    """The statistics of one model version (H119). `last_inference` is in milliseconds since the epoch.
 
-    `inference` holds success, fail, queue, compute_input, compute_infer, compute_output, cache_hit and cache_miss in
-    that order.
+    The keys of `inference` are success, fail, queue, compute_input, compute_infer, compute_output, cache_hit and
+    cache_miss, in that order.
     """
 
     name: str
@@ -329,7 +333,7 @@ class ModelCounts:
 
 @dataclass(frozen=True, slots=True)
 class SystemRegion:
-    """A registered part of a POSIX segment (contract H93)."""
+    """A registered part of a POSIX segment (H93)."""
 
     name: str
     key: str
@@ -339,7 +343,7 @@ class SystemRegion:
 
 @dataclass(frozen=True, slots=True)
 class CudaRegion:
-    """Registered device memory (contract H96)."""
+    """Registered device memory (H96)."""
 
     name: str
     device_id: int
@@ -348,8 +352,8 @@ class CudaRegion:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """The value of a series: how many observations were at most each of `bounds`, the last of which is infinite, and
-    their sum."""
+    """The value of a series: the cumulative number of observations up to each bound, and their sum. The last bound is
+    infinite."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -358,7 +362,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The value of a series: pairs of a quantile and what was observed there, how many were observed, and their sum."""
+    """The value of a series: pairs of a quantile and its value, the number of observations, and their sum."""
 
     quantiles: tuple[tuple[float, float], ...]
     count: int
@@ -367,8 +371,8 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric: `kind` is "counter", "gauge", "summary" or "histogram"; `series` are pairs of labels and value, in
-    order of exposition."""
+    """One metric. `kind` is "counter", "gauge", "summary" or "histogram". `series` are pairs of labels and value, in
+    the order in which they are written."""
 
     name: str
     help: str
@@ -377,15 +381,17 @@ class MetricFamily:
 
 
 class EnginePort(Protocol):
-    """What a front end holds."""
+    """The engine as a front end sees it."""
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
-        """Starts an inference and returns the key to cancel it with. Every outcome, also a refusal at once, goes to
-        the reply slot."""
+        """Starts an inference and returns the key for `cancel`. Every outcome, also a refusal, goes to the reply
+        slot."""
         ...
 
     def cancel(self, key: int) -> None:
-        """The client of this inference has gone. Nothing happens when it is over or unknown."""
+        """The client of this inference has gone. Does nothing if the inference is over or unknown."""
         ...
 
-    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None: ...
+    def ask(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
+        """Calls `done` once, with the answer to the query or an error."""
+        ...

@@ -4,7 +4,32 @@ No HTTP status and no gRPC code here: each front end owns the table from kind to
 Raised and passed as values on any thread.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import ClassVar, Self
+
+
+class Cause(Enum):
+    """What is to blame if a model cannot be loaded. The log and `halimede check` derive their advice from it."""
+
+    CONFIGURATION = "configuration"
+    FILE = "file"
+    """The model's own file."""
+    ENVIRONMENT = "environment"
+    """What is installed: a runtime, a library, an interpreter."""
+    MACHINE = "machine"
+    """Devices, memory, processes."""
+
+
+ADVICE: Mapping[Cause, str] = MappingProxyType(
+    {
+        Cause.CONFIGURATION: "correct its configuration; 'halimede check REPOSITORY' names every problem",
+        Cause.FILE: "its backend cannot read the file: export or copy it again",
+        Cause.ENVIRONMENT: "the runtime as it is installed lacks something: install what the message names",
+        Cause.MACHINE: "this machine cannot run it: look at its devices and its free memory, or change instance_group",
+    }
+)
 
 
 class Error(Exception):
@@ -17,7 +42,10 @@ class Error(Exception):
     """Set where a request was turned away before it could be queued (contract G28 tells the two apart)."""
 
     advice = ""
-    """Where a model cannot be loaded: what may help, for the log. Clients get the message alone."""
+    """If a model cannot be loaded: what may help, for the log. Clients get the message alone."""
+
+    cause: Cause | None = None
+    """If a model cannot be loaded: what is to blame, as far as its backend knows."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -25,6 +53,12 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def blaming(self, cause: Cause) -> Self:
+        """The same error, which says what is to blame, with the advice for that."""
+        self.cause = cause
+        self.advice = self.advice or ADVICE[cause]
+        return self
 
     def prefixed(self, prefix: str) -> "Error":
         """The same kind of failure with `prefix` before its text."""

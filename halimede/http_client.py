@@ -1,6 +1,6 @@
-"""A running server as the commands that look at one see it: it is asked over HTTP.
+"""Asks a running server over HTTP, for `halimede top` and `halimede graph`.
 
-Blocks, for `limit` seconds at most until something comes; any thread.
+Blocks for at most `limit` seconds between two pieces of an answer. Any thread.
 """
 
 import json
@@ -10,38 +10,40 @@ from typing import Any
 
 from halimede.errors import Unavailable
 
-LARGEST = 64 << 20
+MAX_BYTES = 64 << 20
 """Bytes of an answer that are read."""
 
 
 class Refused(Unavailable):
-    """It answers, with an error."""
+    """The server answered with an error."""
 
 
 def with_scheme(url: str) -> str:
-    """The URL, that of HTTP where it does not say."""
+    """The URL, with `http://` if it has no scheme."""
     return url if "://" in url else f"http://{url}"
 
 
 def fetch(url: str, path: str, limit: float, sent: bytes | None = None) -> bytes:
-    """What the server at `url` answers at `path`, to a POST where something is sent. Raises Refused in the server's own
-    words, Unavailable where there is no server, or none that speaks HTTP."""
+    """The body of the answer of `url` at `path`; to a POST if `sent` is given.
+
+    Raises Refused with the server's own message, Unavailable if no server answers or it does not speak HTTP.
+    """
     try:
         with urllib.request.urlopen(url + path, sent, timeout=limit) as answer:
-            return bytes(answer.read(LARGEST))
+            return bytes(answer.read(MAX_BYTES))
     except urllib.error.HTTPError as error:
         raise Refused(f"{url} says: {_reason(error)}") from None
     except (OSError, ValueError) as error:
         raise Unavailable(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
-    except Exception as error:  # what http.client raises for an answer that is no HTTP
-        # The first frame of HTTP/2: three bytes of length, then its type, SETTINGS.
+    except Exception as error:  # http.client raises errors of its own for an answer that is not HTTP
+        # The first frame of HTTP/2 has three bytes of length and then its type: 4, SETTINGS.
         is_grpc = getattr(error, "line", "")[3:4] == "\x04"
         what = "it speaks HTTP/2, as a gRPC port does" if is_grpc else repr(error)
         raise Unavailable(f"{url} is not answered as HTTP has it: {what}") from None
 
 
 def fetch_json(url: str, path: str, limit: float, sent: bytes | None = None) -> Any:
-    """As `fetch`; Unavailable where the answer is no JSON."""
+    """The parsed body of an answer. Raises what `fetch` raises, and Unavailable if the body is not JSON."""
     body = fetch(url, path, limit, sent)
     try:
         return json.loads(body)
@@ -51,6 +53,6 @@ def fetch_json(url: str, path: str, limit: float, sent: bytes | None = None) -> 
 
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
-        return str(json.loads(error.read(LARGEST))["error"])
-    except Exception:  # a body that breaks off, or says nothing of an error
+        return str(json.loads(error.read(MAX_BYTES))["error"])
+    except Exception:  # the body is cut off, or has no error text
         return f"{error.code} {error.reason}"

@@ -45,7 +45,8 @@ class InferRequest:
     result must be written; `in_regions` that it does, or that inputs are references: to shared memory of the client,
     which the engine looks up. `timeout_us` and `priority` are 0 when not given. `decoupled_ok`: the caller can take any
     number of responses. `classes` says of outputs that not they are wanted, but so many of their largest values (H80).
-    `inner`: a model asks, for the sake of a request that was accepted before.
+    `inner`: a model asks, for the sake of a request that was accepted before. `on_device`: whoever asks takes outputs
+    where the model's device has them, and may read them on the host all the same, at the price of a copy.
     `form`, where it is there, is equal for requests whose inputs have the same names, datatypes
     and shapes in the same order, and which ask for the same outputs: what was found out about one holds for all.
     `most_ahead` is how many responses a model may be ahead of a reader, where that is fewer than it may be by their
@@ -66,6 +67,7 @@ class InferRequest:
     timeout_us: int = 0
     decoupled_ok: bool = False
     inner: bool = False
+    on_device: bool = False
     most_ahead: int = 0
     form: Hashable = None
 

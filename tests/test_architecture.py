@@ -24,22 +24,30 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
         for room, may in {
             "errors": "",
             "tensors": "errors",
+            "devices": "tensors errors",
             "requests": "tensors errors",
             "traces": "requests tensors errors",
             "tracing": "traces requests tensors errors platform",
             "custom_metrics": "errors",
             "http_client": "errors",
-            "schema": "",
+            "protocol": "",
             "options": "errors",
             "platform": "errors",
-            "config": "schema tensors errors",
-            "scheduling": "requests tensors errors",
+            "backends.traits": "",
+            "backends.elsewhere": "backends.traits",
+            "backends.registry": "backends.traits backends.elsewhere",
+            "config": "backends.traits backends.registry protocol tensors errors",
+            "scheduling": "devices requests tensors errors",
             "workers": "workers.child custom_metrics requests tensors errors platform",
             "workers.child": "",
-            "backends": "config workers workers.child requests tensors errors platform",
+            "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
+            "errors platform",
+            "backends.testing": "backends models scheduling platform requests tensors errors",
+            "hosted": "backends config devices models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",
-            "models": "agents scheduling backends config requests tensors errors platform",
+            "models": "agents scheduling backends backends.traits backends.registry config requests tensors errors "
+            "platform",
             "cache": "requests tensors errors platform",
             "engine_port": "requests tensors errors",
             "measurement": "engine_port cache models scheduling config options custom_metrics platform requests "
@@ -47,13 +55,15 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "loading": "engine_port storage cache models scheduling backends config options platform requests tensors "
             "errors",
             "engine": "traces tracing engine_port measurement loading cache models scheduling backends config options "
-            "custom_metrics requests tensors errors platform version",
-            "wire": "schema engine_port requests tensors errors",
+            "backends.registry custom_metrics requests tensors errors platform version",
+            "wire": "protocol engine_port requests tensors errors",
             "transport": "tensors errors platform",
             "front": "traces engine_port wire transport requests tensors errors",
-            "devtools": "http_client engine engine_port wire models config options requests tensors errors",
-            "cli": "traces devtools top front engine engine_port transport models config options "
-            "requests tensors errors platform version",
+            "checking": "backends.traits backends.registry engine models agents backends config options tensors errors",
+            "devtools": "backends.traits backends.registry http_client checking engine engine_port wire models config "
+            "backends options requests tensors errors",
+            "cli": "backends.registry traces devtools checking top front engine engine_port transport models config "
+            "options requests tensors errors platform version",
             "top": "http_client errors",
             "main": "cli",
             "version": "compiled",
@@ -69,17 +79,20 @@ FOREIGN: Mapping[str, frozenset[str]] = MappingProxyType(
         library: frozenset(modules.split())
         for library, modules in {
             "rich": "top.screen cli.top",
-            "hpack": "transport.http2.headers",
+            "shtab": "cli.completion",
+            "grandalf": "devtools.graph_svg",
+            "hpack": "transport.http2.hpack_library",
             "redis": "cache.redis cache.redis_tls",
             "obstore": "storage.stores",
             "opentelemetry": "tracing.spans",
             "httptools": "transport.http1.connection",
             "uvloop": "platform.loops",
             "onnxruntime": "backends.onnx",
-            "google": "config wire",
+            "google": "config wire protocol checking.text",
             "orjson": "wire config backends",
             "rapidjson": "wire config",
-            "numpy": "tensors tracing scheduling backends wire transport workers engine.classification devtools",
+            "numpy": "tensors devices tracing scheduling backends wire transport workers engine.classification "
+            "devtools hosted",
         }.items()
     }
 )
@@ -159,7 +172,7 @@ def test_rooms_have_no_circle() -> None:
 
 def test_engine_is_reached_through_its_port() -> None:
     users = {room for room, below in ROOMS.items() if "engine" in below}
-    assert users == {"cli", "devtools"}
+    assert users == {"cli", "checking", "devtools"}
 
 
 @pytest.mark.parametrize("path", modules(), ids=dotted)
@@ -181,37 +194,9 @@ def test_child_of_a_worker_needs_the_standard_library_and_numpy_only(path: Path)
         assert top in sys.stdlib_module_names or top == "numpy" or imported.startswith("halimede.workers.child")
 
 
-OWN_THREADS: Mapping[str, str] = MappingProxyType(
-    {
-        "platform.threads": "makes them",
-        "platform.wakeable_thread": "of a load thread, whose host policy they are to have",
-        "cli.logging": "begins before the event loop does",
-        "cli.serve": "the end of the process",
-        "cache.couriers": "begin before anything is served",
-        "scheduling.instances": "each first does what `prepare` says, which is `use_all_cores` at least",
-        "models.loader": "of a load thread, whose host policy they are to have",
-        "models.warmup": "of a load thread, whose host policy they are to have",
-    }
-)
-"""Modules that start threads as Python does, and why they may. A worker's child has all its cores from its parent."""
-
-
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_threads_do_not_inherit_the_core_that_the_loop_keeps_to(path: Path) -> None:
-    """docs/decisions/packing.md: who may be started by the event loop is a thread of `platform.threads`."""
-    name = dotted(path)
-    if name in OWN_THREADS or name.startswith("workers.child"):
-        return
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module in ("threading", "concurrent.futures"):
-            imported = {each.name for each in node.names}
-            assert "Thread" not in imported, f"{name} imports `threading.Thread`"
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func).removeprefix("concurrent.").removeprefix("futures.")
-            assert called not in ("threading.Thread", "threading.Timer", "ThreadPoolExecutor"), f"{name}: {called}"
-
-
 BROAD = ("Exception", "BaseException")
+ERROR_LOGGERS = frozenset({"internal_error"})
+"""Functions of other modules that log the exception that is being handled."""
 
 
 def logging_calls(node: ast.AST) -> bool:
@@ -223,7 +208,7 @@ def test_who_catches_everything_passes_it_on_logs_it_or_says_why(path: Path) -> 
     """A bare `except Exception: pass` hides mistakes. `raise` and the exception's use count as passing on."""
     tree, lines = tree_of(path), path.read_text().splitlines()
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    loggers = {function.name for function in functions if logging_calls(function)}
+    loggers = {function.name for function in functions if logging_calls(function)} | ERROR_LOGGERS
     for node in ast.walk(tree):
         if not isinstance(node, ast.ExceptHandler) or (node.type and ast.unparse(node.type) not in BROAD):
             continue

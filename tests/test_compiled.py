@@ -170,7 +170,7 @@ def test_without_a_compiler_nothing_is_translated(
     monkeypatch.setattr(compiling, "translate", lambda folder: pytest.fail("translated"))
     assert compiling.main(["--optional"]) == 0
     said = capsys.readouterr().out
-    assert "so the server is pure Python, and slower" in said
+    assert "Compiling failed, so the server runs as pure Python, slower" in said
     assert "no-compiler" in said
     assert not list(unmade.parent.iterdir())
     with pytest.raises(Exception, match="no-compiler"):
@@ -187,7 +187,7 @@ def test_module_that_cannot_be_compiled_is_named(
     monkeypatch.setattr(compiling, "build", refused)
     assert compiling.main(["--optional"]) == 0
     said = capsys.readouterr().out
-    assert "\na.py:2: error: no such name\nThat could not be done" in said
+    assert "\na.py:2: error: no such name\nCompiling failed, so the server runs as pure Python" in said
     assert "note" not in said
 
 

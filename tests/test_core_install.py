@@ -1,7 +1,9 @@
 """What `pip install halimede` without an extra can import: everything but the modules that are for an extra."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import halimede
@@ -10,6 +12,8 @@ PACKAGE = Path(halimede.__file__).parent
 
 EXTRAS = (
     "cryptography",
+    "grandalf",
+    "grpc",
     "obstore",
     "onnx",
     "onnxruntime",
@@ -18,14 +22,21 @@ EXTRAS = (
     "pynvml",
     "redis",
     "rich",
+    "shtab",
     "sklearn",
+    "tritonclient",
 )
 """What the extras of pyproject.toml install, as it is imported."""
+
+CLIENTS = {"grpcio", "tritonclient"}
+"""The official clients: for the demo and the tests, not for a server."""
 
 FOR_AN_EXTRA = {
     "halimede.backends.onnx.backend": "onnx",
     "halimede.backends.onnx.session": "onnx",
     "halimede.cache.redis_tls": "redis",
+    "halimede.cli.completion": "completion",
+    "halimede.devtools.graph_svg": "graph",
     "halimede.storage.stores": "cloud",
     "halimede.top.screen": "top",
 }
@@ -49,6 +60,13 @@ def test_core_install_lacks_only_the_modules_of_extras() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == set(FOR_AN_EXTRA)
+
+
+def test_core_install_has_no_client_of_the_protocol() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    core = {re.split(r"[^\w-]", requirement)[0] for requirement in project["dependencies"]}
+    assert {"numpy", "protobuf"} <= core
+    assert not core & CLIENTS
 
 
 def _dotted(path: Path) -> str:

@@ -1,36 +1,41 @@
-"""What the documents say that a machine can check: links, anchors, flags, and paths of files of this repository."""
+"""Links, anchors, flags, paths and figures in the documents agree with the repository."""
 
 import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from halimede.options.check import CHECK_FLAGS
+from halimede.cli.completion import actions_of, parser_of
+from halimede.cli.main import COMMANDS
 from halimede.options.flags import FLAGS
-from halimede.options.graph import GRAPH_FLAGS
-from halimede.options.init import INIT_FLAGS
-from halimede.options.model_run import MODEL_RUN_FLAGS
-from halimede.options.top import TOP_FLAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("bench", "deploy", "docs", "examples", "halimede", "tests", "tools")
-"""A path in backticks that begins so is one of this repository."""
+"""A path in backticks that begins with one of these is a path of this repository."""
 
-OURS = frozenset({"help", "version"}).union(FLAGS, CHECK_FLAGS, GRAPH_FLAGS, INIT_FLAGS, MODEL_RUN_FLAGS, TOP_FLAGS)
+_SMALL = actions_of(parser_of({name: command.summary for name, command in COMMANDS.items()}))
+OURS = frozenset(FLAGS).union(*({option[2:] for option in action.option_strings} for action in _SMALL))
+"""Of all our commands, without the dashes."""
 OTHERS: Mapping[str, str] = MappingProxyType(
     {
         "data-binary": "curl",
         "flag": "stands for any",
+        "gpus": "docker",
         "modl-repository": "is misspelt on purpose",
         "protocol": "examples/embed.py",
+        "shm-size": "docker",
     }
 )
-"""Flags in the documents that are none of a command of ours, and what they are. `bench/` has those of its programs."""
+"""Flags in the documents that no command of ours has, and which program has them."""
+
+FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")
+"""Pages below these name flags of other programs: `bench/` its own, the contract those of Triton and its tools."""
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
@@ -48,19 +53,19 @@ def named(path: Path) -> str:
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """Of the headings, as GitHub makes them."""
+    """The anchors of the page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE)
     texts = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return frozenset(re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in texts)
 
 
 def prose(path: Path) -> str:
-    """Without blocks of code."""
+    """The page's text without blocks of code."""
     return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 def links(path: Path) -> Iterator[tuple[str, Path, str]]:
-    """To files: as it is written, the file, the anchor in it."""
+    """Links to files: the link as written, the file, the anchor in it."""
     for link in LINK.findall(prose(path)):
         if not re.match(r"[a-z]+:", link):
             file, _, anchor = link.partition("#")
@@ -86,14 +91,16 @@ def test_every_page_can_be_found() -> None:
     assert found >= set(documents()), f"no link leads to {[named(each) for each in set(documents()) - found]}"
 
 
-@pytest.mark.parametrize("path", [path for path in documents() if ROOT / "bench" not in path.parents], ids=named)
+@pytest.mark.parametrize(
+    "path", [path for path in documents() if not any(path.is_relative_to(each) for each in FOREIGN_FLAGS)], ids=named
+)
 def test_flags_exist(path: Path) -> None:
     assert set(FLAG.findall(path.read_text())) - OURS <= set(OTHERS)
 
 
 @pytest.mark.parametrize("path", documents(), ids=named)
 def test_paths_exist(path: Path) -> None:
-    """CHANGELOG.md may name what has gone; what a build makes is not there before it."""
+    """CHANGELOG.md may name files that are gone. The demo's repository does not exist before it is built."""
     for name in PATH.findall(path.read_text()):
         if path.name != "CHANGELOG.md" and name != "examples/model_repository/":
             assert (ROOT / name).exists(), name
@@ -101,7 +108,7 @@ def test_paths_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", documents(), ids=named)
 def test_figures_have_their_file(path: Path) -> None:
-    """Whoever quotes results names the file, which lies in `bench/results`; `make bench` writes `all.*`."""
+    """A page that quotes results names their file in `bench/results`. `make bench` writes `all.*`."""
     for name in re.findall(r"`(?:bench/)?results/([\w-]+\.json)`", path.read_text()):
         assert name in ("all.json", "NAME.json") or (ROOT / "bench/results" / name).exists(), name
 
@@ -116,3 +123,12 @@ def test_figures_of_the_readme_are_those_of_their_files() -> None:
     for name, *figures in found:
         ratio = rows[name]["ratio"]
         assert figures == [f"{ratio[each]:.2f}" for each in ("throughput", "p99", "cpu")], name
+
+
+def test_median_of_the_readme_is_that_of_all_rows() -> None:
+    rows = json.loads((ROOT / "bench" / "results" / "all.json").read_text())["rows"]
+    middle = {each: median(row["ratio"][each] for row in rows.values()) for each in ("throughput", "cpu")}
+    text = " ".join((ROOT / "README.md").read_text().split())
+    claim = re.search(r"the median of (\d+) workloads is ([\d.]+) times the throughput at ([\d.]+) times the CPU", text)
+    assert claim is not None
+    assert claim.groups() == (str(len(rows)), f"{middle['throughput']:.2f}", f"{middle['cpu']:.2f}")

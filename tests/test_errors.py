@@ -47,3 +47,11 @@ def test_error_says_across_processes_that_the_request_was_refused() -> None:
     assert not error.refused
     error.refused = True
     assert pickle.loads(pickle.dumps(error)).refused
+
+
+def test_error_that_blames_something_comes_with_advice() -> None:
+    error = errors.Unavailable("no provider").blaming(errors.Cause.ENVIRONMENT)
+    assert (error.cause, error.advice) == (errors.Cause.ENVIRONMENT, errors.ADVICE[errors.Cause.ENVIRONMENT])
+    own = errors.Invalid("wrong")
+    own.advice = "better"
+    assert own.blaming(errors.Cause.FILE).advice == "better"

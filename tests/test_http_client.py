@@ -36,7 +36,7 @@ def answering(answer: bytes) -> Iterator[str]:
     [b"Transfer-Encoding: chunked\r\n\r\nff\r\n{", b"\r\n" + DEEP, b"\r\n[]", b"\r\n<html>"],
     ids=["cut off", "deep", "list", "HTML"],
 )
-def test_refusal_without_words_of_its_own_is_told_by_its_status(rest: bytes) -> None:
+def test_refusal_without_a_message_has_its_status(rest: bytes) -> None:
     with (
         answering(b"HTTP/1.1 503 Not Now\r\n" + rest) as url,
         pytest.raises(Refused, match=f"^{url} says: 503 Not Now$"),
@@ -45,7 +45,7 @@ def test_refusal_without_words_of_its_own_is_told_by_its_status(rest: bytes) -> 
 
 
 @pytest.mark.parametrize("body", [b"{", DEEP], ids=["cut off", "deep"])
-def test_answer_that_is_no_json_is_that_of_no_inference_server(body: bytes) -> None:
+def test_answer_without_json_is_an_error(body: bytes) -> None:
     said = "is no inference server: /v2 is answered without JSON"
     with answering(b"HTTP/1.1 200 OK\r\n\r\n" + body) as url, pytest.raises(Unavailable, match=said):
         fetch_json(url, "/v2", LIMIT)
@@ -59,6 +59,6 @@ def test_answer_that_is_no_json_is_that_of_no_inference_server(body: bytes) -> N
     ],
     ids=["gRPC", "Redis"],
 )
-def test_port_of_another_protocol_is_told(answer: bytes, what: str) -> None:
+def test_port_of_another_protocol_is_an_error(answer: bytes, what: str) -> None:
     with answering(answer) as url, pytest.raises(Unavailable, match=f"^{url} is not answered as HTTP has it: {what}"):
         fetch_json(url, "/v2", LIMIT)

@@ -1,7 +1,8 @@
-"""The build of the package (PEP 517): setuptools', or with `HALIMEDE_WHEEL=compiled` with the hot modules compiled.
+"""The build backend of the package (PEP 517): that of setuptools, with the hot modules compiled on request.
 
-Such a wheel takes a C compiler and a minute more, and is for one kind of interpreter and machine. mypyc reads the types
-of what the package imports, so that its dependencies are needed to build it, too.
+`HALIMEDE_WHEEL=compiled` builds a wheel with compiled modules. That needs a C compiler and a minute more, and the wheel
+fits one kind of interpreter and machine. mypyc reads the types of imported packages, so the build needs the
+dependencies of the package too.
 """
 
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import build_meta
-from setuptools.build_meta import *  # noqa: F403 # the hooks that stay as they are
+from setuptools.build_meta import *  # noqa: F403 # all hooks except the one that is replaced below
 
 
 def is_compiled() -> bool:
@@ -19,6 +20,7 @@ def is_compiled() -> bool:
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+    """The requirements of the build; for a compiled wheel also the package's dependencies and the extra `compile`."""
     needs: list[str] = build_meta.get_requires_for_build_wheel(config_settings)
     if is_compiled():
         project = tomllib.loads(Path("pyproject.toml").read_text())["project"]

@@ -1,9 +1,9 @@
 """Compiles the hot modules with mypyc, into the folder where `halimede.compiled` looks for them.
 
-`python -m tools.compile`, in the root of the repository; needs mypy, setuptools and a C compiler. Does nothing where
-the compiled form is that of these sources and of these modules. Where it fails, nothing is left of it, and what was
-there before is not used if it was made of other sources: the server is pure Python then. With `--optional` that is
-said, and no failure.
+Run `python -m tools.compile` in the root of the repository. It needs mypy, setuptools and a C compiler. It does nothing
+if the compiled form already matches the sources and the list of modules. If it fails, it leaves nothing behind. An
+older compiled form of other sources is not used, so the server is then pure Python. With `--optional` a failure is
+reported and the exit status is 0.
 """
 
 import argparse
@@ -27,8 +27,8 @@ MODULES = tuple(
         "backends.onnx.": "instance",
         "engine.": "engine tracing",
         "front.": "tracing",
-        "front.grpc.": "access front",
-        "front.http.": "front",
+        "front.grpc.": "access service",
+        "front.http.": "service",
         "measurement.": "statistics",
         "models.": "checks version",
         "scheduling.": "assembly ensemble ensemble_run execution flow inference inline instances "
@@ -36,31 +36,31 @@ MODULES = tuple(
         "tracing.": "files text",
         "transport.grpc.": "bidirectional heads messages streams",
         "transport.http1.": "connection exchange",
-        "transport.http2.": "connection frames headers outbox reader stream",
+        "transport.http2.": "connection frames headers reader stream writer",
         "wire.grpc.": "infer parts",
         "wire.http.": "head infer json_data",
     }.items()
     for name in (room + each for each in names.split())
 )
-"""Those that every request passes, as far as docs/decisions/compiled.md has no reason against it."""
+"""The modules on the path of every request, except those that docs/decisions/compiled.md excludes."""
 
 
 def is_made() -> bool:
-    """Whether the compiled form is that of these sources and of these modules."""
+    """Whether the compiled form matches the sources and `MODULES`."""
     files = (FOLDER / PACKAGE.name).rglob("*" + SUFFIX)
     there = {".".join(file.relative_to(FOLDER).parts).removesuffix(SUFFIX) for file in files}
     return not missing() and there == set(MODULES)
 
 
 def translate(folder: Path) -> list[Any]:
-    """Makes C of the modules, in this folder; what setuptools compiles. Raises whatever mypyc does."""
+    """Translates the modules to C in `folder`. Returns extensions for setuptools. Raises whatever mypyc does."""
     from mypyc.build import mypycify
 
     sources = [
         str(PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py").relative_to(Path.cwd())) for name in MODULES
     ]
     extensions: list[Any] = mypycify(
-        # `make check` is strict; here a runtime may be missing.
+        # `make check` runs mypy strictly. Here an optional runtime may be missing.
         ["--config-file=", "--cache-dir=build/mypyc-cache", "--ignore-missing-imports", *sources],
         opt_level="2",
         debug_level="0",
@@ -75,12 +75,12 @@ _PROBE = "#include <Python.h>\nPyMODINIT_FUNC PyInit_probe(void) { return NULL; 
 
 
 def build(work: Path) -> Path:
-    """Translates and compiles; the folder that holds the result. Raises whatever the tools do."""
+    """Translates and compiles, and returns the folder with the result. Raises whatever mypyc and setuptools do."""
     from setuptools import Extension
 
     probe = work / "probe.c"
     probe.write_text(_PROBE)
-    # A translation takes half a minute: first see whether there is a compiler, and what it needs of Python.
+    # A translation takes half a minute. So check first that there is a C compiler and Python's headers.
     compile_extensions([Extension("probe", [str(probe)])], work / "probe")
     compile_extensions(translate(work / "c"), work / "lib")
     return work / "lib"
@@ -102,7 +102,7 @@ def compile_extensions(extensions: list[Any], folder: Path) -> None:
 
 
 def side_by_side(compiler: Any) -> Any:
-    """The compiler's `compile`, with as many files at once as there are cores: by itself it takes one at a time."""
+    """Wraps the compiler's `compile`, which compiles one file at a time, to compile as many as there are cores."""
     one_by_one = compiler.compile
 
     def compile_all(sources: Sequence[str], *args: Any, **options: Any) -> list[str]:
@@ -115,18 +115,18 @@ def side_by_side(compiler: Any) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--optional", action="store_true", help="it is no failure where it cannot be done")
+    parser.add_argument("--optional", action="store_true", help="exit with status 0 if compiling is not possible")
     optional = parser.parse_args(arguments).optional
     if is_made() or (optional and os.environ.get(VARIABLE) == "off"):
         return 0
     made_of = digest()
-    print("Compiling what every request passes: once, about a minute ...", flush=True)
-    said = StringIO()  # dozens of remarks of mypyc, which matter only where it fails
+    print("Compiling the modules on the path of every request (once, about a minute) ...", flush=True)
+    said = StringIO()  # mypyc prints dozens of notes, which matter only if it fails
     try:
         FOLDER.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=FOLDER.parent) as folder, redirect_stdout(said), redirect_stderr(said):
             library = build(Path(folder))
-            # Of what lay here before: an edit since then makes it another.
+            # The digest from before compiling: after an edit during it, the compiled form must not count as current.
             (library / DIGEST).write_text(made_of)
             shutil.rmtree(FOLDER, ignore_errors=True)
             library.rename(FOLDER)
@@ -135,11 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for line in said.getvalue().splitlines():
                 if ": error: " in line:
                     print(line)
-            print(f"That could not be done, so the server is pure Python, and slower: {type(error).__name__}: {error}")
+            print(f"Compiling failed, so the server runs as pure Python, slower: {type(error).__name__}: {error}")
             return 0
         print(said.getvalue(), file=sys.stderr)
         raise
-    print(f"{len(MODULES)} modules are compiled.")
+    print(f"Compiled {len(MODULES)} modules.")
     return 0
 
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Thousands of corrupted requests to one server: does every answer keep to the contract, and does the server live on?
+"""Sends thousands of corrupted requests to one server, and checks its answers and that it survives.
 
     python -m tools.corrupt [--count 20000] [--seed N] [--first 0] [--most-growth 24] [--json FILE]
 
-Starts `halimede serve` on free ports of 127.0.0.1, asks everything once as it should be asked (every route, every RPC),
-and then sends corruptions of these requests: JSON, protobuf, headers and paths changed within right framing, and HTTP/1
-and HTTP/2 as broken bytes. The seed is printed, and each failure with its number, from which it can be made again:
+Starts `halimede serve` on free ports of 127.0.0.1 and sends every valid request once (every route, every RPC). Then it
+sends corruptions of these requests: changed JSON, protobuf, headers and paths in valid framing, and broken bytes of
+HTTP/1 and HTTP/2. It prints the seed, and each failure with its number. This repeats one corruption:
 
     python -m tools.corrupt --seed N --first NUMBER --count 1
 
-It passes when all of this holds:
-- every corruption is answered as the contract allows, or its connection ends; none hangs (`corrupt_peers`);
-- after each batch valid requests over both protocols have right answers, and the log holds no traceback;
-- memory (resident, all processes of the server) at the end is within --most-growth MiB of that after a tenth;
-- SIGTERM ends the server with status 0, and nothing of it is left.
+It passes if all of this holds:
+- every corruption is answered as the contract allows, or its connection closes; none hangs (`corrupt_peers`);
+- after each batch, valid requests over both protocols are answered correctly, and the log has no traceback;
+- resident memory of all server processes at the end is within --most-growth MiB of that after a tenth of the run;
+- SIGTERM ends the server with status 0, and no process of it remains.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.corrupt_corpus import MODELS, REFUSED, REFUSED_CALLS, REGION_BYTES, Corpus, HttpCase, register
-from tools.corrupt_peers import Seen, fire
-from tools.corrupt_shots import Shot, as_it_is, shot
+from tools.corrupt_peers import Seen, send_corruption
+from tools.corrupt_requests import Corruption, as_it_is, corruption
 from tools.soak import AT_ONCE, MIB, Server, idle
 
 FLAGS = (
@@ -43,28 +43,30 @@ FLAGS = (
 )
 BATCH, CONNECTIONS = 250, 24
 SHOWN = 20
+"""Failures that are printed."""
 PROBES = ("infer json", "infer binary", "get /v2/models/stats", "ModelInfer typed", "Health")
-"""The valid requests that are asked after each batch."""
+"""The valid requests that are sent after each batch."""
 _RESET = (
     HttpCase("log settings", "POST", "/v2/logging", {"log_verbose_level": 0, "log_error": True, "log_warning": True}),
     HttpCase("load", "POST", "/v2/repository/models/int32/load"),
     HttpCase("unregister", "POST", "/v2/systemsharedmemory/unregister", b""),
 )
-"""What corruptions may have changed is put right between batches, or later ones would meet a server that is off."""
+"""Requests that restore the server's settings between batches. Corruptions may have changed them, and later corruptions
+would meet a server in another state."""
 
 
 @dataclass(slots=True)
-class Told:
-    """What a run has found."""
+class Findings:
+    """The results of a run."""
 
     answers: Counter[str] = field(default_factory=Counter)
     families: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     memory: list[tuple[int, int]] = field(default_factory=list)
-    """Bytes after so many corruptions."""
+    """(Corruptions so far, bytes of memory)."""
     seconds: float = 0.0
 
-    def count(self, one: Shot, seen: Seen) -> None:
+    def count(self, one: Corruption, seen: Seen) -> None:
         self.families[one.family] += 1
         kinds = {f"{one.protocol} {status}" for status, _ in seen.answers} or {f"{one.protocol} no answer"}
         self.answers.update(kinds)
@@ -72,8 +74,8 @@ class Told:
 
 @contextlib.contextmanager
 def segment() -> Iterator[str]:
-    """The key of a segment for the requests that use shared memory: letters, always as many, as what a corruption of a
-    seed is depends on them."""
+    """Creates a shared-memory segment and yields its key. The key always has the same length, because the corruptions
+    of a seed depend on the bytes of the valid requests."""
     name = "halimede_corrupt_" + "".join(random.SystemRandom().choices("abcdefgh", k=12))
     made = SharedMemory(name, create=True, size=REGION_BYTES)
     try:
@@ -90,76 +92,77 @@ class Run:
         self._server, self._corpus, self._seed = server, corpus, seed
         self._ports = {"http": server.http, "grpc": server.grpc}
         self._read = 0
-        self.told = Told()
+        self.findings = Findings()
 
     async def all(self, first: int, count: int) -> None:
         began = time.monotonic()
         await self._valid()
         for start in range(first, first + count, BATCH):
-            shots = [
-                shot(self._seed, number, self._corpus) for number in range(start, min(start + BATCH, first + count))
+            batch = [
+                corruption(self._seed, number, self._corpus)
+                for number in range(start, min(start + BATCH, first + count))
             ]
-            await self._batch(shots)
+            await self._batch(batch)
             if (start - first) % (BATCH * 8) == 0 or start + BATCH >= first + count:
                 await idle(self._server)
-                self.told.memory.append((shots[-1].number + 1 - first, self._server.memory()))
+                self.findings.memory.append((batch[-1].number + 1 - first, self._server.memory()))
             if not self._server.is_running:
-                self.told.wrong.append(f"the server is dead after {shots[0].number} to {shots[-1].number}")
+                self.findings.wrong.append(f"the server is dead after {batch[0].number} to {batch[-1].number}")
                 break
-        self.told.seconds = time.monotonic() - began
+        self.findings.seconds = time.monotonic() - began
 
     async def _valid(self) -> None:
-        """Every request of the corpus as it is: what is not answered well here would make corruptions of nothing."""
+        """Sends every valid request. One that is not answered well would not be a useful base of corruptions."""
         for case in self._corpus.cases:
             one = as_it_is(-1, case)
-            seen = await fire(one, self._ports)
+            seen = await send_corruption(one, self._ports)
             refused = case == REFUSED or case.name in REFUSED_CALLS
             if seen.wrong or not (_is_well(seen) or refused):
-                self.told.wrong.append(f"{one}: {seen.wrong or seen.answers}")
+                self.findings.wrong.append(f"{one}: {seen.wrong or seen.answers}")
 
-    async def _batch(self, shots: Sequence[Shot]) -> None:
-        """So many at once, and then what must hold after them."""
-        waiting = iter(shots)
-        seen_of: list[tuple[Shot, Seen]] = []
+    async def _batch(self, batch: Sequence[Corruption]) -> None:
+        """Sends a batch over `CONNECTIONS` connections at once, then checks the log and the valid requests."""
+        waiting = iter(batch)
+        seen_of: list[tuple[Corruption, Seen]] = []
 
         async def work() -> None:
             for one in waiting:
-                seen_of.append((one, await fire(one, self._ports)))
+                seen_of.append((one, await send_corruption(one, self._ports)))
 
         await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
         for one, seen in seen_of:
-            self.told.count(one, seen)
+            self.findings.count(one, seen)
             if seen.wrong:
                 self._fail(one, seen.wrong)
         if lines := self._tracebacks():
-            await self._blame(shots, lines)
-        await self._probe(shots)
+            await self._blame(batch, lines)
+        await self._probe(batch)
 
-    async def _blame(self, shots: Sequence[Shot], lines: str) -> None:
-        """Sends each of a batch again, one after the other, to find who makes the log say that."""
+    async def _blame(self, batch: Sequence[Corruption], lines: str) -> None:
+        """Sends the corruptions of a batch again, one by one, to find the one that causes the traceback."""
         found = False
-        for one in shots:
-            await fire(one, self._ports)
+        for one in batch:
+            await send_corruption(one, self._ports)
             if again := self._tracebacks():
                 found = True
                 self._fail(one, f"in the log: {again}")
         if not found:
-            self.told.wrong.append(f"after {shots[0].number} to {shots[-1].number}, in the log: {lines}")
+            self.findings.wrong.append(f"after {batch[0].number} to {batch[-1].number}, in the log: {lines}")
 
-    async def _probe(self, shots: Sequence[Shot]) -> None:
-        """Puts right what corruptions have changed, and asks valid requests."""
+    async def _probe(self, batch: Sequence[Corruption]) -> None:
+        """Restores what corruptions have changed, and sends valid requests."""
         asked = [case for case in self._corpus.cases if case.name in PROBES]
         for case in (*_RESET, register(self._corpus.key), *asked):
-            seen = await fire(as_it_is(-1, case), self._ports)
+            seen = await send_corruption(as_it_is(-1, case), self._ports)
             if seen.wrong or not _is_well(seen):
-                words = f"after {shots[0].number} to {shots[-1].number}, {case.name}: {seen.wrong or seen.answers}"
-                self.told.wrong.append(words)
+                where = f"after {batch[0].number} to {batch[-1].number}, {case.name}"
+                self.findings.wrong.append(f"{where}: {seen.wrong or seen.answers}")
 
-    def _fail(self, one: Shot, words: str) -> None:
-        self.told.wrong.append(f"{one}: {words}\n      {one.data[:1500]!r}")
+    def _fail(self, one: Corruption, words: str) -> None:
+        self.findings.wrong.append(f"{one}: {words}\n      {one.data[:1500]!r}")
 
     def _tracebacks(self) -> str:
-        """The new lines of the log that are errors nobody should have made."""
+        """The first traceback in the new lines of the log; empty if there is none."""
         with self._server.log.open("rb") as log:
             log.seek(self._read)
             new = log.read()
@@ -174,7 +177,7 @@ def _is_well(seen: Seen) -> bool:
 
 
 def growth(memory: Sequence[tuple[int, int]]) -> float:
-    """MiB from what there was after a tenth of the corruptions to the end; 0 for so few that they say nothing."""
+    """Growth of memory from a tenth of the corruptions to the end, in MiB; 0 if there are fewer than three samples."""
     if len(memory) < 3:
         return 0.0
     last = memory[-1][0]
@@ -182,14 +185,14 @@ def growth(memory: Sequence[tuple[int, int]]) -> float:
     return (memory[-1][1] - early) / MIB
 
 
-def verdict(told: Told, most_growth: float, status: int | None, left: int) -> list[str]:
-    """What fell short, in words."""
-    grown = growth(told.memory)
+def verdict(findings: Findings, most_growth: float, status: int | None, left: int) -> list[str]:
+    """Describes the requirements that do not hold."""
+    grown = growth(findings.memory)
     rules = (
-        (not told.wrong, f"{len(told.wrong)} things that must not be"),
+        (not findings.wrong, f"{len(findings.wrong)} failures"),
         (grown < most_growth, f"memory grew by {grown:.1f} MiB"),
         (status == 0, f"exit status {status} after SIGTERM"),
-        (not left, f"{left} processes left"),
+        (not left, f"{left} processes remain"),
     )
     return [words for holds, words in rules if not holds]
 
@@ -197,40 +200,42 @@ def verdict(told: Told, most_growth: float, status: int | None, left: int) -> li
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="drawn if not given")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**9), help="random by default")
     parser.add_argument("--first", type=int, default=0, help="the number of the first corruption")
-    parser.add_argument("--most-growth", type=float, default=24.0, help="of memory after the first tenth, in MiB")
-    parser.add_argument("--json", help="keep the figures in this file")
+    parser.add_argument(
+        "--most-growth", type=float, default=24.0, help="allowed growth of memory after the first tenth, in MiB"
+    )
+    parser.add_argument("--json", help="write the results to this file")
     return parser.parse_args()
 
 
-def print_report(told: Told) -> None:
-    for kind, count in sorted(told.families.items()):
+def print_report(findings: Findings) -> None:
+    for kind, count in sorted(findings.families.items()):
         print(f"  {kind:26}{count:9,}")
-    print("answers: " + ", ".join(f"{kind}: {count:,}" for kind, count in sorted(told.answers.items())))
-    for words in told.wrong[:SHOWN]:
+    print("answers: " + ", ".join(f"{kind}: {count:,}" for kind, count in sorted(findings.answers.items())))
+    for words in findings.wrong[:SHOWN]:
         print(f"  ! {words}")
-    if len(told.memory) > 1:
-        sizes = ", ".join(f"{size / MIB:.1f} after {number:,}" for number, size in told.memory)
+    if len(findings.memory) > 1:
+        sizes = ", ".join(f"{size / MIB:.1f} after {number:,}" for number, size in findings.memory)
         print(f"memory in MiB: {sizes}")
 
 
-def figures(told: Told, seed: int) -> dict[str, Any]:
-    """What is kept of a run."""
+def figures(findings: Findings, seed: int) -> dict[str, Any]:
+    """The results as they are written to a file."""
     return {
         "seed": seed,
-        "seconds": round(told.seconds, 1),
-        "corruptions": sum(told.families.values()),
-        "families": dict(sorted(told.families.items())),
-        "answers": dict(sorted(told.answers.items())),
-        "wrong": told.wrong,
-        "memory_mib": [[number, round(size / MIB, 1)] for number, size in told.memory],
-        "growth_mib": round(growth(told.memory), 1),
+        "seconds": round(findings.seconds, 1),
+        "corruptions": sum(findings.families.values()),
+        "families": dict(sorted(findings.families.items())),
+        "answers": dict(sorted(findings.answers.items())),
+        "wrong": findings.wrong,
+        "memory_mib": [[number, round(size / MIB, 1)] for number, size in findings.memory],
+        "growth_mib": round(growth(findings.memory), 1),
     }
 
 
 def main() -> int:
-    """0 where it passed, 1 where it did not."""
+    """Returns 0 if the run passed, else 1."""
     options = parse()
     print(f"seed {options.seed}", flush=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -242,18 +247,18 @@ def main() -> int:
             asyncio.run(run.all(options.first, options.count))
             status, left = server.stop()
         except (RuntimeError, OSError) as error:
-            print(f"corrupt: {type(error).__name__}: {error}; the server said: ...{server.log.read_text()[-2000:]}")
+            print(f"corrupt: {type(error).__name__}: {error}; the server's log: ...{server.log.read_text()[-2000:]}")
             return 1
         finally:
             server.kill()
-    told = run.told
-    print_report(told)
+    findings = run.findings
+    print_report(findings)
     if options.json:
-        Path(options.json).write_text(json.dumps(figures(told, options.seed), indent=1) + "\n")
-    short = verdict(told, options.most_growth, status, left)
-    done, grown = sum(told.families.values()), growth(told.memory)
+        Path(options.json).write_text(json.dumps(figures(findings, options.seed), indent=1) + "\n")
+    short = verdict(findings, options.most_growth, status, left)
+    done, grown = sum(findings.families.values()), growth(findings.memory)
     ending = "; ".join(short) if short else "PASSED"
-    print(f"{done:,} corruptions in {told.seconds:.0f} s, seed {options.seed}, memory {grown:+.1f} MiB: {ending}")
+    print(f"{done:,} corruptions in {findings.seconds:.0f} s, seed {options.seed}, memory {grown:+.1f} MiB: {ending}")
     return 1 if short else 0
 
 

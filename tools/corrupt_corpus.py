@@ -1,8 +1,7 @@
-"""The valid requests that corruptions begin from: every route of the HTTP port and every RPC of the gRPC port.
+"""The valid requests that corruptions are made from: every route of the HTTP port and every RPC of the gRPC port.
 
-Values only; `HttpCase.bytes` and `GrpcCase.bytes` say how they look on a connection. Each is answered well as it
-stands, if they are asked in their order. Models: see `MODELS`; but for two they are of the backend
-`identity`, since much comes to them.
+Values only; `HttpCase.bytes` and `GrpcCase.bytes` are the bytes on a connection. Sent in order, each is answered well.
+All but two of `MODELS` use the fast backend `identity`, because they get many requests.
 """
 
 import gzip
@@ -26,7 +25,7 @@ MODELS = {
     ),
 }
 REGION_BYTES = 4096
-"""Of the shared memory that requests name: the first half for inputs, the other for outputs."""
+"""Size of the shared memory that requests name. Inputs lie in the first half, outputs in the second."""
 
 Headers = tuple[tuple[str, str], ...]
 ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
@@ -34,11 +33,12 @@ ENCODERS: Mapping[str, Callable[[bytes], bytes]] = {
     "deflate": zlib.compress,
 }
 MORE_CHUNKS = 7
+"""Number of chunks of a chunked body."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCase:
-    """A request. `document` is its JSON, or the bytes that stand there; `tail` what follows it as binary."""
+    """An HTTP request. `document` is its JSON, or bytes in place of JSON; `tail` is the binary data after it."""
 
     name: str
     method: str
@@ -55,7 +55,7 @@ class HttpCase:
 
     @property
     def body(self) -> bytes | None:
-        """As it goes over the connection, but for the chunks."""
+        """The body as it is sent, compressed but without chunks. None for a request without a body."""
         if self.document is None and not self.tail:
             return None
         body = (b"" if self.document is None else self.text) + self.tail
@@ -63,7 +63,7 @@ class HttpCase:
 
     @property
     def all_headers(self) -> Headers:
-        """With what the body asks for, but for its length."""
+        """All headers, with those that the body needs, except Content-Length and Transfer-Encoding."""
         found = [("Host", "localhost"), *self.headers]
         if self.tail:
             found.append(("Inference-Header-Content-Length", str(0 if self.document is None else len(self.text))))
@@ -77,7 +77,7 @@ class HttpCase:
 
 
 def request_bytes(method: str, path: str, headers: Headers, body: bytes | None, chunked: bool) -> bytes:
-    """A request whose framing is right, whatever else it is."""
+    """The bytes of a request with valid framing; everything else may be invalid."""
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     if body is not None:
         lines.append("Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}")
@@ -94,7 +94,7 @@ def as_chunks(body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GrpcCase:
-    """A call; several messages only in a stream. `encoding`: how they are compressed."""
+    """A gRPC call. Only a stream has several messages. `encoding` is their compression."""
 
     name: str
     path: str
@@ -111,7 +111,7 @@ class GrpcCase:
         return tuple(fields)
 
     def framed(self, messages: Sequence[bytes]) -> bytes:
-        """Messages in gRPC's framing, compressed where the call says so."""
+        """The messages in gRPC's framing, compressed if the call has an encoding."""
         if self.encoding:
             messages = [ENCODERS[self.encoding](message) for message in messages]
         flag = bytes([bool(self.encoding)])
@@ -123,11 +123,11 @@ class GrpcCase:
 
 
 OPENING = frame(SETTINGS, 0, 0, b"\0\4\0\x7f\xff\xff") + frame(8, 0, 0, (1 << 22).to_bytes(4))
-"""Large windows, so that no answer waits for more room."""
+"""The client's first frames. They grant large windows, so no answer waits for the client."""
 
 
 def call_frames(head: Headers, data: bytes) -> list[bytes]:
-    """The frames of one call that is whole."""
+    """The frames of one complete call."""
     block = hpack.Encoder().encode([(name, value.encode("utf-8", "surrogateescape")) for name, value in head])
     pieces = [data[at : at + FRAME_BYTES] for at in range(0, len(data), FRAME_BYTES)] or [b""]
     ends = [END_STREAM if number == len(pieces) - 1 else 0 for number in range(len(pieces))]
@@ -291,11 +291,11 @@ def _administration() -> list[HttpCase]:
 
 _HANDLE = {"raw_handle": {"b64": "AAAA" * 21 + "AA=="}, "device_id": 0, "byte_size": 64}
 REFUSED = HttpCase("cuda register", "POST", "/v2/cudasharedmemory/region/c/register", _HANDLE)
-"""Right, and yet an error where no GPU is."""
+"""A valid request that is refused if there is no GPU."""
 
 
 def http_cases(key: str) -> list[HttpCase]:
-    """All of them; `key` is that of a segment of `REGION_BYTES`."""
+    """All HTTP requests. `key` names a segment of `REGION_BYTES` bytes."""
     groups = (_json_infers(), _binary_infers(), _shared_infers(), _generates(), _administration())
     return [register(key), *(case for group in groups for case in group), REFUSED]
 
@@ -397,7 +397,7 @@ def _calls(key: str) -> list[GrpcCase]:
 
 
 REFUSED_CALLS = ("SystemSharedMemoryRegister", "CudaSharedMemoryRegister")
-"""Right, and yet errors: nobody has made that segment, and no GPU is here."""
+"""Valid calls that are refused: the segment does not exist, and there is no GPU."""
 
 
 def grpc_cases(key: str) -> list[GrpcCase]:
@@ -406,7 +406,7 @@ def grpc_cases(key: str) -> list[GrpcCase]:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Every valid request, for a segment of that key."""
+    """Every valid request, for the shared-memory segment named `key`."""
 
     key: str
     http: Sequence[HttpCase] = field(init=False)

@@ -1,6 +1,6 @@
-"""What can become of bytes, of JSON and of protobuf on a bad way: random changes of what was right before.
+"""Random changes of valid bytes, JSON documents and protobuf messages.
 
-Pure: a `Draw` with the same seed makes the same changes. Knows no protocol but the two encodings. Any thread.
+Pure: a `Draw` with the same seed makes the same changes. Knows the two encodings and no protocol. Any thread.
 """
 
 import copy
@@ -24,21 +24,22 @@ WORDS: Sequence[str] = (
 )
 _ASCII_NUMBER = re.compile(rb"-?[0-9]+")
 _MOST_BYTES = 3 << 20
-"""To about so much something is repeated: more than is read on the event loop, less than makes the memory leap."""
+"""About the largest size that repetition grows to. The server does not handle so much on its event loop, and its memory
+does not jump."""
 
 
 class Draw(random.Random):
-    """The lot of one corruption."""
+    """The random choices of one corruption."""
 
     def chance(self, probability: float) -> bool:
         return self.random() < probability
 
     def few(self) -> int:
-        """1, seldom more."""
+        """A small count: 1 to 4, usually 1."""
         return 1 + sum(self.chance(0.35) for _ in range(3))
 
     def piece(self, size: int) -> slice:
-        """A part of so many bytes, short ones more often; it may be empty."""
+        """A slice of `size` bytes. Short slices are more frequent; it may be empty."""
         start = self.randint(0, size)
         return slice(start, min(size, start + int(size ** self.random())))
 
@@ -93,7 +94,7 @@ def _swap(draw: Draw, data: bytes) -> bytes:
 
 
 def _other_number(draw: Draw, data: bytes) -> bytes:
-    """Another number in the place of one that stands in digits."""
+    """Replaces a number that is written in decimal digits."""
     found = list(_ASCII_NUMBER.finditer(data))
     if not found:
         return _flip(draw, data)
@@ -102,7 +103,7 @@ def _other_number(draw: Draw, data: bytes) -> bytes:
 
 
 def _other_integer(draw: Draw, data: bytes) -> bytes:
-    """Another binary number of four bytes, as lengths are written, somewhere."""
+    """Overwrites four bytes with a binary number, as lengths are encoded."""
     at = draw.randrange(len(data))
     number = draw.choice((0, 1, 5, len(data), len(data) + 1, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 1))
     return data[:at] + number.to_bytes(4, draw.choice(("little", "big"))) + data[at + 4 :]
@@ -114,7 +115,7 @@ _ON_BYTES: Sequence[Callable[[Draw, bytes], bytes]] = (
 
 
 def mutate_bytes(draw: Draw, data: bytes) -> tuple[bytes, str]:
-    """The bytes with one to four changes, and the names of these."""
+    """Returns the bytes with one to four changes, and the names of the changes."""
     names = []
     for _ in range(draw.few()):
         change = draw.choice(_ON_BYTES) if data else _insert
@@ -141,7 +142,7 @@ class _Place(NamedTuple):
 
 
 def _places(document: Any) -> list[_Place]:
-    """All there are, but for those in long arrays after the fourth."""
+    """All members and elements, except those after the fourth of a long array."""
     found: list[_Place] = []
     holders = [document]
     while holders:
@@ -204,7 +205,7 @@ def _wrap(draw: Draw, place: _Place) -> None:
 def _multiply(draw: Draw, place: _Place) -> None:
     if isinstance(place.value, list):
         most = _MOST_BYTES // len(str(place.value))
-        # Copies of their own: what stands there once more would be changed everywhere by the next change.
+        # Deep copies: the next change would otherwise alter every occurrence of a shared value.
         copies = (copy.deepcopy(place.value) for _ in range(min(most, draw.choice((0, 2, 3, 1000)))))
         place.put([element for each in copies for element in each])
     else:
@@ -224,7 +225,7 @@ _ON_JSON: Sequence[Callable[[Draw, _Place], None]] = (
 
 
 def mutate_json(draw: Draw, document: Any) -> tuple[bytes, str]:
-    """The text of a document with one to four changes, and the names of these."""
+    """Returns the text of a document with one to four changes, and the names of the changes."""
     whole = [copy.deepcopy(document)]
     names = []
     for _ in range(draw.few()):
@@ -252,7 +253,7 @@ def mutate_json(draw: Draw, document: Any) -> tuple[bytes, str]:
 
 
 class Field(NamedTuple):
-    """A field of a message: its number, its wire type, and its content without tag and length."""
+    """A protobuf field: its number, its wire type, and its content without tag and length."""
 
     number: int
     wire: int
@@ -281,7 +282,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> list[Field] | None:
-    """The fields of a message; None for bytes that are none, or that have groups in them."""
+    """The fields of a message. None if the bytes are not a message or contain groups."""
     found, at = [], 0
     try:
         while at < len(data):
@@ -349,7 +350,7 @@ _ON_FIELDS: Sequence[Callable[[Draw, Field], list[Field]]] = (
 
 
 def mutate_message(draw: Draw, message: bytes) -> tuple[bytes, str]:
-    """A protobuf message with one to four changes at any depth, and the names of these."""
+    """Returns a protobuf message with one to three changes at any depth, and the names of the changes."""
     names = []
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         message, name = _mutate_once(draw, message)

@@ -1,7 +1,8 @@
-"""Sends a corruption over a connection of its own, and says what is wrong with the answer.
+"""Sends a corrupted request over its own connection, and judges the answer.
 
-What may come: any 2xx and 4xx, a 5xx or a gRPC status of the server's own only in words of the contract's tables, and a
-connection that ends. What must not: silence, an error in other words, bytes that are no answer. Client's event loop.
+Allowed: any 2xx and 4xx; a 5xx, or a gRPC status that blames the server, with a text of the contract's tables; a closed
+connection. Not allowed: silence, an error with another text, bytes that are not an answer. Runs on the event loop of
+the client.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ from urllib.parse import unquote
 
 import hpack
 
-from tools.corrupt_shots import Shot
+from tools.corrupt_requests import Corruption
 
 LIMIT = 30.0
-"""Seconds until a connection counts as hanging, on a machine that has a lot to do."""
+"""Seconds until a connection counts as hanging. Long, because the machine may be busy."""
 PATIENCE = 0.05
-"""Seconds without a byte after which a client of broken frames says that it sends no more."""
+"""Seconds without a byte after which a client that sent broken frames ends its side of the connection."""
 
 _OF_JSON = (
     r"failed to parse the request JSON buffer: ",
@@ -47,7 +48,7 @@ _SERVER_ERRORS = {
         r"invalid argument for --log_format, got: ",
     ),
 }
-"""What an answer of these statuses may say (contract H6, H19, H90 to H124)."""
+"""Allowed error texts by HTTP status (H6, H19, H90 to H124)."""
 _CODES = {
     12: (
         r"ModelInfer RPC doesn't support models with decoupled transaction policy",
@@ -69,27 +70,29 @@ _CODES = {
     8: (r"Received message larger than max \(\d+ vs\. \d+\)$",),
     14: _SERVER_ERRORS[503],
 }
-"""The same for gRPC (contract G3 to G28), and what the field's gRPC library says itself."""
+"""Allowed error texts by gRPC status (G3 to G28), including those of the gRPC library itself."""
 _NEVER = re.compile(rb"Traceback|failed to handle the request|failed to write the response|internal error|Error: ")
-"""What no answer may hold, whatever its status."""
+"""Texts that no answer may contain, whatever its status."""
 _CLIENT_ERRORS = frozenset({400, 403, 404, 405, 413, 415})
 _FINE_CODES = frozenset({0, 1, 3, 4, 5, 6})
 
 
 @dataclass(slots=True)
 class Seen:
-    """What came: status (or code) and text of each answer; what is `wrong`, empty where nothing is."""
+    """The answers as (status or gRPC code, text), and a description of what is `wrong`; empty if nothing is."""
 
     answers: list[tuple[int, str]] = field(default_factory=list)
     wrong: str = ""
 
 
-async def fire(shot: Shot, ports: Mapping[str, int], limit: float = LIMIT) -> Seen:
-    """Never raises for what the server does. `ports` are those of "http" and "grpc"."""
+async def send_corruption(corruption: Corruption, ports: Mapping[str, int], limit: float = LIMIT) -> Seen:
+    """Sends a corruption and judges the answer. `ports` has the keys "http" and "grpc".
+
+    Never raises because of what the server does."""
     seen = Seen()
     try:
         async with asyncio.timeout(limit):
-            await (_http if shot.protocol == "http" else _grpc)(shot, ports[shot.protocol], seen)
+            await (_http if corruption.protocol == "http" else _grpc)(corruption, ports[corruption.protocol], seen)
     except TimeoutError:
         seen.wrong = f"neither an answer nor an end within {limit:.0f} s"
     except OSError as error:
@@ -98,7 +101,7 @@ async def fire(shot: Shot, ports: Mapping[str, int], limit: float = LIMIT) -> Se
 
 
 async def _received(reader: asyncio.StreamReader, size: int = 1 << 16) -> bytes:
-    """What comes next; empty at the end, also where that is a reset."""
+    """The next bytes; empty at the end of the connection, also after a reset."""
     try:
         return await reader.read(size)
     except ConnectionError:
@@ -120,24 +123,24 @@ async def _send(writer: asyncio.StreamWriter, pieces: Sequence[bytes]) -> None:
             await writer.drain()
             await asyncio.sleep(0)
     except ConnectionError:
-        return  # it has ended the connection already; what it said before can still be read
+        return  # the server has closed the connection already; its answer can still be read
 
 
 # HTTP.
 
 
-async def _http(shot: Shot, port: int, seen: Seen) -> None:
-    """Sends all, says that nothing follows, and reads until the server ends the connection, as it then must."""
+async def _http(corruption: Corruption, port: int, seen: Seen) -> None:
+    """Sends everything, ends its side, and reads until the server closes the connection, as it then must."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        sending = asyncio.ensure_future(_send_and_end(writer, shot.pieces))
+        sending = asyncio.ensure_future(_send_and_end(writer, corruption.pieces))
         came = bytearray()
         while piece := await _received(reader):
             came += piece
         await sending
     finally:
         await _close(writer)
-    judge_http(shot, bytes(came), seen)
+    judge_http(corruption, bytes(came), seen)
 
 
 async def _send_and_end(writer: asyncio.StreamWriter, pieces: Sequence[bytes]) -> None:
@@ -148,29 +151,29 @@ async def _send_and_end(writer: asyncio.StreamWriter, pieces: Sequence[bytes]) -
         return
 
 
-def judge_http(shot: Shot, came: bytes, seen: Seen) -> None:
-    """`came` is all that was received until the end."""
+def judge_http(corruption: Corruption, came: bytes, seen: Seen) -> None:
+    """Adds the answers in `came`, everything that was received, to `seen`, and says what is wrong with them."""
     if _NEVER.search(came):
-        seen.wrong = f"an answer that must not be: {came[-400:]!r}"
+        seen.wrong = f"forbidden text in the answer: {came[-400:]!r}"
     try:
         while came:
-            status, body, came = _answer(came, headless=b"HEAD" in shot.data)
+            status, body, came = _answer(came, headless=b"HEAD" in corruption.data)
             if status != 100:
                 seen.answers.append((status, body))
                 seen.wrong = seen.wrong or _wrong_http(status, body)
     except ValueError as error:
-        seen.wrong = f"no HTTP answer: {error}: {came[:200]!r}"
-    if shot.whole and len(seen.answers) != 1 and not seen.wrong and not _may_be_malformed(shot):
+        seen.wrong = f"not an HTTP answer: {error}: {came[:200]!r}"
+    if corruption.whole and len(seen.answers) != 1 and not seen.wrong and not _may_be_malformed(corruption):
         seen.wrong = f"{len(seen.answers)} answers to one request"
 
 
-def _may_be_malformed(shot: Shot) -> bool:
-    """Heads that are no HTTP have no answer, as the original has none."""
-    return shot.family == "http head"
+def _may_be_malformed(corruption: Corruption) -> bool:
+    """Whether the head may be invalid HTTP. Such a request has no answer, as in Triton."""
+    return corruption.family == "http head"
 
 
 def _answer(came: bytes, headless: bool) -> tuple[int, str, bytes]:
-    """The first answer's status and body, and what follows it. Raises ValueError."""
+    """Splits off the first answer. Returns its status, its body and the remaining bytes. Raises ValueError."""
     head, found, rest = came.partition(b"\r\n\r\n")
     line, *lines = head.split(b"\r\n")
     if not found or not line.startswith(b"HTTP/1."):
@@ -225,7 +228,7 @@ def _wrong_http(status: int, body: str) -> str:
 
 @dataclass(slots=True)
 class _Frames:
-    """The frames of one connection as they come, and what they say of stream 1."""
+    """Parses the frames of one connection, and collects the headers, body and end of stream 1."""
 
     data: bytearray = field(default_factory=bytearray)
     decoder: hpack.Decoder = field(default_factory=hpack.Decoder)
@@ -235,7 +238,7 @@ class _Frames:
     last: bool = False
     ended: bool = False
     fault: int | None = None
-    """The code that a stream or the connection was ended with."""
+    """The HTTP/2 error code that a stream or the connection ended with."""
 
     def take(self, piece: bytes) -> None:
         self.data += piece
@@ -257,7 +260,7 @@ class _Frames:
         self.ended |= (self.last and not self.block) or (stream == 1 and kind == 3)
 
     def _on_block(self, flags: int, stream: int, part: bytes) -> None:
-        """Of any stream, since all of them share the state of the compression."""
+        """Decodes header blocks of every stream, because all streams share the HPACK state."""
         self.block += part
         if flags & 4:
             fields = [(str(name), str(value)) for name, value in self.decoder.decode(self.block)]
@@ -268,27 +271,29 @@ class _Frames:
 
 _INTERNAL_FAULT = 2
 _ANSWERED = frozenset({"grpc fields", "grpc bytes", "grpc framing", "valid"})
-"""Families whose calls have a status at the end; the others may be ended by the transport."""
+"""Families whose calls must end with a gRPC status. The transport may end the others."""
 
 
-async def _grpc(shot: Shot, port: int, seen: Seen) -> None:
-    """Sends all and reads until the call has ended; where its frames are broken, it may not end of itself, so the
-    client says after a while that it sends no more, and the server must end the connection."""
+async def _grpc(corruption: Corruption, port: int, seen: Seen) -> None:
+    """Sends everything and reads until the call has ended.
+
+    A call with broken frames may not end by itself. So the client ends its side after a pause, and the server must then
+    close the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     frames = _Frames()
     try:
-        sending = asyncio.ensure_future(_send(writer, shot.pieces))
+        sending = asyncio.ensure_future(_send(writer, corruption.pieces))
         while not frames.ended:
-            piece = await _next_piece(reader, writer, sending, shot.whole)
+            piece = await _next_piece(reader, writer, sending, corruption.whole)
             if not piece:
                 break
             frames.take(piece)
         await sending
     except (ValueError, hpack.HPACKError, UnicodeDecodeError) as error:
-        seen.wrong = f"no HTTP/2 answer: {error}"
+        seen.wrong = f"not an HTTP/2 answer: {error}"
     finally:
         await _close(writer)
-    judge_grpc(shot, frames.fields, bytes(frames.body), frames.fault, seen)
+    judge_grpc(corruption, frames.fields, bytes(frames.body), frames.fault, seen)
 
 
 async def _next_piece(
@@ -307,18 +312,21 @@ async def _next_piece(
         return await _received(reader)
 
 
-def judge_grpc(shot: Shot, fields: Mapping[str, str], body: bytes, fault: int | None, seen: Seen) -> None:
-    """`fields` are those of the head and the trailers; `fault` is the code that the stream or connection ended with."""
+def judge_grpc(corruption: Corruption, fields: Mapping[str, str], body: bytes, fault: int | None, seen: Seen) -> None:
+    """Adds the answer to `seen`, and says what is wrong with it.
+
+    `fields` are the headers and trailers; `fault` is the HTTP/2 error code that the stream or connection ended with.
+    """
     text = unquote(fields.get("grpc-message", ""))
     if _NEVER.search(body) or _NEVER.search(text.encode("utf-8", "replace")):
-        seen.wrong = f"an answer that must not be: {body[-400:]!r} {text}"
+        seen.wrong = f"forbidden text in the answer: {body[-400:]!r} {text}"
     if fault == _INTERNAL_FAULT:
         seen.wrong = "ended with INTERNAL_ERROR"
     code = fields.get("grpc-status")
     if code is not None:
         seen.answers.append((int(code), text))
         seen.wrong = seen.wrong or _wrong_code(int(code), text)
-    elif shot.family in _ANSWERED and not seen.wrong:
+    elif corruption.family in _ANSWERED and not seen.wrong:
         seen.wrong = f"no status: {dict(fields)}, fault {fault}"
 
 

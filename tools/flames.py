@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Flame graphs (SVG) of where the server's Python time goes while perf_analyzer loads it.
+"""Draws flame graphs (SVG) of the server's Python time under the load of perf_analyzer.
 
     python -m tools.flames [--work floor-http-8 floor-grpc-8] [--seconds 10] [--to bench/results]
 
-One server for each row of `versus.py` (same models, same load), sampled by py-spy whenever a thread holds the
-interpreter's lock; waiting for the network is not in it. A graph is `flame-ROW.svg`: a picture without a script, which
-shows a frame's function, share and samples under the mouse. py-spy comes with the extra `bench`; it needs the right to
-trace another process.
+Starts one server for each row of `versus.py`, with the models and the load of that row. py-spy samples threads while
+they hold the interpreter lock, so waiting for the network is not included. A graph is the file `flame-ROW.svg`, without
+scripts; its tooltips show function, share and samples. py-spy comes with the extra `bench` and needs the right to trace
+another process.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tools.versus import MODELS, ORACLE, WORK, Server, settle
 
 ROOT = Path(__file__).resolve().parent.parent
 RATE = 400
-"""Samples a second: each stops the server for a moment."""
+"""Samples per second. Each one stops the server for a moment."""
 WARM_SECONDS = 1.5
 FLAGS = (
     "--model-repository={repo} --allow-client-shm=true --http-address=127.0.0.1 --grpc-address=127.0.0.1 "
@@ -40,8 +40,8 @@ _PACKAGES = re.compile(r".*/(?:site-packages|python3\.\d+)/")
 
 
 def tidy(svg: str, title: str) -> str:
-    """A picture that says what it is, with paths as imports see them. Raises ValueError where one of this machine is
-    left."""
+    """Removes the scripts of a graph, sets its title, and shortens paths to those of imports. Raises ValueError if a
+    path of this machine remains."""
     svg = _TITLE.sub(rf"\g<1>{title}\g<2>", _INTERACTIVE.sub("", svg))
     svg = _PATH.sub(lambda path: _PACKAGES.sub("", path[0]).rpartition(f"{ROOT}/")[2].lstrip("/"), svg)
     for own in (ROOT, Path.home(), Path(sys.prefix), Path(sys.base_prefix), Path(tempfile.gettempdir())):
@@ -51,7 +51,7 @@ def tidy(svg: str, title: str) -> str:
 
 
 def record(server: Server, seconds: float, to: Path) -> None:
-    """Samples a server that is busy."""
+    """Samples a server under load, and writes the graph. Raises RuntimeError if py-spy fails."""
     spy = Path(sys.executable).with_name("py-spy")
     command = [str(spy), "record", "--gil", "--function", "--rate", str(RATE), "--duration", str(round(seconds))]
     command += ["--format", "flamegraph", "--output", str(to), "--pid", str(server.process.pid)]
@@ -61,14 +61,14 @@ def record(server: Server, seconds: float, to: Path) -> None:
 
 
 def flame(name: str, seconds: float, folder: Path) -> str:
-    """The graph of one row."""
+    """Runs the load of one row, and returns its graph."""
     repo = folder / "models"
     shutil.copytree(MODELS / WORK[name].model, repo / WORK[name].model, ignore=shutil.ignore_patterns("__pycache__"))
     server = Server("a", f"{sys.executable} -m halimede serve {FLAGS}", repo, {WORK[name].model})
     try:
         settle([server])
         server.check(WORK[name])
-        # perf_analyzer measures three windows: together they are longer than the sampling.
+        # perf_analyzer measures three windows. Together they must be longer than the sampling.
         load = threading.Thread(target=server.measure, args=(name, (seconds + 2 * WARM_SECONDS) / 2), daemon=True)
         load.start()
         time.sleep(WARM_SECONDS)
@@ -76,7 +76,7 @@ def flame(name: str, seconds: float, folder: Path) -> str:
         load.join(60 + 10 * seconds)
     finally:
         server.stop()
-    return tidy((folder / "raw.svg").read_text(), f"{name}: where the server's Python time goes")
+    return tidy((folder / "raw.svg").read_text(), f"{name}: Python time of the server")
 
 
 def main() -> int:

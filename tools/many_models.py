@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Many small ONNX models: how long do they load, what do they cost, how long does the index take?
+"""Measures how long many small ONNX models take to load, their memory, and the time of the repository index.
 
     python -m tools.many_models [--models 1000] [--broken 0] [--rounds 3] [--json FILE]
 
-Serves as many models as asked for from one repository, and beside it opens the same sessions in a plain script: one
-after the other, each with as many threads as the server gives it. (With the runtime's own defaults a script takes many
-times as long: each session has a thread of its own for each further core, which spins until it finds no work.) Of the
-models `--broken` are no ONNX files.
+Serves --models models from one repository. For comparison, a plain script opens the same sessions one after the other,
+each with as many threads as the server gives it. (With the runtime's own defaults a script takes many times as long,
+because each session has a spinning thread for each further core.) --broken of the models are not ONNX files.
 
-Both are whole processes, run in turn: from the start of Python to the last session that is open, for the script, and
-to the first answer to a request, for the server, whose ports open once all models are ready. The best of `--rounds` of
-each counts, since others may use the machine; so does the CPU time, which those change less.
+Both are whole processes and run alternately. The time of the script is from the start of Python to its last open
+session. The time of the server is to its first answer; its ports open once all models are ready. The best of --rounds
+counts, because other programs may use the machine. The same holds for the CPU time, which they influence less.
 
-It passes when all of this holds:
-- the server is up in at most twice the time that the script takes, and all models are ready that can be;
-- its memory for each model is at most 1.5 MiB above that of the script's;
-- the index answers in under 100 ms, and so does a request to the last model in under a second.
+It passes if all of this holds:
+- the server is up in at most twice the time of the script, and all valid models are ready;
+- its memory for each model is at most 1.5 MiB above that of the script;
+- the index answers in under 100 ms, and the last model answers a request.
 """
 
 import argparse
@@ -33,7 +32,7 @@ from statistics import median
 
 from onnx import TensorProto, helper, numpy_helper
 
-from halimede.backends.onnx.session import thread_budget
+from halimede.backends.api import CpuShare
 from tools.versus import free_ports, memory_mib
 
 START_SECONDS, STOP_SECONDS = 600.0, 60.0
@@ -65,8 +64,7 @@ print(len(sessions), before, memory(), time.process_time(), flush=True)
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds from the start of the process, and of CPU time until then; MiB for each model, milliseconds of the
-    index."""
+    """Seconds from the start of the process, CPU seconds until then, MiB for each model, milliseconds of the index."""
 
     models: int
     broken: int
@@ -87,13 +85,13 @@ class Result:
             f"CPU      {self.server_cpu:8.2f} s    script {self.script_cpu:8.2f} s    "
             f"ratio {self.server_cpu / self.script_cpu:.2f}\n"
             f"memory   {self.server_mib:8.2f} MiB  script {self.script_mib:8.2f} MiB  "
-            f"more {self.server_mib - self.script_mib:+.2f} for each (at most {MOST_MIB:g})\n"
+            f"difference {self.server_mib - self.script_mib:+.2f} for each (at most {MOST_MIB:g})\n"
             f"index    {self.index_ms:8.1f} ms   (under {MOST_INDEX_MS:g})"
         )
 
 
 def write_models(repository: Path, number: int, broken: int = 0) -> None:
-    """A fully connected layer each, with weights of its own."""
+    """Writes `number` models, each a fully connected layer with its own weights. The first `broken` are invalid."""
     import numpy as np
 
     random = np.random.default_rng(1)
@@ -116,7 +114,7 @@ def write_models(repository: Path, number: int, broken: int = 0) -> None:
 
 
 class Served:
-    """`halimede serve` on a port of 127.0.0.1; a context manager that leaves nothing running."""
+    """`halimede serve` on free ports of 127.0.0.1. A context manager that stops the server at its end."""
 
     def __init__(self, repository: Path, log: Path, *flags: str) -> None:
         self.log = log
@@ -146,7 +144,7 @@ class Served:
             self.process.wait()
 
     def wait(self) -> float:
-        """Seconds until it answered."""
+        """Waits until the server answers, and returns the seconds since its start. Raises SystemExit if it does not."""
         while time.perf_counter() - self.began < START_SECONDS:
             try:
                 self.ask("GET", "/v2/health/live")
@@ -169,6 +167,8 @@ class Served:
 
 @dataclass(frozen=True)
 class Script:
+    """What one run of the script took: seconds, CPU seconds, open sessions, MiB for each."""
+
     seconds: float
     cpu: float
     opened: int
@@ -176,9 +176,9 @@ class Script:
 
 
 def run_script(repository: Path) -> Script:
-    """Opens the sessions with as many threads as the server's have."""
-    instances = 2  # as the backend has it for models that do not say
-    threads = thread_budget(len(os.sched_getaffinity(0)), instances)
+    """Opens the sessions with as many threads as the server's sessions have."""
+    instances = 2  # the backend's default for models without instance groups
+    threads = CpuShare(frozenset(os.sched_getaffinity(0)), instances).pool
     began = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(repository), str(threads)], stdout=subprocess.PIPE, text=True
@@ -194,12 +194,13 @@ def run_script(repository: Path) -> Script:
 
 
 def cpu_seconds(pid: int) -> float:
+    """CPU time of one process so far, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def serve_once(repository: Path, log: Path) -> tuple[float, float]:
-    """Seconds until it answers, and of CPU time until then."""
+    """Starts a server. Returns the seconds until it answers, and its CPU seconds until then."""
     with Served(repository, log) as served:
         return served.wait(), cpu_seconds(served.process.pid)
 
@@ -215,7 +216,7 @@ def measure(number: int, broken: int, rounds: int) -> Result:
         problems: list[str] = []
         opened, script_mib = scripts[0].opened, scripts[0].mib
         write_models(root / "one", 1)
-        with Served(root / "one", root / "one.log") as served:  # the runtime itself is not a model's
+        with Served(root / "one", root / "one.log") as served:  # memory of the runtime itself does not count
             served.wait()
             alone = memory_mib(served.process.pid)
         with Served(root / "models", root / "server.log") as served:
@@ -249,12 +250,13 @@ def measure(number: int, broken: int, rounds: int) -> Result:
 
 def judge(result: Result, most_time: float) -> list[str]:
     problems = list(result.problems)
-    if result.server_seconds > most_time * result.script_seconds:
-        problems.append("the models load too slowly")
+    ratio = result.server_seconds / result.script_seconds
+    if ratio > most_time:
+        problems.append(f"the models load {ratio:.2f} times as long as the script")
     if result.server_mib - result.script_mib > MOST_MIB:
-        problems.append("a model takes too much memory")
+        problems.append(f"a model takes {result.server_mib - result.script_mib:.2f} MiB more than in a script")
     if result.index_ms >= MOST_INDEX_MS:
-        problems.append("the index takes too long")
+        problems.append(f"the index takes {result.index_ms:.1f} ms")
     return problems
 
 
@@ -262,7 +264,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="many_models", description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--broken", type=int, default=0)
-    parser.add_argument("--most-time", type=float, default=MOST_TIME, help="how many times that of the script")
+    parser.add_argument("--most-time", type=float, default=MOST_TIME, help="as a multiple of the script's time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

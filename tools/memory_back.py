@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Does the memory of a model come back when it is unloaded?
+"""Checks that unloading a model returns its memory.
 
     python -m tools.memory_back [--rounds 50] [--megabytes 90] [--only NAME ...] [--json FILE]
 
-Starts `halimede serve` in explicit mode, and loads and unloads one model of about so many megabytes again and again,
-with a request in between: one of ONNX Runtime, a Python model in a process of its own, and one in the server's process.
+Starts `halimede serve` in explicit mode. Then it loads a model of about that many megabytes, sends a request and
+unloads the model, again and again. It does so for a model of ONNX Runtime, a Python model in a worker process, and a
+Python model in the server process.
 
-It passes when the memory of the server and all its processes after the last unload is at most 1.1 times that after the
-first one, for each of them.
+It passes if, for each of them, the memory of the server and all its processes after the last unload is at most 1.1
+times the memory after the first unload.
 """
 
 import argparse
@@ -52,7 +53,7 @@ _TENSORS = "".join(f'{put} {{ name: "{name}" data_type: TYPE_FP32 dims: [ 4 ] }}
 
 
 def write_onnx(folder: Path, megabytes: int) -> None:
-    """Rows of weights, of which a request reads four."""
+    """A model with `megabytes` of weights. A request multiplies its four numbers with all of them."""
     rows = megabytes * MB // 16
     weights = np.ones((4, rows), np.float32)
     graph = helper.make_graph(
@@ -88,7 +89,7 @@ KINDS: dict[str, Callable[[Path, int], None]] = {
 
 
 def rss_mib(pid: int) -> float:
-    """Of the server and its processes."""
+    """Resident memory of the process and all its descendants."""
     kib = 0
     for each in tree(pid):
         with suppress(OSError):
@@ -98,7 +99,7 @@ def rss_mib(pid: int) -> float:
 
 
 def rounds_of(served: Served, name: str, rounds: int) -> tuple[list[float], float]:
-    """MiB after each unload, and with the model for the first time."""
+    """Returns the memory after each unload, and with the model loaded for the first time, in MiB."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=120)
 
     def ask(path: str, body: str = "") -> bytes:
@@ -119,7 +120,7 @@ def rounds_of(served: Served, name: str, rounds: int) -> tuple[list[float], floa
         while b'"unloaded"' not in ask("/v2/repository/index"):
             time.sleep(0.005)
         if number in (0, rounds - 1):
-            time.sleep(SETTLE_SECONDS)  # what it ran on is closed on a thread
+            time.sleep(SETTLE_SECONDS)  # the instance is closed on another thread
         found.append(rss_mib(served.process.pid))
     connection.close()
     return found, full

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""More requests than a model can serve, for a while: is what it can serve still served, and the rest refused at once?
+"""Sends more requests than a model can serve, and checks that it serves its capacity and refuses the rest at once.
 
     python -m tools.overload [--seconds 60] [--connections 200] [--queue 64] [--json FILE]
 
-Starts `halimede serve` with a Python model that sleeps 20 ms for a batch of at most 8, and may have --queue requests
-wait. Each connection of the client sends its next request when it has the answer to the one before, so the client makes
-as many as it and the server can; how many these were is told. Another process asks for the health of the server all the
-time, by turns on a connection that it keeps and on a new one, and tells the server's part of each answer from what was
-waiting for one of the machine's cores (`tools/overload_health.py`).
+Starts `halimede serve` with a Python model that sleeps 20 ms for a batch of at most 8, with at most --queue waiting
+requests. Each connection sends its next request as soon as it has an answer, so client and server set the rate; the
+report has it. Another process probes the health of the server, alternately on a kept connection and on a new one. It
+separates the server's part of each answer from waiting for a core (`tools/overload_health.py`).
 
-It passes when all of this holds:
+It passes if all of this holds:
 - every answer is the model's own, or Triton's refusal: 503, `[request id: <id_unknown>] Exceeds maximum queue size`;
-- no more than --queue requests ever waited;
-- accepted requests were served at no less than 90 % of the capacity, 8 in 20 ms;
-- the server's part of every health answer was within 50 ms, and 99 % of the answers were as a whole (the slowest are
-  told, with their parts: client, server and worker share the cores of the machine, and whatever else runs there);
-- memory of all processes of the server, looked at while the load goes on, grew by less than 8 MiB in the second half;
+- at most --queue requests ever waited;
+- the model served at least 90 % of its capacity, 8 requests in 20 ms;
+- the server's part of every health answer took at most 50 ms, and 99 % of the answers took at most 50 ms in all (the
+  report has the slowest with their parts, because client, server and worker share the cores of the machine);
+- memory of all server processes, sampled under load, grew by less than 8 MiB in the second half;
 - SIGTERM ends the server with status 0.
 """
 
@@ -41,8 +40,9 @@ BATCH, SLEEP_SECONDS = 8, 0.02
 CAPACITY = BATCH / SLEEP_SECONDS
 LEAST_SHARE, MOST_HEALTH_MS, MOST_GROWTH = 0.9, 50.0, 8 * MIB
 LOOK_EVERY = 0.25
-"""Seconds between looks at memory and queue."""
+"""Seconds between two samples of memory and queue length."""
 PATIENCE = 20.0
+"""Seconds until a socket operation fails."""
 NAME = "sleeper"
 REFUSAL = b'{"error":"[request id: <id_unknown>] Exceeds maximum queue size"}'
 
@@ -68,7 +68,8 @@ instance_group [ { kind: KIND_CPU } ]
 
 @dataclass(slots=True)
 class Load:
-    """What the client saw. Seconds are from the last byte sent to the first one received."""
+    """What the client saw. Times are seconds from the last byte sent to the first byte received. `odd` are unexpected
+    answers."""
 
     seconds: float = 0.0
     served: int = 0
@@ -84,7 +85,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run, as it is written to a file."""
+    """The results of one run, as they are written to a file."""
 
     connections: int
     queue: int
@@ -92,7 +93,7 @@ class Report:
     requests_per_second: float
     served_per_second: float
     calm_per_second: float
-    """What two batches' worth of clients were served just before: what the machine can do now."""
+    """The rate for clients of two batches, measured just before: what the machine can do at the moment."""
     share_of_capacity: float
     most_waiting: int
     refused_ms: dict[str, float]
@@ -104,27 +105,27 @@ class Report:
     exit_status: int | None
 
     def problems(self, least_share: float = LEAST_SHARE, *, alone: bool = True) -> list[str]:
-        """What does not hold, where so much of the capacity is to be served. Unless the server and its clients are
-        `alone` on the machine, the time that they wait for its cores does not count."""
-        found = [f"an answer that is neither: {text}" for text in self.odd[:3]]
+        """Describes the requirements that do not hold. The model must serve `least_share` of its capacity. If other
+        programs share the machine (`alone` is False), time spent waiting for its cores does not count."""
+        found = [f"neither an answer of the model nor a refusal: {text}" for text in self.odd[:3]]
         if self.most_waiting > self.queue:
-            found.append(f"{self.most_waiting} requests waited, {self.queue} may")
+            found.append(f"{self.most_waiting} requests waited, at most {self.queue} may")
         if self.share_of_capacity < least_share:
-            found.append(f"served at {self.share_of_capacity:.1%} of the capacity, {least_share:.0%} are wanted")
+            found.append(f"served {self.share_of_capacity:.1%} of the capacity, less than {least_share:.0%}")
         if alone and self.health.all_ms["p99"] > MOST_HEALTH_MS:
-            found.append(f"health answered in {self.health.all_ms['p99']:.1f} ms at the 99th percentile")
+            found.append(f"health answers took {self.health.all_ms['p99']:.1f} ms at the 99th percentile")
         if self.health.server_ms["max"] > MOST_HEALTH_MS:
-            found.append(f"the server's part of a health answer was {self.health.server_ms['max']:.1f} ms")
+            found.append(f"the server's part of a health answer took {self.health.server_ms['max']:.1f} ms")
         if self.growth_mib * MIB > MOST_GROWTH:
             found.append(f"memory grew by {self.growth_mib:.1f} MiB in the second half")
         if self.exit_status != 0:
-            found.append(f"the server ended with status {self.exit_status}")
+            found.append(f"exit status {self.exit_status} after SIGTERM")
         return found
 
 
 def write_sleeper(repository: Path, seconds: str, batch: int, scheduling: str) -> None:
-    """The model `sleeper`: a batch of at most `batch` takes as long as the Python expression `seconds` says, which
-    knows the `requests`."""
+    """Writes the model `sleeper`. A batch of at most `batch` requests sleeps for the Python expression `seconds`, which
+    may use `requests`. `scheduling` is added to config.pbtxt."""
     version = repository / NAME / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text(_MODEL % seconds)
@@ -132,13 +133,13 @@ def write_sleeper(repository: Path, seconds: str, batch: int, scheduling: str) -
 
 
 def write_model(repository: Path, queue: int) -> None:
-    """That of this tool, of which `queue` requests may wait."""
+    """Writes the model of this tool, with at most `queue` waiting requests."""
     waiting = f"dynamic_batching {{ default_queue_policy {{ max_queue_size: {queue} }} }}"
     write_sleeper(repository, str(SLEEP_SECONDS), BATCH, waiting)
 
 
 def message(number: int, model: str = NAME) -> bytes:
-    """A request over HTTP, for a model with one INT32."""
+    """An HTTP request with one INT32 for a model."""
     tensor = {"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [number]}
     body = json.dumps({"inputs": [tensor]}).encode()
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -146,7 +147,7 @@ def message(number: int, model: str = NAME) -> bytes:
 
 
 def flood(port: int, connections: int, seconds: float, models: Sequence[str] = (NAME,)) -> Load:
-    """Sends on all connections, each the next request when it has its answer, for so long; each to one of `models`."""
+    """Sends requests for `seconds`. Each connection uses one of `models`, and sends again when it has its answer."""
     load = Load()
     poll = select.epoll()
     clients: dict[int, tuple[socket.socket, bytes, bytes]] = {}
@@ -180,20 +181,20 @@ def flood(port: int, connections: int, seconds: float, models: Sequence[str] = (
 
 
 def _count(load: Load, answer: bytes, wanted: bytes, seconds: float) -> None:
-    """An answer is small enough to come whole."""
+    """Counts one answer. It is small enough to arrive in one piece."""
     if answer.startswith(b"HTTP/1.1 200 ") and wanted in answer:
         load.served += 1
         load.served_seconds.append(seconds)
     elif answer.startswith(b"HTTP/1.1 503 ") and answer.endswith(REFUSAL):
         load.refused += 1
-        if load.refused % 16 == 0:  # a sample is enough
+        if load.refused % 16 == 0:  # refusals are many, so a sample of their times is enough
             load.refused_seconds.append(seconds)
     else:
         load.odd.append(answer[:500].decode(errors="replace"))
 
 
 class Watch:
-    """Looks at the server while it is under load, in a process of its own: memory, and how many requests wait."""
+    """Samples the memory of the server and the number of waiting requests under load, in a process of its own."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -221,18 +222,18 @@ def waiting_requests(port: int) -> int:
         for line in answer.read().decode().splitlines():
             if line.startswith("nv_inference_pending_request_count{") and f'"{NAME}"' in line:
                 return int(float(line.rsplit(" ", 1)[1]))
-    raise RuntimeError("the server does not tell how many requests wait")
+    raise RuntimeError(f"/metrics has no nv_inference_pending_request_count of model '{NAME}'")
 
 
 def run(connections: int, queue: int, seconds: float) -> Report:
-    """One run from start to end."""
+    """Starts a server, runs the load, stops the server, and returns the results."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
         write_model(source, queue)
         server = Server(Path(folder), {str(source): (NAME,)})
         try:
             server.wait_until_ready()
-            flood(server.http, 2 * BATCH, 0.5)  # until its workers and the memory of both sides are warm
+            flood(server.http, 2 * BATCH, 0.5)  # warms up the worker and the memory of both sides
             calm = flood(server.http, 2 * BATCH, 1.5)
             flood(server.http, connections, 0.5)
             stop, stopped = multiprocessing.Pipe()

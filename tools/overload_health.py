@@ -1,8 +1,8 @@
-"""Asks a loaded server for its health, and tells whose time each answer took: the server's, or the machine's.
+"""Probes the health of a server under load, and splits the time of each answer into the server's and the machine's.
 
-On a machine with fewer cores than busy processes a question also takes as long as the server's thread, or whoever asks,
-waits for a core. Linux tells how long that was (`/proc/PID/task/TID/schedstat`: time on a core, time spent waiting for
-one, in nanoseconds). The rest is the server's own: the turn that its event loop was in, and what it waited for itself.
+On a machine with fewer cores than busy processes, an answer also takes the time for which the server's thread or the
+prober wait for a core. Linux reports that time in `/proc/PID/task/TID/schedstat`: nanoseconds on a core, and
+nanoseconds ready without one. The rest is the server's own: the current turn of its event loop, and its own waiting.
 """
 
 import socket
@@ -13,16 +13,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 ASK_EVERY = 0.02
-"""Seconds between questions."""
+"""Seconds between two probes."""
 PATIENCE = 20.0
+"""Seconds until a socket operation fails."""
 SHOWN = 5
+"""Slowest answers in a report."""
 _QUESTION = b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One question, in seconds. `server_ran` and `server_waited` are of the server's event loop: on a core, and ready
-    but without one; `asker_waited` is the latter of whoever asked. `fresh`: on a new connection, as probes do."""
+    """One probe; times are in seconds. `server_ran` is the time of the server's event loop on a core, `server_waited`
+    its time ready without a core, `asker_waited` that of the prober. `fresh`: on a new connection, as kubelet does."""
 
     at: float
     fresh: bool
@@ -33,15 +35,16 @@ class Asked:
 
     @property
     def own(self) -> float:
-        """The server's part: what is left without the waiting for cores, and no less than it ran meanwhile, since the
-        waiting may have begun before the question."""
+        """The server's part: the time without waiting for cores, but at least the time that the server ran.
+
+        The waiting may have begun before the probe, so the difference alone can be too small."""
         return max(self.took - self.server_waited - self.asker_waited, min(self.server_ran, self.took), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """In milliseconds: of all answers, of those on a new connection, of the server's part of all, of the rest, which is
-    waiting for cores; and the slowest answers with their parts."""
+    """Percentiles in milliseconds: of all answers (`all_ms`), of those on a new connection (`fresh_ms`), of the
+    server's part (`server_ms`) and of waiting for cores (`machine_ms`). `slowest` describes the slowest answers."""
 
     questions: int
     all_ms: dict[str, float]
@@ -52,8 +55,8 @@ class Health:
 
 
 def ask_for_health(port: int, process: int, stop: Connection, answers: Connection) -> None:
-    """Asks until it is told to stop, one time on a connection that it keeps, the next on a new one; sends what it
-    found. `process` is the server. A process of its own."""
+    """Probes until `stop` has a message, alternately on a kept connection and on a new one. Then sends its list of
+    `Asked` to `answers`. `process` is the pid of the server. Runs in a process of its own."""
     asked: list[Asked] = []
     server, own = _Waits(f"{process}/task/{process}"), _Waits("thread-self")
     began = time.perf_counter()
@@ -76,7 +79,7 @@ def ask_for_health(port: int, process: int, stop: Connection, answers: Connectio
 
 
 class _Waits:
-    """Of one thread: seconds on a core and seconds waiting for one. Zeros where the system does not tell."""
+    """Reads the seconds that a thread was on a core, and ready without one. Zeros if the system has no schedstat."""
 
     def __init__(self, thread: str) -> None:
         self._path = Path("/proc") / thread / "schedstat"
@@ -96,20 +99,20 @@ def health_of(asked: Sequence[Asked]) -> Health:
         fresh_ms=spread([each.took for each in asked if each.fresh]),
         server_ms=spread([each.own for each in asked]),
         machine_ms=spread([each.took - each.own for each in asked]),
-        slowest=[_told(each) for each in sorted(asked, key=lambda each: each.took, reverse=True)[:SHOWN]],
+        slowest=[_described(each) for each in sorted(asked, key=lambda each: each.took, reverse=True)[:SHOWN]],
     )
 
 
-def _told(asked: Asked) -> str:
+def _described(asked: Asked) -> str:
     return (
         f"{asked.took * 1e3:.1f} ms after {asked.at:.2f} s{' (new connection)' if asked.fresh else ''}: the server ran "
-        f"{asked.server_ran * 1e3:.1f} and waited {asked.server_waited * 1e3:.1f} for a core, the asker "
-        f"{asked.asker_waited * 1e3:.1f}"
+        f"{asked.server_ran * 1e3:.1f} ms and waited {asked.server_waited * 1e3:.1f} ms for a core, the prober waited "
+        f"{asked.asker_waited * 1e3:.1f} ms"
     )
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds."""
+    """Percentiles and the maximum, in milliseconds."""
     ordered = sorted(seconds) or [0.0]
     at = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
     found = {name: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for name, share in at.items()}

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""A table (Markdown) and a plot (PNG) of what `versus.py --json` kept.
+"""Writes a table (Markdown) and a plot (PNG) of the results of `versus.py --json`.
 
     report.py RESULTS.json
 
-They lie beside the file, with the same name. A is Halimede, B the real server. Needs matplotlib (the extra `bench`).
+Both files lie next to RESULTS.json and have the same name. A is Halimede, B is the real server. Needs matplotlib (the
+extra `bench`).
 """
 
 import argparse
@@ -22,11 +23,11 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-Row = Mapping[str, Any]  # versus.Row as it was read
+Row = Mapping[str, Any]  # a `versus.Row`, read from JSON
 
 
 class Panel(NamedTuple):
-    """One figure of the plot: `better` is 1 where a ratio above 1 is good, else -1."""
+    """One panel of the plot. `better` is 1 if a ratio above 1 is good for A, else -1."""
 
     figure: str
     title: str
@@ -47,7 +48,7 @@ def family(name: str) -> str:
 
 
 def table(results: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of the table, and of what belongs to it."""
+    """The lines of the table of rows."""
     yield "| row | A inf/s | B inf/s | throughput | (rounds) | p50 | p99 | cpu | A cpu us |"
     yield "|---|---:|---:|---:|---|---:|---:|---:|---:|"
     for name, row in results["rows"].items():
@@ -60,7 +61,7 @@ def table(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def servers(results: Mapping[str, Any]) -> Iterator[str]:
-    """What they took to start, and hold."""
+    """The lines of the table of servers: start-up time and memory."""
     yield "| server | start-up s | idle MiB | MiB after the load |"
     yield "|---|---:|---:|---:|"
     for name, facts in results["servers"].items():
@@ -69,10 +70,10 @@ def servers(results: Mapping[str, Any]) -> Iterator[str]:
 
 
 def document(results: Mapping[str, Any]) -> str:
-    """The Markdown."""
+    """The whole Markdown document."""
     count = max((len(row["rounds"]["a"]) for row in results["rows"].values()), default=0)
     lines = [
-        "# A (Halimede) beside B (Triton)",
+        "# A (Halimede) compared with B (Triton)",
         "",
         f"Medians of {count} rounds; client and servers share {results['cores']} cores. Ratios are A / B: more is",
         "better for throughput, less for the others. `(rounds)`: the lowest and the highest round.",
@@ -83,23 +84,23 @@ def document(results: Mapping[str, Any]) -> str:
         "",
     ]
     drawn = [f"- {name}: {row['work']}" for name, row in results["rows"].items() if name.endswith("held-out")]
-    lines += ["Drawn by lot:", "", *drawn, ""] if drawn else []
+    lines += ["Chosen at random:", "", *drawn, ""] if drawn else []
     refused = [f"- {name}: {reason}" for name, reason in results["not_served"].items()]
     lines += ["Not served by A:", "", *refused, ""] if refused else []
     short = [f"- {words}" for words in results["short"]]
-    lines += ["Fell short:", "", *short, ""] if short else []
+    lines += ["Missed gates and failures:", "", *short, ""] if short else []
     return "\n".join(lines)
 
 
 def extent(row: Row, figure: str) -> tuple[float, float]:
-    """The lowest and the highest ratio of one round."""
+    """The lowest and the highest ratio A/B of a single round."""
     rounds = zip(row["rounds"]["a"], row["rounds"]["b"], strict=True)
     ratios = [a[figure] / max(b[figure], 1e-9) for a, b in rounds]
     return min(ratios), max(ratios)
 
 
 def draw_panel(axes: Axes, panel: Panel, rows: Sequence[tuple[str, Row]]) -> None:
-    """One bar for each row, from 1 to the ratio of the medians, with the rounds across it."""
+    """Draws one bar for each row, from 1 to the ratio of the medians, and a line over the range of its rounds."""
     for place, (_, row) in enumerate(rows):
         ratio = row["ratio"][panel.figure]
         good = (ratio - 1) * panel.better >= 0
@@ -131,7 +132,7 @@ def draw_panel(axes: Axes, panel: Panel, rows: Sequence[tuple[str, Row]]) -> Non
 
 
 def draw(results: Mapping[str, Any], to: Path) -> None:
-    """The plot: a panel for each figure, a line for each row, families apart."""
+    """Draws the plot: a panel for each figure, a line for each row. Dotted lines separate the families."""
     rows = list(results["rows"].items())
     height = 1.9 + 0.27 * len(rows)
     figure, panels = plt.subplots(1, len(PANELS), sharey=True, figsize=(11.5, height))
@@ -142,7 +143,7 @@ def draw(results: Mapping[str, Any], to: Path) -> None:
                 axes.axhline(place - 0.5, color="#999999", linewidth=0.8, linestyle=":")
     panels[0].set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=9)
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
-    figure.suptitle("Halimede beside Triton: ratios of the medians, same work on the same machine", fontsize=12)
+    figure.suptitle("Halimede and Triton: ratios of the medians, same work on the same machine", fontsize=12)
     legend = [
         Patch(color=GOOD, label="Halimede is better"),
         Patch(color=BAD, label="Triton is better"),

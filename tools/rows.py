@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs the tests and prints, file by file, the rows of the contract that no passing test claims.
+"""Runs the tests and prints, page by page, the rows of the contract that no passing test claims.
 
-    rows.py [--contract FOLDER] [AREA ...]
+    rows.py [--contract FOLDER] [--tests PATH] [--collect-only] [AREA ...]
 
-A test claims rows by `@pytest.mark.rows("H30", ...)`; the conformance cases do so with their data. A test that fails
-or is skipped claims nothing. AREA is the beginning of a file's name (`01`): only these files are printed, all tests run
-all the same. The contract lies beside the clone, not in it; without it there is nothing to do, and that is no failure.
-Exit status: 0, or 1 where a test claims a row that the contract does not have, or pytest's own where the tests could
-not run.
+The contract is `docs/contract/`. A test claims rows by `@pytest.mark.rows("H30", ...)`; a conformance case claims them
+by its data. A test that fails or is skipped claims nothing. AREA is the beginning of a page's name (`01`): only these
+pages are printed, and all tests still run. With `--collect-only` no test runs, and only unknown rows are printed.
+
+Exit status: 0; 1 if a test claims a row that the contract does not have; 2 if the folder has no rows; pytest's own if
+the tests could not run.
 """
 
 import argparse
@@ -20,22 +21,24 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent.parent
-CONTRACT = HERE.parent / "shared" / "contract"
+CONTRACT = HERE / "docs" / "contract"
+TESTS = HERE / "tests"
 
 _ROW = re.compile(r"^\| ([A-Z]+[0-9]+[a-z]?(?:-[0-9]+)?) \| ((?:[^|\\]|\\.)*?) \|", re.MULTILINE)
 _RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
-Rows = Mapping[str, str]  # row id to what the row is about, in the order of its file
+Rows = Mapping[str, str]
+"""Row id to what the row is about, in the order of its page."""
 
 
 def read_contract(folder: Path) -> dict[str, Rows]:
-    """The rows of each file that has any, by the file's name."""
+    """The rows of each page that has any, by the page's file name."""
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
     return {name: dict(_ROW.findall(text)) for name, text in files.items() if _ROW.search(text)}
 
 
 class Claims:
-    """A pytest plugin that takes down which rows the tests claim, and how the tests went."""
+    """A pytest plugin that records which rows the tests claim, and how the tests ended."""
 
     def __init__(self) -> None:
         self._claimed: dict[str, frozenset[str]] = {}  # by the test's id
@@ -60,12 +63,12 @@ class Claims:
 
     @property
     def held(self) -> frozenset[str]:
-        """Rows that a passing test claims; a test that fails as it is torn down has not passed."""
+        """Rows that a passing test claims. A test whose teardown fails has not passed."""
         good = self._passed - self._fell["failed"]
         return frozenset().union(*(rows for test, rows in self._claimed.items() if test in good))
 
     def lost(self) -> Iterator[str]:
-        """Which tests claim rows and did not pass, in words."""
+        """Lines: how many tests that claim rows failed or were skipped."""
         for outcome, tests in self._fell.items():
             count = len(tests & self._claimed.keys())
             if count:
@@ -73,34 +76,38 @@ class Claims:
 
 
 def report(contract: Mapping[str, Rows], held: frozenset[str]) -> Iterator[str]:
-    """Lines: for each file how many rows are claimed, and the others."""
+    """Lines: for each page how many of its rows are in `held`, then those that are not."""
     for name, rows in contract.items():
         missing = [row for row in rows if row not in held]
         yield f"\n{name}: {len(rows) - len(missing)} of {len(rows)} rows claimed"
         yield from (f"  {row:<6} {rows[row]}" for row in missing)
 
 
-def run_tests(claims: Claims) -> int:
-    """The exit status of a run of all tests, from the root of the repository."""
+def run_tests(claims: Claims, tests: Path, *, collect_only: bool) -> int:
+    """Runs or only collects the tests in `tests`, from the root of the repository; returns pytest's exit status."""
     os.chdir(HERE)
-    return int(pytest.main(["-q"], plugins=[claims]))
+    wanted = ["-q", "--collect-only"] if collect_only else ["-q"]
+    config = ["-c", str(HERE / "pyproject.toml"), "--rootdir", str(HERE)]
+    return int(pytest.main([*wanted, *config, str(tests)], plugins=[claims]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("areas", nargs="*", metavar="AREA")
     parser.add_argument("--contract", type=Path, default=CONTRACT, metavar="FOLDER")
+    parser.add_argument("--tests", type=Path, default=TESTS, metavar="PATH")
+    parser.add_argument("--collect-only", action="store_true")
     options = parser.parse_args(arguments)
     contract = read_contract(options.contract.absolute())
     if not contract:
-        print(f"no contract in {options.contract}: there are no rows to look for")
-        return 0
+        parser.error(f"{options.contract} has no rows")
     claims = Claims()
-    status = run_tests(claims)
+    status = run_tests(claims, options.tests.absolute(), collect_only=options.collect_only)
     if status not in _RAN:
         return status
-    shown = {name: rows for name, rows in contract.items() if name.startswith(tuple(options.areas) or "")}
-    print("\n".join([*report(shown, claims.held), "", *claims.lost()]))
+    if not options.collect_only:
+        shown = {name: rows for name, rows in contract.items() if name.startswith(tuple(options.areas) or "")}
+        print("\n".join([*report(shown, claims.held), "", *claims.lost()]))
     unknown = sorted(claims.named.difference(*contract.values()))
     if unknown:
         print(f"claimed by tests and not in the contract: {' '.join(unknown)}")

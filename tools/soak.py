@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""A long load of everything on one server, whose clients also misbehave: does it stay right, and does it stay small?
+"""Puts a long mixed load with misbehaving clients on one server, and checks its answers and its memory.
 
     python -m tools.soak [--seconds 600] [--seed N] [--users 6] [--most-growth 16] [--json FILE]
 
-Starts `halimede serve` on free ports of 127.0.0.1 with a few models, and has users over HTTP and gRPC do things drawn
-by lot: inferences of all sizes, streams, bad requests, connections that end at any point. Every answer is checked.
+Starts `halimede serve` on free ports of 127.0.0.1 with a few models. Users over HTTP and gRPC perform random actions:
+inferences of all sizes, streams, invalid requests, connections that end at any point. Every answer is checked.
 
-It passes when all of this holds:
-- no error that a client did not cause, and no line of the error level in the log but those of the model that raises;
-- memory (resident, all processes of the server, looked at while it has nothing to do) is flat in the second half: from
-  the lowest sample of each tenth of that half, by the median of the slopes between any two of them, it grows by less
-  than --most-growth MiB (the allocator gives memory back in leaps; a leak raises the lowest too);
-- when the clients are gone, the server has no more files open than before the load, when it had met everything once;
-  shared memory of its workers is counted apart, since it is kept for use again;
-- SIGTERM ends it with status 0, and nothing of it is left.
+It passes if all of this holds:
+- there is no error that a client did not cause, and the log has no line of level error except from the model that
+  raises;
+- resident memory of all server processes, sampled while the server is idle, is flat in the second half. The lowest
+  sample of each tenth of that half counts, because the allocator returns memory in steps and a leak raises the lowest
+  samples too. By the median of the slopes between any two of them, memory grows by less than --most-growth MiB;
+- after the load, the server has no more open files than before it, when it had seen every action once. Shared memory of
+  the workers is counted separately, because it is kept for reuse;
+- SIGTERM ends the server with status 0, and no process of it remains.
 """
 
 import argparse
@@ -50,16 +51,17 @@ MODELS = {
 START_SECONDS, STOP_SECONDS, SETTLE_SECONDS = 60.0, 60.0, 30.0
 MIB = 1 << 20
 AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""Has glibc give memory back when it is freed: large requests leave nothing behind, so what grows is the server."""
+"""Makes glibc return freed memory at once. Large requests then leave nothing behind, so growth is a leak."""
 QUIET_SECONDS, IDLE_LIMIT = 0.05, 5.0
 PARTS = 10
+"""Parts of the second half, of which the lowest samples are compared."""
 ROUNDS_BEFORE = 3
-"""How often each kind is done before files are counted."""
+"""How often each action runs before open files are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Open files of the server's processes: shared memory of the workers, and the others."""
+    """Numbers of open files of the server's processes: shared memory of the workers (`shared`), and all others."""
 
     shared: int
     others: int
@@ -67,7 +69,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The second half of the samples, in bytes."""
+    """Memory in the second half of the samples, in bytes. `spread` is the largest minus the smallest."""
 
     mean: float
     growth: float
@@ -75,7 +77,7 @@ class Memory:
 
 
 class Server:
-    """The server under load, from its start to its end."""
+    """The process of the server under load."""
 
     def __init__(
         self,
@@ -117,20 +119,16 @@ class Server:
         return self._process.poll() is None
 
     def cpu_seconds(self) -> float:
-        """CPU time so far, of all its processes."""
+        """CPU time of all its processes so far."""
         return cpu_seconds(self._process.pid)
 
     def memory(self) -> int:
-        """Bytes in memory, of all its processes."""
+        """Resident memory of all its processes, in bytes."""
         pages = 0
         for pid in tree(self._process.pid):
             with contextlib.suppress(OSError):
                 pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
-
-    def cpu(self) -> float:
-        """Seconds of CPU time so far, of all its processes."""
-        return cpu_seconds(self._process.pid)
 
     def files(self) -> Files:
         names = list(self._open_files())
@@ -144,14 +142,14 @@ class Server:
                     with contextlib.suppress(OSError):
                         yield str(path.readlink())
 
-    def errors_told(self) -> list[str]:
-        """Lines of the error level, but for those of the model that is there to raise."""
+    def logged_errors(self) -> list[str]:
+        """The log lines of level error, except those of the model that raises on purpose."""
         return [
             line for line in self.log.read_text().splitlines() if re.match(r"E\d{4} ", line) and "'raises" not in line
         ]
 
     def stop(self) -> tuple[int | None, int]:
-        """Asks it to end; its exit status (None: it did not end), and how many of its processes are left."""
+        """Sends SIGTERM. Returns the exit status (None if it did not end) and the number of remaining processes."""
         members = tree(self._process.pid)
         self._process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -175,7 +173,7 @@ def copy_models(folder: Path, models: Mapping[str, Sequence[str]]) -> Path:
 
 
 def second_half(samples: Sequence[tuple[float, int]]) -> Memory:
-    """What became of the memory; samples are (seconds, bytes)."""
+    """Evaluates the second half of the samples, which are (seconds, bytes)."""
     half = samples[len(samples) // 2 :]
     size = max(1, len(half) // PARTS)
     lowest = [min(half[at : at + size], key=lambda each: each[1]) for at in range(0, len(half), size)]
@@ -185,15 +183,15 @@ def second_half(samples: Sequence[tuple[float, int]]) -> Memory:
 
 
 async def idle(server: Server) -> None:
-    """Until the server does nothing any more: requests of users who left may still run."""
+    """Waits until the server is idle, for `IDLE_LIMIT` seconds at most. Requests of users who left may still run."""
     limit = time.monotonic() + IDLE_LIMIT
     used = -1.0
-    while used != (used := server.cpu()) and time.monotonic() < limit:
+    while used != (used := server.cpu_seconds()) and time.monotonic() < limit:
         await asyncio.sleep(QUIET_SECONDS)
 
 
 async def sample(server: Server, gate: Gate, until: float, every: float) -> list[tuple[float, int]]:
-    """Looks at the server while it has nothing to do: what is in flight is no leak."""
+    """Samples memory while the users wait and the server is idle, because requests in flight are not a leak."""
     loop = asyncio.get_running_loop()
     samples = []
     while loop.time() < until:
@@ -214,7 +212,7 @@ def users_of(server: Server, count: int, seed: int) -> list[User]:
 
 
 async def settled(server: Server, before: Files) -> Files:
-    """The open files, once they are as few as before, or do not become so in time."""
+    """Waits until there are no more open files than before, for `SETTLE_SECONDS` at most. Returns the open files."""
     limit = time.monotonic() + SETTLE_SECONDS
     while (now := server.files()).others > before.others and time.monotonic() < limit:
         await asyncio.sleep(0.1)
@@ -222,7 +220,7 @@ async def settled(server: Server, before: Files) -> Files:
 
 
 async def load(server: Server, options: argparse.Namespace, tally: Tally) -> dict[str, Any]:
-    """The whole load; what is to be told of it."""
+    """Runs the whole load and returns the report."""
     loop = asyncio.get_running_loop()
     users = users_of(server, options.users, options.seed)
     idle = server.files()
@@ -255,31 +253,31 @@ async def load(server: Server, options: argparse.Namespace, tally: Tally) -> dic
     }
 
 
-def verdict(told: dict[str, Any]) -> list[str]:
-    """What fell short, in words."""
-    memory, files = told["memory_mib"], told["files"]
+def verdict(report: dict[str, Any]) -> list[str]:
+    """Describes the requirements that do not hold."""
+    memory, files = report["memory_mib"], report["files"]
     rules = (
-        (not told["errors"], f"{told['errors']} errors that no client caused"),
-        (not told["lines_of_errors"], f"{told['lines_of_errors']} lines of the error level in the log"),
+        (not report["errors"], f"{report['errors']} errors that no client caused"),
+        (not report["lines_of_errors"], f"{report['lines_of_errors']} log lines of level error"),
         (
             memory["second_half_growth"] < memory["most_growth"],
             f"memory grew by {memory['second_half_growth']} MiB in the second half",
         ),
         (files["after"] <= files["before"], f"{files['after']} files open, {files['before']} before"),
-        (told["exit_status"] == 0, f"exit status {told['exit_status']} after SIGTERM"),
-        (not told["processes_left"], f"{told['processes_left']} processes left"),
+        (report["exit_status"] == 0, f"exit status {report['exit_status']} after SIGTERM"),
+        (not report["processes_left"], f"{report['processes_left']} processes remain"),
     )
     return [words for holds, words in rules if not holds]
 
 
-def print_report(told: dict[str, Any], tally: Tally) -> None:
-    for kind, count in told["done"].items():
+def print_report(report: dict[str, Any], tally: Tally) -> None:
+    for kind, count in report["done"].items():
         print(f"  {kind:26}{count:9,}" + (f"   wrong: {tally.wrong[kind]}" if tally.wrong[kind] else ""))
-    for kind in tally.wrong.keys() - told["done"].keys():
+    for kind in tally.wrong.keys() - report["done"].keys():
         print(f"  {kind:26}        0   wrong: {tally.wrong[kind]}")
     for line in tally.errors:
         print(f"  ! {line}")
-    memory, files, shared = told["memory_mib"], told["files"], told["shared_memory_files"]
+    memory, files, shared = report["memory_mib"], report["files"], report["shared_memory_files"]
     print(
         f"memory, second half: mean {memory['second_half_mean']} MiB, growth {memory['second_half_growth']:+} MiB "
         f"({memory['growth_per_hour']:+} MiB an hour), max - min {memory['second_half_max_less_min']} MiB"
@@ -292,38 +290,38 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--users", type=int, default=6, help="over each of the two protocols")
-    parser.add_argument("--most-growth", type=float, default=16.0, help="of memory in the second half, in MiB")
-    parser.add_argument("--json", help="keep the figures in this file")
+    parser.add_argument("--users", type=int, default=6, help="users of each of the two protocols")
+    parser.add_argument("--most-growth", type=float, default=16.0, help="MiB of memory in the second half")
+    parser.add_argument("--json", help="write the results to this file")
     return parser.parse_args()
 
 
 def main() -> int:
-    """0 where it passed, 1 where it did not."""
+    """Returns 0 if the run passed, else 1."""
     options, tally = parse(), Tally()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         server = Server(Path(folder), environment=AT_ONCE)
         try:
             server.wait_until_ready()
-            told = asyncio.run(load(server, options, tally))
-            told["exit_status"], told["processes_left"] = server.stop()
-            lines = server.errors_told()
+            report = asyncio.run(load(server, options, tally))
+            report["exit_status"], report["processes_left"] = server.stop()
+            lines = server.logged_errors()
         except (RuntimeError, OSError) as error:
-            print(f"soak: {type(error).__name__}: {error}; the server said: ...{server.log.read_text()[-2000:]}")
+            print(f"soak: {type(error).__name__}: {error}; the server's log: ...{server.log.read_text()[-2000:]}")
             return 1
         finally:
             server.kill()
-    told["lines_of_errors"] = len(lines)
-    told["seed"] = options.seed
-    print_report(told, tally)
+    report["lines_of_errors"] = len(lines)
+    report["seed"] = options.seed
+    print_report(report, tally)
     for line in lines[:10]:
         print(f"  ! {line[:500]}")
     if options.json:
-        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
-    short = verdict(told)
-    total = sum(told["done"].values())
-    print(f"soak of {told['seconds']:.0f} s, {total:,} things done: {'; '.join(short) if short else 'PASSED'}")
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    short = verdict(report)
+    total = sum(report["done"].values())
+    print(f"soak of {report['seconds']:.0f} s, {total:,} actions: {'; '.join(short) if short else 'PASSED'}")
     return 1 if short else 0
 
 

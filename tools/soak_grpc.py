@@ -1,7 +1,7 @@
-"""A user of a soak over gRPC: calls and streams of the official library, cancelled ones, and broken connections.
+"""The gRPC user of a soak: calls and streams of the official library, cancelled ones, and broken connections.
 
-What no library does, such as sending half of a frame, is written by hand. Models: see `soak.MODELS`. Runs on the
-client's loop.
+What no library does, such as sending half of a frame, is written by hand. The models are `soak.MODELS`. Runs on the
+event loop of the client.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ END_HEADERS, END_STREAM = 4, 1
 FRAME_BYTES = 16_384
 SERVICE = "/inference.GRPCInferenceService"
 LAST = "triton_final_response"
-END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs do not know it
+END: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc's type stubs lack it
 
 
 def infer_request(model: str, datatype: str, shape: Iterable[int], data: bytes, **other: Any) -> Any:
@@ -41,7 +41,7 @@ def infer_request(model: str, datatype: str, shape: Iterable[int], data: bytes, 
 
 
 def is_echo(asked: Any, answer: Any) -> bool:
-    """Whether an answer is what went in."""
+    """Whether an answer has the id, the shapes and the bytes of its request."""
     return bool(
         answer.id == asked.id
         and list(answer.raw_output_contents) == list(asked.raw_input_contents)
@@ -68,7 +68,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def call_bytes(message: bytes, path: str) -> bytes:
-    """Everything that a client sends for one call on a new connection."""
+    """All bytes that a client sends for one call on a new connection."""
     fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -84,7 +84,7 @@ def call_bytes(message: bytes, path: str) -> bytes:
 
 
 class GrpcUser:
-    """Has a channel of its own, and raw connections for what it breaks."""
+    """Keeps one channel for calls that are answered. Opens a raw connection for each connection that it breaks."""
 
     def __init__(self, port: int, draw: Draw) -> None:
         self.draw = draw
@@ -151,7 +151,7 @@ class GrpcUser:
         await self._ask(infer_request("echo", "FP32", [1, elements], self.draw.tensor(elements)))
 
     async def _converse(self, asked: Iterable[Any], answered: Callable[[Any], None]) -> None:
-        """One stream: everything is asked, then all answers are read."""
+        """Sends all requests on one stream, then reads all answers."""
         call = self._stub.ModelStreamInfer()
         for each in asked:
             await call.write(each)
@@ -160,7 +160,7 @@ class GrpcUser:
             answered(answer)
 
     async def _stream(self) -> None:
-        """Answers come in the order of the requests."""
+        """Checks that answers on a stream come in the order of the requests."""
         asked = [self._request("floor", 2000) for _ in range(self.draw.randint(1, 20))]
         came: list[Any] = []
         await self._converse(asked, came.append)
@@ -171,7 +171,7 @@ class GrpcUser:
         check(right, "a stream", [each.infer_response.id for each in came])
 
     async def _decoupled(self) -> None:
-        """As many answers as values, in their order, and the end of each request is told."""
+        """Checks that each value is answered, in order, and that each request has a final response."""
         values = {str(n): self.draw.integers(50) for n in range(self.draw.randint(1, 4))}
         asked = [self._decoupled_request(each, name) for name, each in values.items()]
         came: defaultdict[str, list[int]] = defaultdict(list)
@@ -203,7 +203,7 @@ class GrpcUser:
             raise WrongAnswerError(f"an answer from {asked.model_name}")
 
     async def _bad_in_a_stream(self) -> None:
-        """The bad one is told, and the stream goes on."""
+        """Checks that an invalid request gets an error, and that the stream continues."""
         bad, _, words = self.draw.choice([row for row in BAD if row[0].model_name != "decoupled"])
         good = self._request("floor", 100)
         came: list[Any] = []
@@ -230,7 +230,7 @@ class GrpcUser:
             raise WrongAnswerError(f"an answer from {path}")
 
     async def _cancelled(self) -> None:
-        """The client changes its mind; if the answer was faster, it must be right."""
+        """Cancels a call. If the answer was faster, it must be correct."""
         asked = self._request(self.draw.choice(("slow", "floor", "echo")), 20_000)
         call = self._stub.ModelInfer(asked)
         await asyncio.sleep(self.draw.uniform(0, 0.01))
@@ -249,7 +249,7 @@ class GrpcUser:
             check_echo(asked, await call)
 
     async def _stream_cancelled(self) -> None:
-        """Goes while answers are coming."""
+        """Cancels a stream while answers arrive."""
         values = [self.draw.randint(0, 99) for _ in range(200)]
         call = self._stub.ModelStreamInfer()
         await call.write(self._decoupled_request(values, "left"))
@@ -265,7 +265,7 @@ class GrpcUser:
         return call_bytes(self._request(model, 1500).SerializeToString(), f"{SERVICE}/ModelInfer")
 
     async def _leave_in_the_middle(self) -> None:
-        """Sends a part of a call and goes."""
+        """Sends a part of a call and closes the connection."""
         connection, data = await connect(self._port), self._raw_call()
         end = self.draw.choice((self.draw.randrange(min(300, len(data))), self.draw.randrange(len(data))))
         for piece in (data[: end // 2], data[end // 2 : end]):
@@ -275,7 +275,7 @@ class GrpcUser:
         await connection.close(self.draw.chance(0.5))
 
     async def _leave_unanswered(self) -> None:
-        """Asks, and goes before the answer or in the middle of it."""
+        """Sends a call and closes the connection before the answer or in the middle of it."""
         connection = await connect(self._port)
         await connection.send(self._raw_call())
         await asyncio.sleep(self.draw.uniform(0, 0.01))
@@ -283,7 +283,7 @@ class GrpcUser:
         await connection.close(self.draw.chance(0.7))
 
     async def _garbage(self) -> None:
-        """Not HTTP/2, or a frame that nobody may send: the server ends the connection."""
+        """Sends bytes that are not HTTP/2, or a frame that is not allowed. The server must close the connection."""
         connection = await connect(self._port)
         await connection.send(self.draw.choice((b"GET / HTTP/1.1\r\n\r\n" * 2, PREFACE + frame(9, 4, 1, b""))))
         while await connection.reader.read(4096):

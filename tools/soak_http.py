@@ -1,6 +1,7 @@
-"""A user of a soak over HTTP: right requests, wrong ones, and connections that end at any point.
+"""The HTTP user of a soak: valid requests, invalid ones, and connections that end at any point.
 
-Requests are written by hand, since no library sends half of one. Models: see `soak.MODELS`. Runs on the client's loop.
+Requests are written by hand, because no library sends half of one. The models are `soak.MODELS`. Runs on the event loop
+of the client.
 """
 
 import asyncio
@@ -16,8 +17,9 @@ from tools.soak_users import Draw, Kind, check
 RESET = struct.pack("ii", 1, 0)
 READ_LIMIT = 1 << 20
 LARGE = 4 << 20
-"""Elements: 16 MiB."""
+"""Most FP32 elements of a large tensor: 16 MiB."""
 LARGE_OF_PYTHON = 1 << 19
+"""Most FP32 elements of a large tensor for a Python model: 2 MiB."""
 
 
 class Answer(NamedTuple):
@@ -31,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A binary request, and what must come back."""
+    """A binary request, and the id, shape and bytes that its answer must have."""
 
     request: bytes
     data: bytes
@@ -40,7 +42,7 @@ class Asked(NamedTuple):
 
 
 def request(path: str, body: bytes | None = None, header_length: int | None = None) -> bytes:
-    """A whole request: a POST where there is a body."""
+    """A complete request: a POST if there is a body, else a GET."""
     lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "Host: localhost"]
     if header_length is not None:
         lines.append(f"Inference-Header-Content-Length: {header_length}")
@@ -50,7 +52,7 @@ def request(path: str, body: bytes | None = None, header_length: int | None = No
 
 
 def binary_request(draw: Draw, model: str, shape: list[int]) -> Asked:
-    """FP32 as bytes, and the same back."""
+    """A request for a model that returns its FP32 input, with binary tensors both ways."""
     data, name = draw.tensor(shape[0] * shape[1]), f"r{draw.randrange(10**6)}"
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": len(data)}}
     output = {"name": "OUTPUT0", "parameters": {"binary_data": True}}
@@ -102,7 +104,7 @@ FACTS = (
 
 
 class Connection:
-    """One connection; answers are read whole."""
+    """One HTTP/1.1 connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -120,7 +122,7 @@ class Connection:
         return Answer(int(status.split()[1]), None if length is None else int(length), body)
 
     async def ended(self) -> bool:
-        """Whether the server ends the connection without another byte."""
+        """Whether the server closes the connection without sending another byte."""
         try:
             return not await self.reader.read(1)
         except ConnectionError:
@@ -141,7 +143,7 @@ async def connect(port: int) -> Connection:
 
 
 class HttpUser:
-    """Keeps one connection for what is answered, and takes another for each that it breaks."""
+    """Keeps one connection for requests that are answered. Opens another for each connection that it breaks."""
 
     def __init__(self, port: int, draw: Draw) -> None:
         self.draw = draw
@@ -208,7 +210,7 @@ class HttpUser:
         check(answer.status == 200 and json.loads(answer.body)["outputs"][0]["data"] == data, data, answer)
 
     async def _pipelined(self) -> None:
-        """Several requests at once; answers come in their order."""
+        """Sends several requests at once. Their answers must come in the same order."""
         assert self._connection is not None
         models = self.draw.choices(("floor", "echo"), k=self.draw.randint(2, 8))
         several = [binary_request(self.draw, model, self.draw.shape(500)) for model in models]
@@ -252,7 +254,7 @@ class HttpUser:
         return binary_request(self.draw, model, self.draw.shape(most)).request
 
     async def _leave_in_the_middle(self) -> None:
-        """Sends a part of a request and goes."""
+        """Sends a part of a request and closes the connection."""
         connection, data = await connect(self._port), self._any_request()
         await connection.send(
             data[: self.draw.choice((self.draw.randrange(min(300, len(data))), self.draw.randrange(len(data))))]
@@ -261,7 +263,7 @@ class HttpUser:
         await connection.close(self.draw.chance(0.5))
 
     async def _leave_unanswered(self) -> None:
-        """Asks, and goes at any point of the answer: before it, or in the middle of it."""
+        """Sends a request and closes the connection before the answer or in the middle of it."""
         connection = await connect(self._port)
         await connection.send(self._any_request())
         if self.draw.chance(0.5):

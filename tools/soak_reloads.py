@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Changes models while clients use them: is every request answered, by a version that was asked for?
+"""Changes and reloads models under load, and checks that every request is answered.
 
     python -m tools.soak_reloads [--changes 200] [--clients 100] [--seed N] [--python 0.1] [--json FILE]
 
 Starts `halimede serve` in explicit mode on free ports of 127.0.0.1 with two models that return their input: `native`
-runs in the server, `worker` in processes of its own. Clients ask for the latest version without a pause. Meanwhile the
-models are changed one by one by lot and loaded again: files are touched, versions come and go, the version policy
-changes, and the batch size, and the number of instances; some loads bring a configuration, and some must fail. Nobody
-unloads a model, so no client has a reason to see an error.
+runs in the server, `worker` in worker processes. Clients send requests for the latest version without a pause.
+Meanwhile random changes are made, and each is followed by a load: a file is touched, versions appear and disappear, the
+version policy, the batch size or the number of instances changes. Some loads bring a configuration, and some must fail.
+No model is unloaded, so no client may see an error.
 
-It passes when all of this holds:
+It passes if all of this holds:
 - every request was answered with status 200 and its own numbers;
-- every load was answered as it should be, and the index at the end says what the folders say;
-- a change of instances only has not set back the statistics;
+- every load was answered as expected, and the index at the end agrees with the folders;
+- a change of instances alone did not reset the statistics;
 - the server's memory at the end is at most --most-growth MiB above that after the first quarter;
-- SIGTERM ends it with status 0.
+- SIGTERM ends the server with status 0.
 """
 
 import argparse
@@ -40,6 +40,7 @@ START_SECONDS, STOP_SECONDS, REQUEST_SECONDS = 60.0, 30.0, 60.0
 VERSIONS = (1, 2, 3)
 MODELS = ("native", "worker")
 KINDS = ("touch", "versions", "policy", "batch size", "instances", "instances", "override", "broken")
+"""The kinds of changes. Instances are twice as likely as the others."""
 
 _PYTHON = """import triton_python_backend_utils as pb_utils
 
@@ -57,7 +58,7 @@ def answer(request):
 
 @dataclass
 class Model:
-    """A model's folder, and what it should look like from outside."""
+    """A model's folder, and the state that the server should show."""
 
     folder: Path
     size: int = 4
@@ -65,7 +66,7 @@ class Model:
     policy: str = "latest { num_versions: 1 }"
     present: set[int] = field(default_factory=lambda: {1})
     overridden: bool = False
-    """Whether a load brought the configuration that it serves with."""
+    """Whether the serving configuration came with a load."""
 
     @property
     def name(self) -> str:
@@ -111,7 +112,7 @@ class Result:
 
 
 class Client:
-    """One connection of HTTP/1.1. Raises OSError, EOFError or TimeoutError."""
+    """One HTTP/1.1 connection. `ask` raises OSError, EOFError or TimeoutError."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -133,7 +134,9 @@ class Client:
             self._streams[1].close()
 
 
-class Storm:
+class Soak:
+    """The clients, the changes and the checks of one run."""
+
     def __init__(self, port: int, pid: int, repository: Path, options: argparse.Namespace) -> None:
         self._port = port
         self._pid = pid
@@ -186,11 +189,9 @@ class Storm:
         client.close()
 
     async def _change(self, control: Client) -> None:
-        """One change by lot, and the load that brings it into service."""
+        """Makes a random change, and loads the model."""
         chance, model = self._random, self.models[self._random.random() < self._options.python]
-        kind = chance.choice(
-            ("touch", "versions", "policy", "batch size", "instances", "instances", "override", "broken")
-        )
+        kind = chance.choice(KINDS)
         self.result.changes[kind] += 1
         body = b""
         before = await self._count(control, model) if kind == "instances" and not model.overridden else 0
@@ -210,12 +211,12 @@ class Storm:
             (model.folder / "config.pbtxt").write_text(model.config("nope"))
         status, answer = await control.ask(f"/v2/repository/models/{model.name}/load", body)
         if (status == 200) == (kind == "broken"):
-            self.result.problems.append(f"{kind}: load of {model.name} is answered {status}: {answer.decode()[:300]}")
+            self.result.problems.append(f"{kind}: load of {model.name} answered {status}: {answer.decode()[:300]}")
         if kind == "broken":
             model.write()
             status, _ = await control.ask(f"/v2/repository/models/{model.name}/load")
         elif before and await self._count(control, model) < before:
-            self.result.problems.append("a change of instances has set back the statistics")
+            self.result.problems.append("a change of instances reset the statistics")
 
     @staticmethod
     def _override(model: Model) -> bytes:
@@ -230,7 +231,7 @@ class Storm:
         return json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
 
     async def _count(self, control: Client, model: Model) -> int:
-        """Inferences of the latest version."""
+        """The inference count of the latest version."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             writer.write(f"GET /v2/models/{model.name}/stats HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
@@ -246,11 +247,11 @@ class Storm:
         index = sorted((entry["name"], int(entry["version"])) for entry in json.loads(answer))
         wanted = sorted((model.name, version) for model in self.models for version in model.served)
         if index != wanted:
-            self.result.problems.append(f"the index says {index}, the folders {wanted}")
+            self.result.problems.append(f"the index has {index}, the folders have {wanted}")
 
 
 def _own_mib(pid: int) -> float:
-    """Memory of the server itself: how many workers there are is not its own affair."""
+    """Resident memory of the server itself, in MiB, without its workers: their number changes."""
     found = re.search(r"^VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else 0.0
 
@@ -275,10 +276,10 @@ def serve(repository: Path, log: Path, options: argparse.Namespace) -> Result:
         )
     try:
         asyncio.run(_live(http, server, log))
-        result = asyncio.run(Storm(http, server.pid, repository, options).run())
+        result = asyncio.run(Soak(http, server.pid, repository, options).run())
         server.send_signal(signal.SIGTERM)
         if server.wait(STOP_SECONDS):
-            result.problems.append(f"the server ended with status {server.returncode}")
+            result.problems.append(f"exit status {server.returncode} after SIGTERM")
     finally:
         if server.poll() is None:
             os.killpg(server.pid, signal.SIGKILL)
@@ -305,8 +306,8 @@ def main() -> int:
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--python", type=float, default=0.1, help="share of changes of the model in processes")
-    parser.add_argument("--most-growth", type=float, default=32.0, help="MiB")
+    parser.add_argument("--python", type=float, default=0.1, help="share of the changes that go to `worker`")
+    parser.add_argument("--most-growth", type=float, default=32.0, help="MiB of memory")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="halimede-reloads-") as folder:

@@ -1,7 +1,8 @@
-"""What the clients of a soak have in common: what they draw by lot, what they count, and how long they go on.
+"""The common part of the users of a soak: random choices, counters, and the loop that performs actions.
 
-A user does one thing after the other, each drawn by weight from its own kinds. What a kind raises is an error that the
-client did not cause, since what it causes itself it expects. Runs on the client's event loop; knows no server.
+A user performs one action after the other. Each is chosen at random, by weight, from the user's own kinds. An action
+expects the errors that it causes, so whatever it raises is a failure of the server. Runs on the event loop of the
+client; knows no server.
 """
 
 import asyncio
@@ -13,24 +14,26 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 LIMIT = 60.0
-"""Seconds that one thing may take, on a machine that has a lot to do."""
+"""Seconds that one action may take. Long, because the machine may be busy."""
 BLOB_BYTES = 17 << 20
+"""Size of the random bytes that tensors are cut from."""
 KEPT_ERRORS = 20
+"""Errors whose text is kept."""
 
 
 class WrongAnswerError(Exception):
-    """An answer that is not the right one; the message says what was asked and what came."""
+    """A wrong answer. The message has the request and the answer."""
 
 
 class Kind(NamedTuple):
-    """One thing that a user does, and how often beside the others."""
+    """One kind of action, and its weight among the others."""
 
     weight: int
     act: Callable[[], Awaitable[None]]
 
 
 class User(Protocol):
-    """A client with what it does; `renew` begins again with new connections, `close` ends them."""
+    """A client and its actions. `renew` opens new connections, `close` closes them."""
 
     draw: "Draw"
 
@@ -44,7 +47,7 @@ class User(Protocol):
 
 @dataclass(slots=True)
 class Tally:
-    """How often each kind was done and was right, and what went wrong."""
+    """How often each kind succeeded (`done`) and failed (`wrong`), and the first errors."""
 
     done: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
@@ -57,23 +60,23 @@ class Tally:
 
 
 class Draw(random.Random):
-    """The lot of one user, and the bytes that tensors are cut from."""
+    """The random choices of one user. `blob` holds the bytes that tensors are cut from."""
 
     def __init__(self, seed: str, blob: bytes) -> None:
         super().__init__(seed)
         self._blob = blob
 
     def tensor(self, elements: int) -> bytes:
-        """So many elements of four bytes."""
+        """The bytes of a tensor with that many elements of four bytes."""
         start = self.randrange(0, len(self._blob) - 4 * elements + 1, 4)
         return self._blob[start : start + 4 * elements]
 
     def shape(self, most: int) -> list[int]:
-        """A batch of at most eight rows, small ones more often."""
+        """The shape of a batch of 1 to 8 rows with 1 to `most` columns, small ones more often."""
         return [self.randint(1, 8), self.up_to(most)]
 
     def up_to(self, most: int) -> int:
-        """1 to `most`; each order of magnitude is as likely as another."""
+        """A number from 1 to `most`. All orders of magnitude are equally likely."""
         return max(1, min(most, int(most ** self.random())))
 
     def integers(self, most: int) -> list[int]:
@@ -89,7 +92,7 @@ def check(holds: bool, asked: object, came: object) -> None:
 
 
 class Gate:
-    """Where users wait while somebody looks at the server when it has nothing to do."""
+    """Makes users wait between two actions while memory of the idle server is sampled."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -109,7 +112,7 @@ class Gate:
 
     @asynccontextmanager
     async def closed(self) -> AsyncIterator[None]:
-        """Begins when all have done what they were doing."""
+        """Waits until no user performs an action, and keeps users waiting for the time of the block."""
         self._open.clear()
         if self._inside:
             await self._empty.wait()
@@ -118,7 +121,7 @@ class Gate:
 
 
 async def use(user: User, until: float, gate: Gate, tally: Tally) -> None:
-    """Has a user do things until the loop's time is `until`."""
+    """Makes a user perform random actions until the time of the loop is `until`."""
     loop = asyncio.get_running_loop()
     names, weights = list(user.kinds), [kind.weight for kind in user.kinds.values()]
     await user.renew()
@@ -129,7 +132,7 @@ async def use(user: User, until: float, gate: Gate, tally: Tally) -> None:
 
 
 async def use_each_kind(users: Sequence[User], times: int, tally: Tally) -> None:
-    """Has users do everything that they can, so that the server has met it all; then they are gone."""
+    """Makes users perform each action `times` times, then closes them. The server has then seen every action."""
     for user in users:
         await user.renew()
         for kind in user.kinds:
@@ -142,7 +145,7 @@ async def _do(user: User, kind: str, tally: Tally) -> None:
     try:
         async with asyncio.timeout(LIMIT):
             await user.kinds[kind].act()
-    except Exception as error:  # whatever it is: it is told at the end, and others go on
+    except Exception as error:  # any error is reported at the end; the other users continue
         tally.fail(kind, error)
         await user.renew()
     else:

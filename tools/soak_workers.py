@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Kills worker processes of a Python model while clients use it: is every request answered, and is nothing left?
+"""Kills worker processes of a Python model under load, and checks that every request is answered and nothing remains.
 
     python -m tools.soak_workers [--kills 1000] [--seed N] [--instances 8] [--clients 12] [--json FILE]
 
-Starts `halimede serve` on free ports of 127.0.0.1 with a model of several instances that returns its input. Clients ask
-it without a pause. While at least half of the workers are there, `kill -9` meets one after the other by lot, those that
-are just being started too.
+Starts `halimede serve` on free ports of 127.0.0.1 with a model of several instances that returns its input. Clients
+send requests without a pause. While at least half of the workers exist, a random one is killed with SIGKILL, also one
+that is just starting.
 
-It passes when all of this holds:
-- every request was answered: its own numbers, or status 500 with the words for a worker that died;
-- at the end all instances serve again, and no process is a zombie for longer than ten seconds;
-- the server has as many processes as before, no more threads and descriptors, and nothing in /dev/shm at any look;
+It passes if all of this holds:
+- every request was answered, with its own numbers or with status 500 and the text for a worker that died;
+- at the end all instances serve again, and no process was a zombie for longer than ten seconds;
+- the server has as many processes as before, no more threads and descriptors, and never anything in /dev/shm;
 - its own memory grows by less than --most-growth MiB in the second half of the kills;
-- SIGTERM ends it with status 0, and nothing of it is left.
+- SIGTERM ends the server with status 0, and no process of it remains.
 """
 
 import argparse
@@ -39,9 +39,9 @@ from tools.versus import free_ports, tree
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS, STOP_SECONDS, SETTLE_SECONDS, REQUEST_SECONDS = 60.0, 30.0, 60.0, 30.0
 PAUSE_SECONDS = 0.3
-"""The longest pause between two kills; a start takes about half of it."""
+"""The longest pause between two kills. The start of a worker takes about half of it."""
 ZOMBIE_SECONDS = 10.0
-"""How long a process that ended may wait for somebody to look, on a machine that has a lot to do."""
+"""How long an ended process may wait for its parent. Long, because the machine may be busy."""
 MIB = 1 << 20
 UNHEALTHY = re.compile(r"Stub process 'echo_0_\d+' is not healthy\.")
 
@@ -73,7 +73,7 @@ def write_model(repository: Path, instances: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the server has: processes (itself too), threads and descriptors of its own."""
+    """The number of processes of the server, itself included, and of its own threads and descriptors."""
 
     processes: int
     threads: int
@@ -81,7 +81,7 @@ class State:
 
 
 class Server:
-    """The server from its start to its end."""
+    """The process of the server under load."""
 
     def __init__(self, folder: Path, instances: int) -> None:
         self.http, grpc, metrics = free_ports(3)
@@ -126,19 +126,19 @@ class Server:
         )
 
     def shared_memory(self) -> int:
-        """How many of its processes have something of /dev/shm mapped."""
+        """How many of its processes have a mapping of /dev/shm."""
         return sum("/dev/shm/" in _read(f"/proc/{pid}/maps") for pid in tree(self.pid))
 
     def memory(self) -> int:
-        """Bytes of its own, without the workers."""
+        """Resident memory of the server itself, without its workers, in bytes."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def zombies(self) -> list[int]:
-        """Workers that ended and that nobody has waited for."""
+        """Workers that ended and were not waited for."""
         return [pid for pid in self.workers() if _is_zombie(pid)]
 
     def stop(self) -> tuple[int | None, int]:
-        """Asks it to end; its exit status (None: it did not end), and how many of its processes are left."""
+        """Sends SIGTERM. Returns the exit status (None if it did not end) and the number of remaining processes."""
         members = tree(self.pid)
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -156,14 +156,14 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _read(path: str) -> str:
-    """Nothing where the process has ended."""
+    """The text of a file in /proc; empty if the process has ended."""
     with suppress(OSError):
         return Path(path).read_text()
     return ""
 
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came to hold in that time."""
+    """Waits until `holds()` is true. Returns False if that takes longer than `seconds`."""
     limit = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > limit:
@@ -174,7 +174,7 @@ def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What the clients met. Each of them has its own."""
+    """The answers that one client got."""
 
     answered: int = 0
     refused: int = 0
@@ -182,7 +182,7 @@ class Tally:
 
 
 class Client(threading.Thread):
-    """Asks until it is told to end."""
+    """Sends requests until the event `over` is set."""
 
     def __init__(self, port: int, seed: str, over: threading.Event) -> None:
         super().__init__(name=f"client {seed}", daemon=True)
@@ -215,7 +215,9 @@ class Client(threading.Thread):
 
 
 def kill_workers(server: Server, times: int, least: int, lot: random.Random) -> tuple[Counter[str], list[int]]:
-    """Kills one after the other, while there are at least so many; what was seen, and the server's memory meanwhile."""
+    """Kills random workers until `times` were killed, only while there are at least `least`.
+
+    Returns counters of what was seen, and the server's memory before each kill."""
     seen: Counter[str] = Counter()
     memory: list[int] = []
     suspects: dict[int, float] = {}
@@ -236,13 +238,13 @@ def kill_workers(server: Server, times: int, least: int, lot: random.Random) -> 
 
 
 def growth(memory: list[int]) -> float:
-    """MiB by which the lowest of the last quarter is above the lowest of the third."""
+    """The lowest memory of the last quarter minus the lowest of the third quarter, in MiB."""
     quarter = max(1, len(memory) // 4)
     return (min(memory[-quarter:]) - min(memory[-2 * quarter : -quarter] or memory)) / MIB
 
 
 def soak(server: Server, options: argparse.Namespace) -> dict[str, object]:
-    """The whole of it; what is to be told."""
+    """Runs the whole soak and returns the report."""
     lot, over = random.Random(options.seed), threading.Event()
     clients = [Client(server.http, f"{options.seed}-{number}", over) for number in range(options.clients)]
     for client in clients:
@@ -285,54 +287,54 @@ def _has_settled(server: Server, before: State) -> bool:
     )
 
 
-def verdict(told: dict[str, object], most_growth: float) -> list[str]:
-    """What fell short, in words."""
-    wrong, rise = told["wrong"], told["growth_mib"]
+def verdict(report: dict[str, object], most_growth: float) -> list[str]:
+    """Describes the requirements that do not hold."""
+    wrong, rise = report["wrong"], report["growth_mib"]
     assert isinstance(wrong, list)
     assert isinstance(rise, float)
     rules = (
         (not wrong, f"{len(wrong)} wrong answers, such as {wrong[:3]}"),
-        (not told["unfinished"], f"{told['unfinished']} clients still wait"),
-        (not told["zombies"], f"{told['zombies']} zombies"),
-        (not told["shared_memory"], f"{told['shared_memory']} times something in /dev/shm"),
-        (told["settled"], f"not as before: {told['before']}, then {told['after']}"),
-        (told["answered"] and told["restarts"], "nothing was answered, or no worker started again"),
+        (not report["unfinished"], f"{report['unfinished']} clients still wait for an answer"),
+        (not report["zombies"], f"{report['zombies']} zombies"),
+        (not report["shared_memory"], f"/dev/shm was in use {report['shared_memory']} times"),
+        (report["settled"], f"{report['before']} before the kills, {report['after']} after them"),
+        (report["answered"] and report["restarts"], "no request was answered, or no worker was restarted"),
         (rise < most_growth, f"memory grew by {rise} MiB"),
-        (told["exit_status"] == 0, f"exit status {told['exit_status']} after SIGTERM"),
-        (not told["processes_left"], f"{told['processes_left']} processes left"),
+        (report["exit_status"] == 0, f"exit status {report['exit_status']} after SIGTERM"),
+        (not report["processes_left"], f"{report['processes_left']} processes remain"),
     )
     return [words for holds, words in rules if not holds]
 
 
 def main() -> int:
-    """0 where it passed, 1 where it did not."""
+    """Returns 0 if the run passed, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--instances", type=int, default=8)
     parser.add_argument("--clients", type=int, default=12)
-    parser.add_argument("--most-growth", type=float, default=8.0, help="of the server's own memory, in MiB")
-    parser.add_argument("--json", help="keep the figures in this file")
+    parser.add_argument("--most-growth", type=float, default=8.0, help="MiB of the server's own memory")
+    parser.add_argument("--json", help="write the results to this file")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="soak-workers-") as folder:
         server = Server(Path(folder), options.instances)
         try:
             server.wait_until_ready()
-            told = soak(server, options)
-            told["exit_status"], told["processes_left"] = server.stop()
+            report = soak(server, options)
+            report["exit_status"], report["processes_left"] = server.stop()
         except (RuntimeError, OSError) as error:
-            print(f"soak: {type(error).__name__}: {error}; the server said: ...{server.log.read_text()[-2000:]}")
+            print(f"soak: {type(error).__name__}: {error}; the server's log: ...{server.log.read_text()[-2000:]}")
             return 1
         finally:
             server.kill()
     if options.json:
-        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
-    short = verdict(told, options.most_growth)
+        Path(options.json).write_text(json.dumps(report, indent=1) + "\n")
+    short = verdict(report, options.most_growth)
     print(
-        f"soak of {told['kills']} kills in {told['seconds']} s: {told['answered']} answered, "
-        f"{told['failed_in_flight']} failed with their worker, {told['restarts']} restarts, "
-        f"memory {told['growth_mib']:+} MiB: {'; '.join(short) if short else 'PASSED'}"
+        f"soak of {report['kills']} kills in {report['seconds']} s: {report['answered']} answered, "
+        f"{report['failed_in_flight']} failed with their worker, {report['restarts']} restarts, "
+        f"memory {report['growth_mib']:+} MiB: {'; '.join(short) if short else 'PASSED'}"
     )
     return 1 if short else 0
 

@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
-"""Two servers, the same work, in turn (A B, B A, ...), so that a drifting machine hits both alike.
+"""Compares two servers under the same load, alternately (A B, B A, ...), so that a drifting machine affects both alike.
 
     versus.py --a 'CMD ...' [--b 'CMD ...'] [--work NAME ...] [--rounds 3] [--seconds 0.8]
               [--gate 'throughput>=1.2 cpu<=0.9'] [--served] [--json FILE]
 
-CMD starts a server in the foreground, with {repo} {http} {grpc} {metrics} in it. B defaults to the real Triton
-(tools/oracle/oracle serve). Load comes from the real perf_analyzer; answers are checked before each row.
+CMD starts a server in the foreground. {repo}, {http}, {grpc} and {metrics} in it are replaced. B defaults to the real
+Triton (tools/oracle/oracle serve). The real perf_analyzer makes the load. Answers are checked before each row.
 
-Per row and server: the median over the rounds of throughput (inferences/s), p50 and p99 latency (us) and the server's
-own CPU per inference (us, all processes of its tree), then the ratios A/B: throughput above 1 means that A is faster,
-p99 and cpu below 1 that A is better. --gate judges the medians of every row named; besides, no single round may be
-below 0.8 of a throughput gate, and a failed round fails its row. --served leaves out the rows that A refuses to run,
-and says why it refuses. --json keeps every round. Families are never compared with each other: floor-* (the model costs
-nothing: server against server), py-* (Python model as each server runs it by default), inproc-* (Python model in the
-server's process, ours only; there the default), and the rest.
+A row has, for each server, the median over the rounds of throughput (inferences/s), p50 and p99 latency (us) and CPU
+time per inference (us, all processes of the server), then the ratios A/B. A throughput ratio above 1 means that A is
+faster. A p99 or cpu ratio below 1 means that A is better.
+
+--gate sets bounds on the median ratios of every row. In addition, no single round may be below 0.8 of a throughput
+gate, and a failed round fails its row. --served skips the rows that A refuses to run, and prints the reason. --json
+keeps every round.
+
+Families of rows are never compared with each other: floor-* (the model costs nothing), py-* (a Python model as each
+server runs it by default), inproc-* (a Python model in the server process for Halimede, the default for Triton), and
+the rest.
 """
 
 import argparse
@@ -44,7 +48,7 @@ MODELS = HERE.parent / "bench" / "models"
 
 
 class Work(NamedTuple):
-    """What perf_analyzer is asked to do; `concurrency` is None where `flags` say it in another way."""
+    """The load of one row. `concurrency` is None if `flags` set it."""
 
     model: str
     protocol: str
@@ -53,7 +57,7 @@ class Work(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One JSON inference whose output equals its input."""
+    """The input of a JSON inference whose output must equal it."""
 
     datatype: str
     shape: list[int]
@@ -73,16 +77,16 @@ class Gate(NamedTuple):
 
 
 class RefusedError(RuntimeError):
-    """The server says that it does not do what a row needs; the message says what it said."""
+    """The server refuses what a row needs. The message is the server's."""
 
 
 class HungError(RuntimeError):
-    """perf_analyzer does not come to its end."""
+    """perf_analyzer does not end."""
 
 
 TRIES = 3
-"""Of perf_analyzer, which now and then comes to no end beside hundreds of clients of its own: its main thread is busy
-with what was measured, while the server goes on answering, whichever it is."""
+"""Runs of perf_analyzer before a row fails. With hundreds of clients it sometimes never ends: its main thread is busy
+with its own measurements, while either server continues to answer."""
 
 
 Figures = dict[str, float]  # throughput (inferences/s), p50, p99 and cpu (us)
@@ -90,7 +94,7 @@ Rounds = dict[str, list[Figures]]  # by server name, in the order of the rounds
 
 
 class Row(TypedDict):
-    """What --json keeps of one row; `work` says what perf_analyzer was asked."""
+    """One row in the file of --json. `work` describes the load."""
 
     work: str
     rounds: Rounds
@@ -99,7 +103,7 @@ class Row(TypedDict):
 
 
 class Facts(TypedDict):
-    """What --json keeps of a server: seconds until the models were ready that ever were, and MiB."""
+    """A server in the file of --json: seconds until its last model was ready, and memory in MiB."""
 
     startup: float | None
     idle: float
@@ -107,7 +111,7 @@ class Facts(TypedDict):
 
 
 class Result(TypedDict):
-    """What --json keeps; `not_served` are reasons, by row, and `short` is what fell short, in words."""
+    """The file of --json. `not_served` has the reasons by row; `short` describes what missed its gate or failed."""
 
     gate: str
     cores: int | None
@@ -122,8 +126,8 @@ IMAGE = ["--shape", "INPUT0:150528"]  # 3 x 224 x 224 FP32, 588 KiB
 BIG = ["--shape", "INPUT0:4194304"]  # 16 MiB
 SHM = ["--shared-memory", "system", "--output-shared-memory-size", "602112"]
 JSON = ["--input-tensor-format", "json", "--output-tensor-format", "json"]
-HELD_OUT = ["--shape", f"INPUT0:{random.randint(3, 3000)}"]  # a shape nobody could tune to
-SEQUENCES = ["--sequence-length", "20"]  # as many at once as there are requests under way
+HELD_OUT = ["--shape", f"INPUT0:{random.randint(3, 3000)}"]  # random, so that no server can be tuned to it
+SEQUENCES = ["--sequence-length", "20"]  # each concurrent request belongs to its own sequence
 
 WORK: dict[str, Work] = {
     **{f"floor-{p}-{c}": Work("floor", p, c, SMALL) for p in ("http", "grpc") for c in (1, 8, 32)},
@@ -152,7 +156,7 @@ WORK: dict[str, Work] = {
     "sequence-16": Work("accumulate", "grpc", 16, SEQUENCES),
     "sequence-direct-16": Work("accumulate_rows", "grpc", 16, SEQUENCES),
 }
-UNCHECKED = {"mixed"}  # its four inputs are not worth a check of their own
+UNCHECKED = {"mixed"}  # it has four inputs, and `Check` has one
 CHECKS = dict.fromkeys(
     ("accumulate", "accumulate_rows"),
     Check("INT32", [1, 1], [5], {"sequence_id": 7, "sequence_start": True, "sequence_end": True}),
@@ -160,7 +164,7 @@ CHECKS = dict.fromkeys(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago."""
+    """Ports of 127.0.0.1 that were free at the time of the call."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for s in sockets:
@@ -169,7 +173,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its living descendants."""
+    """The process ids of a process and all its living descendants."""
     found = [pid]
     with contextlib.suppress(OSError):
         for children in Path(f"/proc/{pid}/task").glob("*/children"):
@@ -179,17 +183,17 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of the whole tree so far, in seconds."""
+    """CPU time of a process and its descendants so far, in seconds."""
     ticks = 0
     for p in tree(pid):
         with contextlib.suppress(OSError):
             fields = Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()
-            ticks += sum(map(int, fields[11:15]))  # its own, and of children that it has waited for
+            ticks += sum(map(int, fields[11:15]))  # its own time, and that of children that it waited for
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mib(pid: int) -> float:
-    """Proportional memory of the whole tree."""
+    """Proportional memory (Pss) of a process and its descendants, in MiB."""
     kib = 0
     for p in tree(pid):
         with contextlib.suppress(OSError):
@@ -199,7 +203,7 @@ def memory_mib(pid: int) -> float:
 
 
 class Server:
-    """One of the two servers, from its start to the end of its process group."""
+    """The process group of one of the two servers."""
 
     def __init__(self, name: str, command: str, repo: Path, models: set[str]) -> None:
         self.name, self.models = name, models
@@ -214,12 +218,13 @@ class Server:
         self.process = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def has_settled(self) -> bool:
-        """Takes down which models are ready; whether all are, or 15 s have passed (60 s while none is). Models that did
-        not come fail their rows."""
+        """Notes which models are ready. Returns True if all are, or after 15 s (60 s while none is).
+
+        Models that are not ready fail their rows. Raises RuntimeError if the server has ended."""
         age = time.monotonic() - self.began
         if self.process.poll() is not None:
             self.log.seek(0)
-            raise RuntimeError(f"server {self.name} went away: ...{self.log.read()[-1500:]}")
+            raise RuntimeError(f"server {self.name} has ended: ...{self.log.read()[-1500:]}")
         ready = {m for m in self.models if self.ok(f"/v2/models/{m}/ready")}
         if ready != self.ready:
             self.ready, self.startup = ready, time.monotonic() - self.began
@@ -236,12 +241,13 @@ class Server:
             return False
 
     def served(self, model: str) -> int:
-        """How many requests of the model have succeeded."""
+        """The number of successful requests of the model."""
         with urllib.request.urlopen(self.url(f"/v2/models/{model}/stats"), timeout=5) as answer:
             return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
 
     def check(self, work: Work) -> None:
-        """What the row needs must be there, and one JSON inference come back right; raises RuntimeError otherwise."""
+        """Checks that the server has what the row needs, and answers one JSON inference correctly. Raises RuntimeError,
+        or RefusedError if the server refuses it."""
         if work.model not in self.ready:
             raise RefusedError("the model is not ready")
         if "--shared-memory" in work.flags:
@@ -259,7 +265,7 @@ class Server:
             raise RuntimeError(f"wrong answer: {answer}")
 
     def _ask(self, path: str, body: bytes | None = None) -> Any:
-        """A JSON answer; raises RefusedError with what an error says."""
+        """Returns a JSON answer. Raises RefusedError with the server's error, RuntimeError without an answer."""
         try:
             with urllib.request.urlopen(urllib.request.Request(self.url(path), body), timeout=20) as answer:
                 return json.load(answer)
@@ -271,8 +277,7 @@ class Server:
             raise RuntimeError(f"no answer: {error}") from error
 
     def measure(self, name: str, seconds: float) -> Figures:
-        """One run of perf_analyzer, or another where it hung beside a server that answers; raises RuntimeError where
-        it failed."""
+        """Runs perf_analyzer; again if it hangs although the server answers. Raises RuntimeError if it fails."""
         for _ in range(TRIES - 1):
             try:
                 return self._measured(name, seconds)
@@ -306,7 +311,7 @@ class Server:
                 return next(csv.DictReader(rows))
 
     def stop(self) -> int:
-        """Ends the server's whole session; the number of its processes that a plain SIGTERM left alive."""
+        """Sends SIGTERM, then kills the process group. Returns the number of processes that SIGTERM left alive."""
         members = tree(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -329,8 +334,10 @@ def settle(servers: Sequence[Server]) -> None:
 
 
 def run_load(command: list[str], threads: int, limit: float, out: Path) -> tuple[str, int]:
-    """Runs perf_analyzer; what it said and its exit status. Raises HungError when it does not end in time, unless
-    all was measured and is written: it may hang while it ends its own streams, whichever server they go to."""
+    """Runs perf_analyzer and returns its output and its exit status.
+
+    Raises HungError if it does not end in time, unless its results are written: it may hang while it closes its own
+    streams, with either server."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as load:
         prefer_main_thread(load.pid, threads)
         try:
@@ -349,11 +356,11 @@ def is_complete(out: Path) -> bool:
 
 
 def prefer_main_thread(pid: int, threads: int) -> None:
-    """Gives the main thread of perf_analyzer precedence over its threads that make the load, once those are there.
+    """Raises the priority of perf_analyzer's main thread above its load threads, once those have started.
 
-    It only counts, between the windows that it measures. On few cores, starved by 32 busy threads of its own and those
-    of the server, it counts more slowly than requests come in and never ends, whichever server is measured. Needs a
-    privilege; without it, rows of many clients may fail as hung.
+    The main thread evaluates results between the windows. On few cores, 32 busy load threads and the server starve it.
+    It then evaluates more slowly than requests arrive and never ends, with either server. Needs a privilege. Without
+    it, rows with many clients may fail as hung.
     """
     until = time.monotonic() + 5
     with contextlib.suppress(OSError):
@@ -363,11 +370,11 @@ def prefer_main_thread(pid: int, threads: int) -> None:
 
 
 def judge(gates: Iterable[Gate], ratio: Figures, rounds: Rounds) -> list[str]:
-    """What falls short of the gates, in words."""
+    """Describes the gates that do not hold."""
     short = []
     for gate in gates:
         if not gate.holds(ratio[gate.figure]):
-            short.append(f"{gate.figure} {ratio[gate.figure]:.2f} (asked {gate.sign} {gate.bound})")
+            short.append(f"{gate.figure} {ratio[gate.figure]:.2f} (gate {gate.sign} {gate.bound})")
     for gate in gates:
         if gate.figure == "throughput" and gate.sign == ">=":
             worst = min(a["throughput"] / b["throughput"] for a, b in zip(rounds["a"], rounds["b"], strict=True))
@@ -377,7 +384,8 @@ def judge(gates: Iterable[Gate], ratio: Figures, rounds: Rounds) -> list[str]:
 
 
 def run_row(name: str, servers: Sequence[Server], rounds: int, seconds: float) -> Rounds:
-    """All rounds of one row, the order of the servers turned each time; raises RuntimeError at the first failure."""
+    """Runs all rounds of one row, with the order of the servers reversed each time. Raises RuntimeError at the first
+    failure."""
     found: Rounds = {"a": [], "b": []}
     for server in servers:
         try:
@@ -394,7 +402,7 @@ def run_row(name: str, servers: Sequence[Server], rounds: int, seconds: float) -
 
 
 def summarise(work: Work, found: Rounds) -> Row:
-    """Medians over the rounds, and the ratios A/B of them."""
+    """Computes the medians over the rounds and their ratios A/B."""
     median = {s: {k: statistics.median(r[k] for r in found[s]) for k in found[s][0]} for s in found}
     ratio = {k: median["a"][k] / max(median["b"][k], 1e-9) for k in median["a"]}
     asked = f"{work.model}, {work.protocol}, {work.concurrency or 'many'} clients, {' '.join(work.flags)}"
@@ -417,7 +425,7 @@ def print_row(name: str, row: Row, below: Sequence[str]) -> None:
 
 
 def refusals(server: Server, names: Iterable[str]) -> dict[str, str]:
-    """The rows that a server does not run, and why."""
+    """The rows that a server refuses, with its reasons."""
     found = {}
     for name in names:
         try:
@@ -425,14 +433,14 @@ def refusals(server: Server, names: Iterable[str]) -> dict[str, str]:
         except RefusedError as error:
             found[name] = str(error).splitlines()[0][:200]
         except RuntimeError:
-            continue  # it runs it, and wrongly: that is the row's own failure
+            continue  # a wrong answer is not a refusal; the row itself will fail
     return found
 
 
 def run_rows(
     names: Iterable[str], options: argparse.Namespace, servers: Sequence[Server], gates: Sequence[Gate]
 ) -> tuple[dict[str, Row], list[str]]:
-    """The rows of these names, printed as they come; the rows, and what fell short."""
+    """Runs and prints rows. Returns them, and a description of what missed its gate or failed."""
     rows: dict[str, Row] = {}
     short: list[str] = []
     for name in names:
@@ -450,7 +458,7 @@ def run_rows(
 
 
 def compare(options: argparse.Namespace, gates: Sequence[Gate]) -> Result:
-    """Starts both servers, runs the rows, and stops both, whatever happens."""
+    """Starts both servers, runs the rows, and always stops both servers."""
     models = {WORK[w].model for w in options.work}
     servers: list[Server] = []
     left: list[int] = []
@@ -482,8 +490,8 @@ def parse() -> tuple[argparse.Namespace, list[Gate]]:
     parser.add_argument("--repo", default=str(MODELS))
     parser.add_argument("--work", nargs="+", default=list(WORK), metavar="NAME", help=" ".join(WORK))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.8, help="of one perf_analyzer window; it takes three")
-    parser.add_argument("--served", action="store_true", help="leave out what A refuses to run")
+    parser.add_argument("--seconds", type=float, default=0.8, help="seconds of a perf_analyzer window (of three)")
+    parser.add_argument("--served", action="store_true", help="skip the rows that A refuses to run")
     parser.add_argument("--json")
     parser.add_argument("--gate", default="")
     options = parser.parse_args()
@@ -494,7 +502,7 @@ def parse() -> tuple[argparse.Namespace, list[Gate]]:
 
 
 def main() -> int:
-    """0 where every row holds, 1 where one fell short or failed."""
+    """Returns 0 if all rows hold, 1 if one missed its gate or failed."""
     options, gates = parse()
     subprocess.run([str(ORACLE), "install"], check=True, stdout=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes a copy of a model whose files are encrypted for the agent `decrypt`, which its configuration then names.
+"""Writes an encrypted copy of a model for the agent `decrypt`.
 
     encrypt.py MODEL TARGET KEY_FILE
 
-KEY_FILE is made where there is none. The configuration and the names of files stay readable: the server must know who
-decrypts. TARGET/config.pbtxt names the key file as it is given here. Needs `pip install 'halimede[decrypt]'`.
+If KEY_FILE does not exist, it is created with a new key. TARGET/config.pbtxt names the agent, and KEY_FILE as it is
+given here. The configuration and the file names stay readable, because the server must know which agent decrypts. Needs
+`pip install 'halimede[decrypt]'`.
 """
 
 import base64
@@ -25,6 +26,7 @@ CONFIG = "config.pbtxt"
 
 
 def encrypt_model(model: Path, target: Path, key_file: Path) -> None:
+    """Writes an encrypted copy of `model` to `target`, with a configuration that names the agent."""
     key = AESGCM(_key(key_file))
     for folder, _, files in os.walk(model):
         here = Path(folder).relative_to(model)
@@ -42,6 +44,7 @@ def encrypt_model(model: Path, target: Path, key_file: Path) -> None:
 
 
 def encrypted(key: AESGCM, content: IO[bytes], name: str) -> Iterator[bytes]:
+    """Yields the encrypted file piece by piece. `name` is its path within the model. The agent describes the format."""
     prefix = secrets.token_bytes(PREFIX_BYTES)
     yield prefix
     piece, number, last = content.read(PIECE_BYTES), 0, False

@@ -2,9 +2,9 @@
 
     python examples/ragged/embedding_bag.py MODEL_REPOSITORY
 
-writes the model `embedding_bag` there. Requests bring as many ids as they like (`IDS`, shape [1, k]); the server joins
-those of a batch to one list and tells in `BOUNDS` where each request begins and the last one ends, so that no request
-is padded. `MEAN` has a row for each request. Needs the packages `onnx` and `numpy`.
+This writes the model `embedding_bag` into MODEL_REPOSITORY. A request may have any number of ids (`IDS`, shape [1, k]).
+The server concatenates the ids of a batch. It writes to `BOUNDS` where each request begins and where the last one ends,
+so no request is padded. `MEAN` has a row for each request. Needs the packages `onnx` and `numpy`.
 """
 
 import shutil
@@ -17,15 +17,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 def table(rows: int = 1000, width: int = 16) -> npt.NDArray[np.float32]:
-    """The embeddings, a row for each id."""
+    """Random embeddings, a row for each id."""
     return np.random.default_rng(7).standard_normal((rows, width)).astype(np.float32)
 
 
 def model(embeddings: npt.NDArray[np.float32]) -> bytes:
-    """MEAN[i] = mean of embeddings[IDS[j]] for BOUNDS[i] <= j < BOUNDS[i + 1], as zeros where there is no id."""
+    """The model: MEAN[i] is the mean of embeddings[IDS[j]] for BOUNDS[i] <= j < BOUNDS[i + 1], zeros without ids."""
     width = embeddings.shape[1]
     steps = [
-        # Sums up to each id, the first of them nothing; a request's sum is the difference of two.
+        # Cumulative sums, beginning with zeros. The sum of a request is the difference of two of them.
         ("Gather", ["embeddings", "IDS"], "rows"),
         ("CumSum", ["rows", "zero"], "sums_behind"),
         ("Concat", ["nothing", "sums_behind"], "sums"),
@@ -66,7 +66,7 @@ def model(embeddings: npt.NDArray[np.float32]) -> bytes:
 
 
 def write(repository: Path) -> Path:
-    """The model's folder, made in a repository."""
+    """Writes the model into a repository, and returns its folder."""
     folder = repository / "embedding_bag"
     (folder / "1").mkdir(parents=True)
     shutil.copy(Path(__file__).parent / "config.pbtxt", folder)

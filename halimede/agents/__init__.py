@@ -1,7 +1,7 @@
-"""Repository agents: code of the operator's that has a say when a model is loaded and unloaded (contract R22).
+"""Repository agents: the operator's own code that runs when a model is loaded and unloaded (R22).
 
-An agent is a class that derives from `RepositoryAgent`. Where it is found: `registry`. Nothing here knows of backends,
-engines or protocols; the room of models calls the agents, on load and close threads.
+An agent is a class that derives from `RepositoryAgent`; `registry` finds it. This package knows no backends, engines or
+protocols. `models.agents` calls the agents, on load and closing threads.
 """
 
 from halimede.agents.api import AgentModel, RepositoryAgent

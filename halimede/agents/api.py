@@ -1,4 +1,4 @@
-"""What an agent derives from, and what it is told. Called on load and close threads, one call at a time for a load."""
+"""The base class of agents. Its methods are called on load and closing threads, one at a time for each load."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,42 +7,48 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class AgentModel:
-    """A model that is being loaded. `folder` is where it lies now: in its repository, or where an agent before this one
-    said. `config` is the configuration in the repository, as JSON. `parameters` are those of this agent there.
-
-    `private_folder` gives an empty folder, for the server's user only, that is removed when the model is unloaded, when
-    its load fails, and, should the process be killed, when the next server starts. Asked again it gives another one."""
+    """A model that is being loaded."""
 
     name: str
     folder: Path
+    """Where the model is: in its repository, or where the agent before this one has put it."""
     config: str
+    """The configuration in the repository, as JSON."""
     parameters: Mapping[str, str]
+    """The parameters of this agent in the configuration."""
     private_folder: Callable[[], Path]
+    """Makes an empty folder that only the server's user can read. Each call makes another one.
+
+    It is removed when the model is unloaded or its load fails. If the server is killed, the next server removes it.
+    """
 
 
 class RepositoryAgent:
-    """One object for each load of a model that names the agent. Each method may block; it may raise any exception.
+    """One object for each load of a model that names the agent. Every method may block and may raise any exception.
 
-    The order is `load`, then `load_complete` or `load_fail`; and after `load_complete`, when the model goes, `unload`
-    and `unload_complete`. Several agents of a model load in the order of the configuration; everything else is told to
-    them in the reverse order.
+    The order of calls is `load`, then `load_complete` or `load_fail`. After `load_complete` follow `unload` and
+    `unload_complete` when the model goes. If a model has several agents, `load` is called in the order of the
+    configuration, and every other method in the reverse order.
     """
 
     def __init__(self, model: AgentModel) -> None:
         self.model = model
 
     def load(self) -> Path | None:
-        """Before anything of the model is read: where it lies, None for where it lay. An exception fails the load."""
+        """Called before the model is read. Returns the folder to load it from, None for `model.folder`.
+
+        An exception fails the load.
+        """
         return None
 
     def load_complete(self) -> None:
         """All versions are opened."""
 
     def load_fail(self) -> None:
-        """A version could not be opened, or an agent after this one failed."""
+        """A version could not be opened, or an agent after this one raised an exception."""
 
     def unload(self) -> None:
-        """No request uses the model any more; it is closed next."""
+        """No request uses the model any more. It is closed next."""
 
     def unload_complete(self) -> None:
         """The model is closed."""

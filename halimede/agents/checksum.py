@@ -1,10 +1,10 @@
-"""The built-in agent `checksum` (contract R23): a model is loaded only if its files are those that were meant.
+"""The built-in agent `checksum` (R23): a model is only loaded if its files have the expected digests.
 
     model_repository_agents { agents [ { name: "checksum"
-      parameters { key: "MD5:1/model.onnx" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
+      parameters { key: "MD5:1/model.plan" value: "5d41402abc4b2a76b9719d911017c592" } } ] }
 
-The key names the digest and the file below the model's folder. MD5 as in Triton; it shows accidents, and not an attack,
-so SHA256 and SHA512 are there too.
+A key names the digest and the file below the model's folder. Triton knows MD5 only. MD5 detects accidents and not
+attacks, so this agent also knows SHA256 and SHA512.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _DIGESTS = {"MD5": "md5", "SHA256": "sha256", "SHA512": "sha512"}
 
 class ChecksumAgent(RepositoryAgent):
     def load(self) -> None:
-        """Raises Invalid for a file that is another one, Internal for one that cannot be read."""
+        """Raises Invalid if a digest differs, Internal if a file cannot be read."""
         for key, expected in sorted(self.model.parameters.items()):
             kind, separator, path = key.partition(":")
             if not separator or kind not in _DIGESTS:
@@ -30,6 +30,7 @@ class ChecksumAgent(RepositoryAgent):
 
     def _check(self, kind: str, path: str, expected: str) -> None:
         file = self.model.folder / path
+        # Otherwise a configuration could find out whether a file elsewhere has some content.
         if not file.resolve().is_relative_to(self.model.folder.resolve()):
             raise Invalid(f"file '{path}' of a checksum is outside model directory '{self.model.folder}'")
         found = _digest(kind, file)

@@ -1,10 +1,10 @@
-"""Where an agent of a name is found: in `--repoagent-directory`, as an entry point of an installed package, built in.
+"""Finds an agent by its name: in `--repoagent-directory`, in an installed package, or built in.
 
-- `DIRECTORY/NAME/agent.py` has one class that derives from `RepositoryAgent`; it is read for each load, so that a new
-  one counts from the next load on.
+- `DIRECTORY/NAME/agent.py` has one class that derives from `RepositoryAgent`. It is read for each load, so that a
+  change counts from the next load on.
 - An entry point `NAME` of the group `halimede.repository_agents` names such a class.
 
-On load threads; blocks.
+Used on load threads; blocks.
 """
 
 import importlib.util
@@ -32,16 +32,17 @@ BUILT_IN: Mapping[str, type[RepositoryAgent]] = MappingProxyType({"checksum": Ch
 
 
 def entry_points(name: str) -> "EntryPoints":
-    """Those of an agent. Few servers have agents, and what lists the packages takes 6 ms to import."""
+    """The entry points of an agent."""
+    # Imported here: it takes 6 ms, and few servers have agents.
     from importlib.metadata import entry_points as of_packages
 
     return of_packages(group=ENTRY_POINTS, name=name)
 
 
 def find_agent(name: str, directory: Path) -> type[RepositoryAgent]:
-    """The class of an agent. Raises NotFound where there is none, in the real server's words; Internal where its code
-    is no agent."""
+    """The class of an agent. Raises NotFound, in Triton's words, if there is none; Internal if the code is no agent."""
     file = directory / name / FILE
+    # A name with a slash would lead out of the directory.
     if name not in ("", ".", "..") and Path(name).name == name and file.is_file():
         return _class_of(_module(name, file), file)
     for point in entry_points(name):
@@ -56,15 +57,15 @@ def find_agent(name: str, directory: Path) -> type[RepositoryAgent]:
 
 
 def is_there(name: str, directory: Path) -> bool:
-    """Whether `find_agent` would look at the code of one. Runs nothing of it."""
+    """Whether there is code of that name for `find_agent`. Runs none of it."""
     file = directory / name / FILE
     is_file = name not in ("", ".", "..") and Path(name).name == name and file.is_file()
     return is_file or bool(entry_points(name)) or name in BUILT_IN
 
 
 def _module(name: str, file: Path) -> ModuleType:
-    """The file as a module of its own name, which it has in `sys.modules` only while it is executed: it may be there
-    in several states at once."""
+    """Runs the file as a module with a unique name. Several states of one file may be in use at once, so the name is
+    only in `sys.modules` while the code runs."""
     private = f"halimede_repository_agent_{uuid.uuid4().hex}"
     spec = importlib.util.spec_from_file_location(private, file)
     assert spec is not None
@@ -81,11 +82,11 @@ def _module(name: str, file: Path) -> ModuleType:
 
 @contextmanager
 def _explained(name: str, where: str) -> Iterator[None]:
-    """What the code of an agent raises when it is imported is Internal, and in the log with its traceback."""
+    """Turns what an agent's code raises during its import into Internal, and logs the traceback."""
     try:
         yield
-    except BaseException as error:  # the operator's code: SystemExit too, which would end the server
-        log.error("repo agent '%s' cannot be imported", name, exc_info=error)
+    except BaseException as error:  # the operator's code may raise SystemExit, which would end the server
+        log.error("repo agent '%s' cannot be imported; models that name it are not loaded", name, exc_info=error)
         raise Internal(f"repo agent '{name}': {where}: {type(error).__name__}: {error}") from error
 
 

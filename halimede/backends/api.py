@@ -4,20 +4,29 @@ A backend module knows model configurations and tensors, and nothing of scheduli
 protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy.typing as npt
 
+from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
-from halimede.errors import Error
-from halimede.platform.hosts import ANYWHERE, HostPolicy
+from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
+from halimede.errors import Cause, Error
+from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Parameters
-from halimede.tensors import Tensor
+from halimede.tensors import Shape, Tensor
+from halimede.workers.calls import CallPort
+
+log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -53,6 +62,21 @@ class Batch(Protocol):
         Error."""
         ...
 
+    def parts(self, name: str) -> Sequence[Tensor]:
+        """An input of each request as it came, never copied: its memory says where it is. Raises KeyError if the
+        requests do not have it."""
+        ...
+
+    def shape(self, name: str) -> Shape:
+        """The shape of an input gathered along the batch dimension. Raises KeyError."""
+        ...
+
+    def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        """Writes an input of all requests into an array of the backend's, of that shape and the input's datatype: the
+        runtime's own input tensor, pinned memory, or memory on `device`. Parts that are on this device are copied
+        there. Not for ragged inputs. Marks the end of the input phase. Raises Error."""
+        ...
+
     def arrays_of(self, i: int) -> Arrays:
         """The inputs of this request alone, as `arrays` would have them for a batch of one. May raise Error."""
         ...
@@ -86,8 +110,12 @@ class Responses(Protocol):
         """The scheduler shall run this request once more (contract S72)."""
         ...
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
+
+        Without `device` these are arrays of numpy's. With it they may be arrays on the device, which need not be
+        computed yet: the answers go out when the device is there. What a request needs on the host is copied once, as a
+        whole, in the meantime; the instance can take the next batch.
 
         Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
         a batch output, which has the elements of all requests one behind the other (contract S39)."""
@@ -108,8 +136,9 @@ class Responses(Protocol):
         ...
 
     def finished(self, later: Collection[int] = ()) -> None:
-        """The instance can take the next batch. Called once per batch: by the server when `execute` returns, except
-        where the model's placement is LOOP, then by the backend, on the loop.
+        """The instance can take another batch. Called once per batch: by the server when `execute` returns, except if
+        the model's placement is LOOP or ASYNC, then by the backend: on the loop for LOOP, on any thread for ASYNC. Also
+        if `execute` raises, by the server.
 
         `later` are the requests of a model that is not decoupled which get their one answer after this: a final `send`
         or `fail`, on the loop too."""
@@ -121,12 +150,16 @@ class Placement(Enum):
 
     THREAD = "thread"
     """A thread of the instance; the call may block. With `inline_safe` also the loop, while it stays quick."""
+    ASYNC = "async"
+    """A thread of the instance. The call begins the batch and may return before it is over: the backend calls
+    `Responses.finished`, on any thread, and may end batches in any order. Up to `BackendModel.in_flight` batches are
+    under way in an instance."""
     LOOP = "loop"
     """The event loop; the call only passes the batch on (to a worker process) and returns at once."""
 
 
 class Instance(Protocol):
-    """One copy of a model that can run one batch at a time."""
+    """One copy of a model."""
 
     @property
     def healthy(self) -> bool:
@@ -194,6 +227,20 @@ class SelfAssessing(Protocol):
         ...
 
 
+class OnDevice(Protocol):
+    """A model whose instances run on a device and take tensors there."""
+
+    @property
+    def copies(self) -> CopyCounter:
+        """That of the devices of all its instances."""
+        ...
+
+
+def is_on_device(model: object) -> TypeGuard[OnDevice]:
+    """Whether a model runs on a device. Quicker than `isinstance`, which looks up all members."""
+    return hasattr(model, "copies")
+
+
 def is_supervised(instance: object) -> TypeGuard[Supervised]:
     """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
     return hasattr(instance, "watch")
@@ -233,6 +280,17 @@ class BackendModel(Protocol):
         from within `execute` only."""
         ...
 
+    @property
+    def in_flight(self) -> int:
+        """How many batches an instance can have at a time; more than 1 only if `execute` returns before they are over.
+        It gets one at a time if its requests are sequences, or if the server has a rate limiter."""
+        ...
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a batch is better begun after everything that has arrived in this turn of the event loop."""
+        ...
+
     def create_instance(self, place: InstancePlace) -> Instance:
         """Raises Error when it cannot."""
         ...
@@ -253,6 +311,18 @@ class ModelFolder:
     opened: object = field(default=None, compare=False, repr=False)
 
 
+class Severity(Enum):
+    """How bad a problem of a model is.
+
+    `ERROR`: the server does not load the model, or refuses its requests. `WARNING`: the server serves it, but probably
+    not as its author meant. `NOTE`: something that only running the model's code can show.
+    """
+
+    ERROR = "error"
+    WARNING = "warning"
+    NOTE = "note"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
@@ -263,43 +333,119 @@ class Fault:
     line: int = 0
     instead: str = ""
     severity: Severity = Severity.ERROR
+    cause: Cause | None = None
 
 
 @runtime_checkable
 class Inspecting(Protocol):
     """A backend that can look at a model without serving it: `halimede check`."""
 
-    def runs_code(self, config_json: str, /) -> bool:
+    def runs_code(self, asked: Incomplete, /) -> bool:
         """Whether `describe` would run code that comes with the model."""
         ...
 
     def faults(
-        self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str, /
+        self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str, /
     ) -> list[Fault]:
         """Everything that it finds. `config` is None where the configuration is not complete: then the files alone are
         looked at. Runs nothing of the model's own; does not raise Error. Called on a load thread."""
         ...
 
 
-class Backend(Protocol):
-    """A runtime. Created once per engine at first need, on a load thread, with its `--backend-config` settings."""
+class Outline(Protocol):
+    """What the source of a model shows without being run: for `halimede init` (`Traits.outline`)."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def default_instance_count(self) -> int:
-        """How many instances a CPU group without a count has (contract R53)."""
+    def completes(self) -> bool:
+        """Whether its code may complete its configuration."""
         ...
+
+    @property
+    def reads(self) -> Collection[str]:
+        """Names of the inputs that stand in the code."""
+        ...
+
+    @property
+    def writes(self) -> Collection[str]:
+        """Names of the outputs that stand in the code."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShare:
+    """The cores of the operator, as a host policy leaves them, and how many instances of a model share them (D11)."""
+
+    cores: frozenset[int]
+    instances: int = 1
+
+    @property
+    def threads(self) -> int:
+        """The threads of one instance that has a pool of its own: its part of the cores, at least one."""
+        return max(1, len(self.cores) // max(1, self.instances))
+
+    @property
+    def pool(self) -> int:
+        """The threads of a pool that all instances share and whose callers work too: the callers and the pool's workers
+        (one less than this number) together are as many threads as there are cores."""
+        return max(1, len(self.cores) - self.instances + 1)
+
+
+class ProcessThreads:
+    """The number of threads of a runtime that has one setting per process (`Threads.PROCESS`). The first model fixes
+    it. Load threads."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._fixed: Future[tuple[int, str]] = Future()
+
+    def fix(self, model: str, threads: int) -> tuple[int, bool]:
+        """The number that the process has, and whether this model fixed it: then the caller sets it. A later model that
+        wants another one is told so in the log."""
+        try:
+            self._fixed.set_result((threads, model))
+        except InvalidStateError:
+            there, first = self._fixed.result()
+            if there != threads:
+                log.warning(
+                    "model '%s' wants %d threads of backend '%s', which has %d for the whole process since model '%s' "
+                    "was loaded; set the same number for all models of this backend",
+                    *(model, threads, self._backend, there, first),
+                )
+            return there, False
+        log.info(
+            "backend '%s' has %d threads for the whole process, as model '%s' wants", self._backend, threads, model
+        )
+        return threads, True
+
+
+def cpu_share(instances: int) -> CpuShare:
+    """The share of a model with so many instances, on the cores that the calling thread may use: a host policy is in
+    force for it."""
+    return CpuShare(available_cores(), max(1, instances))
+
+
+@dataclass(frozen=True)
+class BackendContext:
+    """What the server gives a backend when it creates it. `settings` are those of `--backend-config`."""
+
+    loop: asyncio.AbstractEventLoop
+    """The event loop: batches of models that are placed there come from it."""
+    settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    calls: CallPort | None = None
+    """Where models call others; only for a backend that declares `calls_models`."""
+    worker_poller: WorkerPoller | None = None
+    """Watches processes that the backend starts; None for one that only looks at models."""
+    process_threads: ProcessThreads = field(default_factory=lambda: ProcessThreads(""))
+
+
+class Backend(Protocol):
+    """A runtime. Created once per engine, when the first model needs it, on a load thread, from a `BackendContext`."""
+
+    @property
+    def traits(self) -> Traits: ...
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         """Those of the machine's GPUs that this runtime, as it is installed, can run on."""
-        ...
-
-    @property
-    def describes_always(self) -> bool:
-        """Whether `describe` has a say in every configuration (user code, contract R77), not only in one that lacks
-        its inputs or outputs."""
         ...
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:

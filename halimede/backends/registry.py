@@ -1,80 +1,152 @@
-"""The backends that exist, by the name a model configuration gives (contract R42), and their creation.
+"""The backends that exist, by what they declare of themselves: those of this package, those of other distributions
+(entry points of the group `halimede.backends`), and the ones that only Triton has.
 
-A backend's module is imported when the first model needs it: a runtime that nobody uses costs neither start-up time nor
-memory, and one that is not installed only fails the models that want it. Called on load threads.
+No runtime is imported here, and nothing of the server but `Traits`. Any thread.
 """
 
-import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
-from halimede.backends.api import Backend
-from halimede.backends.runtimes import PYTHON_BASED, unknown_backend
-from halimede.errors import Unavailable
-from halimede.platform.worker_poller import WorkerPoller
-from halimede.workers.calls import Port
+from halimede.backends import elsewhere
+from halimede.backends.traits import Format, Traits
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-@dataclass(frozen=True, slots=True)
-class BackendEntry:
-    """Where a backend lives, and the extra of this package that installs its runtime (empty: always there)."""
+GROUP = "halimede.backends"
+"""The group of entry points by which another distribution brings a backend; each is a `Traits`."""
 
-    module: str
-    attribute: str
-    extra: str = ""
-    calls: bool = False
-    """Whether its models may call others."""
-
-
-BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
-    {
-        "identity": BackendEntry("halimede.backends.identity.backend", "IdentityBackend"),
-        "onnxruntime": BackendEntry("halimede.backends.onnx.backend", "OnnxRuntimeBackend", extra="onnx"),
-        "python": BackendEntry("halimede.backends.python.backend", "PythonBackend", calls=True),
-    }
+_OWN: tuple[str | Traits, ...] = (
+    "halimede.backends.identity",
+    elsewhere.TENSORFLOW,
+    elsewhere.TENSORRT,
+    "halimede.backends.onnx",
+    elsewhere.OPENVINO,
+    elsewhere.PYTORCH,
+    "halimede.backends.python",
+    *elsewhere.OTHERS,
 )
+"""Packages with a `TRAITS`, in the order in which a version directory is searched for their files (R70)."""
 
 
-def place_of(name: str, directory: str) -> str:
-    """Where the code of a backend lies, for a table: a module of this server, or a file below `directory`."""
-    entry = BACKENDS.get(name)
-    if entry is None:
-        return str(Path(directory) / name / PYTHON_BASED)
-    found = find_spec(entry.module)
-    return (found.origin if found is not None else None) or entry.module
+@cache
+def known() -> tuple[Traits, ...]:
+    """All backends, in the order in which a version directory is searched for their files."""
+    own = [import_module(each).TRAITS if isinstance(each, str) else each for each in _OWN]
+    found = {traits.name: traits for traits in own}
+    for entry in _entries():
+        traits = _loaded(entry)
+        if traits is None:
+            continue
+        if traits.name in found and found[traits.name].served:
+            _warn(entry, traits.name, "there is one of this name")
+        else:
+            found[traits.name] = traits
+    return tuple(found.values())
 
 
-def create_backend(
-    name: str,
-    loop: asyncio.AbstractEventLoop,
-    settings: Mapping[str, str],
-    table: Mapping[str, BackendEntry] = BACKENDS,
-    port: Port | None = None,
-    worker_poller: WorkerPoller | None = None,
-) -> Backend:
-    """The backend called `name`, with its `--backend-config` settings. Blocks while its runtime is imported. `port` is
-    where its models call others, `worker_poller` looks after its workers.
+def _entries() -> Iterable["EntryPoint"]:
+    """What other distributions bring."""
+    if not any(map(_mentions_group, sys.path)):
+        return ()
+    from importlib.metadata import entry_points  # with what it needs it takes 20 ms of each start
 
-    Raises Invalid where there is no such backend (the real server's words), Unavailable where its runtime is not
-    installed (naming the extra that brings it).
-    """
-    entry = table.get(name)
-    if entry is None:
-        raise unknown_backend(name)
+    return entry_points(group=GROUP)
+
+
+def _mentions_group(folder: str) -> bool:
+    """Whether a distribution in a folder of `sys.path` has entry points of our group."""
+    mark = f"[{GROUP}]".encode()
     try:
-        module = import_module(entry.module)
-    except ImportError as error:
-        if not entry.extra or (error.name or "").startswith("halimede"):
-            raise
-        raise Unavailable(
-            f"backend '{name}' cannot be used ({error}); it is installed by: pip install 'halimede[{entry.extra}]'"
-        ) from error
-    create = getattr(module, entry.attribute)
-    if entry.calls and port is not None:
-        return cast(Backend, create(loop, settings, port, worker_poller))
-    return cast(Backend, create(loop, settings))
+        names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))]  # noqa: PTH208
+    except OSError:  # an archive, or a folder that is not there
+        return False
+    for name in names:
+        try:
+            with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123 - quicker
+                if mark in file.read():
+                    return True
+        except OSError:  # most have none
+            continue
+    return False
+
+
+def _loaded(entry: "EntryPoint") -> Traits | None:
+    """What another distribution declares; None, and a warning in the log, if that cannot be imported."""
+    try:
+        traits = entry.load()
+    except Exception as error:  # whatever the code of others raises must not keep the server from starting
+        _warn(entry, entry.name, f"{type(error).__name__}: {error}")
+        return None
+    if isinstance(traits, Traits):
+        return traits
+    _warn(entry, entry.name, f"'{entry.value}' is no Traits")
+    return None
+
+
+def _warn(entry: "EntryPoint", name: str, why: str) -> None:
+    import logging  # the command line is read without it
+
+    origin = f"distribution '{entry.dist.name}'" if entry.dist is not None else "an unknown distribution"
+    logging.getLogger(__name__).warning("backend '%s' of %s is not used: %s", name, origin, why)
+
+
+@cache
+def served() -> Mapping[str, Traits]:
+    """The backends whose models this server can run, by name."""
+    return MappingProxyType({traits.name: traits for traits in known() if traits.served})
+
+
+def traits_of(name: str) -> Traits | None:
+    """The backend of this server with that name (R42)."""
+    return served().get(name)
+
+
+@cache
+def formats() -> tuple[tuple[Traits, Format], ...]:
+    """Every format with its backend, in the order in which a version directory is searched."""
+    return tuple((traits, each) for traits in known() for each in traits.formats)
+
+
+def usual_files() -> list[tuple[Traits, Format]]:
+    """The file by which a model of each backend of this server is recognized; the backend that takes any code first."""
+    return [(traits, traits.formats[0]) for traits in reversed(tuple(served().values())) if traits.formats]
+
+
+def runs_python_backends() -> str:
+    """The name of the backend that serves models of Python-based ones (R83)."""
+    return next(traits.name for traits in served().values() if traits.runs_python_backends)
+
+
+def alternatives() -> str:
+    """What somebody can do whose model's backend is not here."""
+    return ", or ".join(traits.alternative for traits in served().values() if traits.alternative)
+
+
+def resolve(reference: str) -> Any:
+    """What "module:name" stands for. Raises ImportError, AttributeError."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def set_environment() -> None:
+    """Sets the environment variables that runtimes must find, unless the operator has set them. Before any thread."""
+    for traits in _own_traits():
+        for name, value in traits.environment.items():
+            os.environ.setdefault(name, value)
+
+
+def _own_traits() -> Iterator[Traits]:
+    return (import_module(each).TRAITS for each in _OWN if isinstance(each, str))
+
+
+def origin_of(traits: Traits) -> str:
+    """The file of a backend's implementation; its module's name if that has no file."""
+    found = find_spec(traits.module)
+    return (found.origin if found is not None else None) or traits.module

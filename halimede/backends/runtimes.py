@@ -7,20 +7,21 @@ from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
+from halimede.backends import registry
 from halimede.backends.api import ModelFolder
+from halimede.backends.registry import alternatives, runs_python_backends, traits_of
 from halimede.errors import Error, Invalid, Unsupported
 
 PYTHON_BASED = "model.py"
 """The runtime of a Python-based backend, and the name of its file."""
 
-_RUNS_PYTHON = "python"
 _ENVIRONMENT = f"pb_exec_env_{PYTHON_BASED}.tar.gz"
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A backend of this server, by its name in the registry. Where a Python-based one serves the model that is
-    `python`, `code` is the file with its class, and `environment` the archive beside it, if there is one."""
+    """A backend of this server, by its name in the registry. `code` and `environment` are of a Python-based
+    one: the file with its class, and the archive beside it, if there is one."""
 
     backend: str
     code: Path | None = None
@@ -55,6 +56,12 @@ def find_runtime(
     raise unknown_backend(backend, directory)
 
 
+def origin_of(name: str, directory: str) -> str:
+    """The file with the code of a backend, for a table: of this server, or one below `directory`."""
+    traits = traits_of(name)
+    return str(Path(directory) / name / PYTHON_BASED) if traits is None else registry.origin_of(traits)
+
+
 def unknown_backend(name: str, directory: Path | None = None) -> Error:
     """`directory` is where a Python-based backend of this name was looked for."""
     error = Invalid(
@@ -62,8 +69,8 @@ def unknown_backend(name: str, directory: Path | None = None) -> Error:
     )
     if directory is not None and _is_plain(name):
         error.advice = (
-            f"'{name}' is not served here: export the model to ONNX, or load it in a model.py; a backend in Python "
-            f"would be {directory / name / PYTHON_BASED}"
+            f"'{name}' is not served here: {alternatives()}; a backend in Python would be "
+            f"{directory / name / PYTHON_BASED}"
         )
     return error
 
@@ -76,7 +83,7 @@ def _python_based(model: str, backend: str, directory: Path) -> Runtime:
             f"'{code}'"
         )
     environment = code.with_name(_ENVIRONMENT)
-    return Runtime(_RUNS_PYTHON, code, environment if environment.is_file() else None)
+    return Runtime(runs_python_backends(), code, environment if environment.is_file() else None)
 
 
 def _library(backend: str) -> str:

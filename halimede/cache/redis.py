@@ -208,19 +208,23 @@ class RedisCache:
                 self._tell(errand, None)
             elif errand.found is not None:  # what comes too late does not promise that the next will be in time
                 if self._outage.answered():
-                    log.info("The response cache at redis %s answers again.", self._where)
+                    log.info("response cache: Redis at %s is available again", self._where)
                 self._tell(errand, result)
 
     def _inserted(self, result: bytes | Exception | None) -> None:
         """An insertion that is refused (no memory, no right) is told once, until one succeeds."""
         refused = isinstance(result, Exception)
         if refused and not self._refused and not self._outage.lasts:
-            log.error("Failed to insert into the response cache at redis %s: %s", self._where, result)
+            log.error("response cache: Redis at %s refused an entry: %s", self._where, result)
         self._refused = refused
 
     def _failed(self, reason: str, now: int) -> None:
         if self._outage.failed(now):
-            log.error("The response cache at redis %s is left out until it answers: %s", self._where, reason)
+            log.error(
+                "response cache: Redis at %s is not available; requests run without it until it answers: %s",
+                self._where,
+                reason,
+            )
 
     @staticmethod
     def _tell(errand: Errand, entry: bytes | None) -> None:

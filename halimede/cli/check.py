@@ -1,6 +1,6 @@
-"""`halimede check`: every problem of model repositories, on standard output. Runs on the main thread.
+"""`halimede check`: prints every problem of model repositories on standard output. Main thread.
 
-What models print and log while they are loaded goes to standard error.
+What models print and log while they load goes to standard error.
 """
 
 import asyncio
@@ -10,18 +10,18 @@ import os
 import signal
 import sys
 
+from halimede.checking.check import Checked, check, load
+from halimede.checking.report import document, passes, text_of
+from halimede.cli.arguments import Check
 from halimede.cli.model_run import own_output
-from halimede.devtools.check_report import document, passes, text_of
-from halimede.devtools.checking import Checked, check, load
 from halimede.errors import Error
-from halimede.options import Check
 from halimede.platform.gpus import visible_gpus
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 
 
 def run(order: Check) -> int:
-    """0 where there is nothing to complain about."""
+    """Returns 0 if the repositories pass, 1 if they do not or the check did not end."""
     out = own_output()
     logging.getLogger("halimede").setLevel(logging.CRITICAL if not order.server.log.verbose else logging.DEBUG)
     finished = True
@@ -41,14 +41,14 @@ def run(order: Check) -> int:
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         os._exit(1)
     if not finished:
-        # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
+        # At its normal end the interpreter waits for threads, and one of a model or a runtime may never end.
         sys.stderr.flush()
         os._exit(1)
     return 0 if passes(checked, order.strict) else 1
 
 
 async def _load(checked: Checked, order: Check) -> bool:
-    """Whether everything came to its end."""
+    """Loads the models. Returns whether all loads and unloads ended."""
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""What a newcomer can try right after the start: one curl line and one Python line that get an answer. Pure."""
+"""What a newcomer can try right after the start: a line for curl and one for Python that get an answer. Pure."""
 
 import json
 import re
@@ -10,21 +10,21 @@ from halimede.config import ModelConfig, TensorSpec
 from halimede.tensors import BF16, BOOL, BYTES, FP16
 
 MAX_ELEMENTS = 16
-"""A line with more numbers than this is nothing to type."""
+"""Of an input. Nobody types a line with more numbers."""
 
 _EXAMPLE = "Hello, world"
 _VARIABLES = "abcdefgh"
 _PLAIN = re.compile(r"\w[\w.-]*", re.ASCII)
-"""A name that means the same in an address, in Python's quotes and to a shell."""
+"""A name without characters that a URL, a shell or Python's quotes change."""
 
 _EVERYWHERE = ("0.0.0.0", "[::]")
 
 
 def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> list[str]:
-    """The lines for the model with the smallest request, of those the one with the shortest answer; none where no
-    request can be typed.
+    """The lines for the model with the smallest request and answer. None if no model has a request that can be typed.
 
-    `http_address` is host and port as the server has them, IPv6 in brackets; `python` is how to call the interpreter.
+    `http_address` is host and port as the server has them, IPv6 in brackets. `python` is how to call an interpreter
+    that has tritonclient; if it is empty, there is no line for Python.
     """
     typable = [config for config in configs if _typable(config)]
     if not typable:
@@ -43,14 +43,12 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
     infer = f"http.InferenceServerClient('{address}').infer('{config.name}', [{_names(config)}])"
     statements = f"import numpy, tritonclient.http as http; {_tensors(config)}; print({infer}.get_response())"
     url = shlex.quote(f"http://{address}/v2/models/{config.name}/infer")
-    return [
-        f"curl -s {url} -d '{json.dumps({'inputs': inputs})}'",
-        f'{shlex.quote(python)} -c "{statements}"',
-    ]
+    curl = f"curl -s {url} -d '{json.dumps({'inputs': inputs})}'"
+    return [curl, f'{shlex.quote(python)} -c "{statements}"'] if python else [curl]
 
 
 def _address(bound: str) -> str:
-    """Where to reach a server that listens there: one that listens everywhere is at localhost too."""
+    """The address for a client on this machine: localhost for a server that listens everywhere."""
     host, _, port = bound.rpartition(":")
     return f"localhost:{port}" if host in _EVERYWHERE else bound
 

@@ -1,20 +1,21 @@
-"""`halimede init`: a model in a repository, made of a file. Runs on the main thread."""
+"""`halimede init`: makes a model in a repository out of a file. Main thread."""
 
 import logging
 import os
 import sys
+from pathlib import Path
 
+from halimede.cli.arguments import Init
 from halimede.devtools.scaffold import begin
 from halimede.errors import Error
-from halimede.options import Init
 from halimede.platform.gpus import visible_gpus
 
 
 def run(order: Init) -> int:
-    """0 where the model was made; its files and the next command are printed then."""
+    """Prints the files of the model and the next commands, and returns 0; 1 if no model was made."""
     logging.getLogger("halimede").setLevel(logging.CRITICAL)
     try:
-        begun = begin(order, visible_gpus(os.environ))
+        begun = begin(Path(order.source), Path(order.repository), order.name, order.server, visible_gpus(os.environ))
     except Error as error:
         print(f"error: {str(error).rstrip()}", file=sys.stderr)
         return 1

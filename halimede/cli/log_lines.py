@@ -1,7 +1,7 @@
-"""One record of the log as text: Triton's line formats (contract L1 to L3), and lines of JSON. Pure; any thread.
+"""One record of the log as text: Triton's line formats (L1 to L3), and lines of JSON. Pure; any thread.
 
-A record may have the attributes `model`, `version` and `request_id`: what it is about. They are fields of a line of
-JSON; of the others a message says what its own words do not.
+A record may have the attributes `model`, `version` and `request_id`, which say what it is about. They are fields of a
+line of JSON. The other formats add them to a message that does not name them.
 """
 
 import logging
@@ -11,15 +11,14 @@ from functools import lru_cache
 from json import dumps
 
 ROWS = "table"
-"""The attribute of a record that has a table."""
+"""The attribute of a record with the rows of a table."""
 LEFT_OUT = "left_out"
-"""The attribute of a record that stands for others too: how many."""
-
+"""The attribute of a record with the number of repetitions that were not written."""
 VERBATIM = "verbatim"
-"""The attribute of a record whose message is a model's own: it is not changed."""
+"""The attribute of a record whose message comes from a model and is not changed."""
 
 _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-# As the real server writes them: capital hexadecimal digits, and only control characters, quote and backslash escaped.
+# Triton writes capital hexadecimal digits, and escapes only control characters, quotes and backslashes.
 _ESCAPES = str.maketrans({**{chr(code): f"\\u{code:04X}" for code in range(32)}, **_SHORT})
 
 
@@ -42,7 +41,7 @@ _PREFIXES: dict[str, Callable[[logging.LogRecord, str], str]] = {"default": _def
 
 
 class TritonFormatter(logging.Formatter):
-    """Formats a record as L1 or L2 have it, in UTC; verbose messages carry the letter I."""
+    """The line formats `default` (L1) and `ISO8601` (L2), in UTC. Verbose messages have the letter I."""
 
     def __init__(self, style: str = "default", escape: bool = True) -> None:
         super().__init__()
@@ -61,7 +60,7 @@ class TritonFormatter(logging.Formatter):
 
 
 def _said(record: logging.LogRecord) -> str:
-    """The message, and what it is about where that is not in it."""
+    """The message. Request and model are added if it does not name them."""
     message = record.getMessage()
     left_out = getattr(record, LEFT_OUT, 0)
     more = f" ({left_out} more of this)" if left_out else ""
@@ -76,7 +75,7 @@ def _said(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """An object on a line: when, how severe, who, where, what, and what it is about (contract D24)."""
+    """An object on one line: time, level, process, place, message, and what it is about (D24)."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds, microseconds = divmod(int(record.created * 1_000_000), 1_000_000)

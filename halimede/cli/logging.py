@@ -1,37 +1,43 @@
 """Installs the server's logging: Triton's line formats, streams and levels over the standard library's `logging`.
 
-Every room logs to a logger below `halimede`; only `cli` calls `install`. Lines are formatted on the thread that logs
-and written by a thread of their own, so that a slow terminal or disk never holds the event loop. While such a reader is
-stuck, lines wait up to a limit; what comes beyond it is lost, and counted. The same error is a line a second at most.
+Every room logs to a logger below `halimede`; only `cli` calls `install`. The thread that logs formats the line. Another
+thread writes it, so a slow terminal or disk never holds up the event loop. While the reader of a stream is stuck, up to
+`MAX_WAITING` lines wait. Further lines are lost and counted. An error that repeats within a second is written once,
+with the number of repetitions.
 """
 
+import copy
 import logging
+import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from json import dumps
 from operator import itemgetter
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from select import PIPE_BUF
-from typing import Protocol
+from typing import Final, Protocol, TextIO
 
-from halimede.cli.log_file import LogFile
-from halimede.cli.log_lines import ROWS, formatter_for
-from halimede.cli.log_repeats import PERIOD, Repeats
+from halimede.cli.log_lines import LEFT_OUT, ROWS, formatter_for
+from halimede.errors import Invalid
 from halimede.options import LogOptions
 
 ROOT = "halimede"
 _FLUSH_SECONDS = 5.0
 
 PAUSE = 0.002
-"""Seconds between two writes, so that of many lines many are written at once: each wakes a thread, which takes turns
-with the loop. A single line is written at once. Who is killed outright has not written what was logged since the last
-write."""
+"""Seconds between two writes. Each write wakes a thread that competes with the event loop, so lines of a burst are
+written together. A single line is written at once. A process that is killed loses what it logged during the pause."""
 MOST_AT_ONCE = 500
 MAX_WAITING = 10_000
-"""Lines that wait to be written, at most: some megabytes."""
+"""Lines that may wait to be written: a few megabytes."""
+PERIOD: Final = 1.0
+"""Seconds in which the same warning or error is written once."""
+MAX_KNOWN: Final = 1024
+"""Different lines that are remembered. If more come at once, some are repeated."""
 
 
 class Sink(Protocol):
@@ -48,7 +54,7 @@ def verbose(level: int) -> int:
 
 
 def log_table(logger: logging.Logger, text: str, heading: str = "") -> None:
-    """Log a table: the heading as a message, then the rows as they are (L3)."""
+    """Logs a table: the heading as a message, then the rows unchanged (L3)."""
     logger.info(heading, extra={ROWS: text}, stacklevel=2)
 
 
@@ -62,14 +68,17 @@ def _is_wanted(options: LogOptions, level: int) -> bool:
 
 
 class Log(logging.Handler):
-    """The handler on the `halimede` logger. Any thread may log; `close` writes what is left and ends the writer."""
+    """The handler of the `halimede` logger. Any thread may log; `close` writes what is left and ends the writer."""
 
-    def __init__(self, options: LogOptions, out: Sink, err: Sink, file: LogFile | None = None) -> None:
+    def __init__(
+        self, options: LogOptions, out: Sink, err: Sink, file: "LogFile | None", clock: Callable[[], float]
+    ) -> None:
         super().__init__()
         self._out: Sink = file or out
         self._err: Sink = file or err
         self._file = file
         self._console = err
+        self._clock = clock
         self._lines: SimpleQueue[tuple[Sink, str] | None] = SimpleQueue()
         self._repeats = Repeats()
         self._lost = 0
@@ -81,39 +90,41 @@ class Log(logging.Handler):
         self._writer.start()
 
     def say(self, text: str) -> None:
-        """A line on standard error, behind what was logged before; it is in no log file. Any thread."""
+        """Writes a line to standard error after what was logged before. It is in no log file. Any thread."""
         self._lines.put((self._console, f"{text}\n"))
 
     def configure(self, options: LogOptions) -> None:
-        """From now on these levels and this format count (contract L5); the file stays. Any thread."""
+        """Applies these levels and this format from the next line on (L5). The file stays. Any thread."""
         self._options = options
         self.setFormatter(formatter_for(options.format, options.escape))
         logging.getLogger(ROOT).setLevel(verbose(max(options.verbose, 0)))
 
     def emit(self, record: logging.LogRecord) -> None:
         """One thread at a time: `logging.Handler` holds its lock around this."""
-        # Once lines are lost, half of the room must be free again: else every other line would be one that counts.
+        # After a loss, half of the queue must be free before lines are taken again. Otherwise the queue would fill up
+        # at once, and every other line would be "1 line lost".
         if self._lines.qsize() >= (MAX_WAITING // 2 if self._lost else MAX_WAITING):
             self._lost += 1
             return
         try:
             waiting = self._repeats.waiting
-            if not self._repeats.admits(record, time.monotonic()):
+            if not self._repeats.admits(record, self._clock()):
                 if not waiting:
-                    self._lines.put((self._out, ""))  # wakes the writer, which looks again later
+                    # The writer sleeps until a line comes. It must wake up to report the repetitions in time.
+                    self._lines.put((self._out, ""))
                 return
             line = self.format(record) + "\n"
-        except Exception:  # arguments that do not fit the message: the one who logs must not fail by it
+        except Exception:  # the arguments do not fit the message; logging must not fail its caller
             self.handleError(record)
             return
-        self._say_lost()
+        self._report_lost()
         self._put(record, line)
 
     def _put(self, record: logging.LogRecord, line: str) -> None:
         self._lines.put((self._err if record.levelno >= logging.WARNING else self._out, line))
 
-    def _tell_repeats(self, now: float) -> None:
-        """Says of what was left out how many there were. On the writer's thread, and at the end."""
+    def _report_repeats(self, now: float) -> None:
+        """Writes how often lines were repeated. Called by the writer's thread, and at the end."""
         self.acquire()
         try:
             for record in self._repeats.due(now):
@@ -121,20 +132,21 @@ class Log(logging.Handler):
         finally:
             self.release()
 
-    def _say_lost(self) -> None:
-        """Where lines are missing, a line says how many; no switch hides it, since it stands for lines that were on."""
+    def _report_lost(self) -> None:
+        """Writes how many lines were lost. No switch hides this line, since the lost ones were switched on."""
         lost, self._lost = self._lost, 0
         if lost:
-            text = f"{lost} lines lost" if lost > 1 else "1 line lost"
+            lines = "line" if lost == 1 else "lines"
+            text = f"{lost} log {lines} lost: the reader of the log did not keep up"
             record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None)
             self._lines.put((self._err, self.format(record) + "\n"))
 
     def close(self) -> None:
-        """Idempotent; waits some seconds at most, since the reader of a pipe may be stuck."""
+        """Idempotent. Waits up to `_FLUSH_SECONDS`, since the reader of a pipe may be stuck."""
         if self._is_open:
             self._is_open = False
-            self._tell_repeats(time.monotonic() + PERIOD)
-            self._say_lost()
+            self._report_repeats(self._clock() + PERIOD)
+            self._report_lost()
             self._lines.put(None)
             self._writer.join(_FLUSH_SECONDS)
             if self._file and not self._writer.is_alive():
@@ -142,11 +154,12 @@ class Log(logging.Handler):
         super().close()
 
     def _write(self) -> None:
-        looks = 0.0
+        """The writer's thread."""
+        next_report = 0.0
         while True:
-            if self._repeats.waiting and time.monotonic() >= looks:
-                self._tell_repeats(time.monotonic())
-                looks = time.monotonic() + PERIOD / 2
+            if self._repeats.waiting and self._clock() >= next_report:
+                self._report_repeats(self._clock())
+                next_report = self._clock() + PERIOD / 2
             try:
                 line = self._lines.get(timeout=PERIOD / 2 if self._repeats.waiting else None)
             except Empty:
@@ -156,7 +169,7 @@ class Log(logging.Handler):
             lines = [line, *self._more()]
             for sink, texts in groupby([each for each in lines if each is not None], key=itemgetter(0)):
                 for piece in _pieces([text for _, text in texts if text]):
-                    # A console that went away or a full disk must not end the server, and nowhere is left to say it.
+                    # A closed console or a full disk must not end the server, and there is no place to report it.
                     with suppress(OSError, ValueError):
                         _write_piece(sink, piece)
             if lines[-1] is None:
@@ -164,7 +177,7 @@ class Log(logging.Handler):
             time.sleep(PAUSE)
 
     def _more(self) -> Iterator[tuple[Sink, str] | None]:
-        """What waits beside the line that was taken, up to the end."""
+        """The lines that wait beside the one that was taken, up to the end."""
         for _ in range(MOST_AT_ONCE):
             try:
                 line = self._lines.get_nowait()
@@ -176,8 +189,7 @@ class Log(logging.Handler):
 
 
 def _write_piece(sink: Sink, lines: Sequence[str]) -> None:
-    """A line that the stream has no letters for (a name of a file that is no text, say) is escaped, and takes none of
-    the others with it."""
+    """Writes the lines. One that the stream cannot encode is escaped and does not affect the others."""
     try:
         sink.write("".join(lines))
     except UnicodeEncodeError:
@@ -190,12 +202,13 @@ def _write_line(sink: Sink, line: str) -> None:
     try:
         sink.write(line)
     except UnicodeEncodeError:
-        # As JSON escapes: what was a line of JSON is one still.
+        # JSON's escapes, so that a line of JSON remains one.
         sink.write("".join([each if each.isascii() else dumps(each)[1:-1] for each in line]))
 
 
 def _pieces(lines: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Of `PIPE_BUF` bytes at most, or one line: what is longer, a pipe that is full may cut where others write too."""
+    """Groups of at most `PIPE_BUF` bytes, or one line. If several processes write to a full pipe, the system may cut
+    longer writes in the middle of a line."""
     piece: list[str] = []
     room = PIPE_BUF
     for line in lines:
@@ -209,16 +222,110 @@ def _pieces(lines: Sequence[str]) -> Iterator[Sequence[str]]:
         yield piece
 
 
-def install(options: LogOptions, out: Sink, err: Sink) -> Log:
-    """Send what is logged below `halimede` to `out` (information) and `err` (warnings and errors), or all of it to the
-    log file (L4). Replaces an earlier installation. Raises `Invalid` where the file cannot be opened (C7).
+class Repeats:
+    """Finds warnings and errors that were written less than `PERIOD` before.
+
+    `admits` is asked before a record is written. The number of records that it refused goes with the next one that it
+    admits, or with the record that `due` returns if none comes. `waiting` is the number of lines with repetitions that
+    were not reported yet. Told the time; one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._written: dict[Hashable, tuple[float, int, logging.LogRecord]] = {}
+        self.waiting = 0
+
+    def admits(self, record: logging.LogRecord, now: float) -> bool:
+        """Whether to write the record."""
+        if record.levelno < logging.WARNING:
+            return True
+        key = record.levelno, record.filename, record.lineno, record.getMessage(), getattr(record, ROWS, None)
+        when, left_out, _ = self._written.get(key, (now - PERIOD, 0, record))
+        if now - when < PERIOD:
+            self.waiting += not left_out
+            self._written[key] = when, left_out + 1, record
+            return False
+        if left_out:
+            self.waiting -= 1
+            setattr(record, LEFT_OUT, left_out)
+        if len(self._written) >= MAX_KNOWN:
+            self._forget(now)
+        self._written[key] = now, 0, record
+        return True
+
+    def due(self, now: float) -> list[logging.LogRecord]:
+        """A record for each line whose repetitions were not followed by an admitted one within `PERIOD`."""
+        found = []
+        for key, (when, left_out, record) in list(self._written.items()):
+            if now - when < PERIOD:
+                continue
+            if not left_out:
+                del self._written[key]
+                continue
+            self.waiting -= 1
+            reported = copy.copy(record)
+            # The record stands for itself, so one less was left out.
+            setattr(reported, LEFT_OUT, left_out - 1 or None)
+            found.append(reported)
+            self._written[key] = now, 0, record
+        return found
+
+    def _forget(self, now: float) -> None:
+        """Drops the old lines without repetitions, or, if there are none, all lines without repetitions."""
+        old = [key for key, (when, left_out, _) in self._written.items() if not left_out and now - when >= PERIOD]
+        for key in old or [key for key, (_, left_out, _) in self._written.items() if not left_out]:
+            del self._written[key]
+
+
+class LogFile:
+    """Appends to the file at `path`, and opens it again after something moved it away, as log rotation does (C7, L4).
+
+    Raises Invalid if it cannot be opened at first. After that only the log's thread calls it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            self._file = self._open()
+        except OSError as error:
+            raise Invalid(f"Failed to open log file '{path}': {error.strerror}") from None
+
+    def write(self, text: str, /) -> object:
+        if self._is_moved():
+            with suppress(OSError):  # its folder is gone too: the old file can still be written
+                file = self._open()
+                self._file.close()
+                self._file = file
+        return self._file.write(text)
+
+    def flush(self) -> object:
+        return self._file.flush()
+
+    def close(self) -> None:
+        with suppress(OSError):  # a full disk
+            self._file.close()
+
+    def _open(self) -> TextIO:
+        return Path(self._path).open("a", encoding="utf-8", errors="backslashreplace")
+
+    def _is_moved(self) -> bool:
+        mine = os.fstat(self._file.fileno())
+        try:
+            there = Path(self._path).stat()
+        except OSError:
+            return True
+        return (mine.st_ino, mine.st_dev) != (there.st_ino, there.st_dev)
+
+
+def install(options: LogOptions, out: Sink, err: Sink, clock: Callable[[], float] = time.monotonic) -> Log:
+    """Sends what is logged below `halimede` to `out` (information) and `err` (warnings and errors), or all of it to the
+    log file (L4). Replaces an earlier installation. Raises Invalid if the file cannot be opened (C7).
     """
     file = LogFile(options.file) if options.file else None
     logger = logging.getLogger(ROOT)
     for earlier in [handler for handler in logger.handlers if isinstance(handler, Log)]:
         logger.removeHandler(earlier)
         earlier.close()
-    log = Log(options, out, err, file)
+    log = Log(options, out, err, file, clock)
     logger.addHandler(log)
     logger.propagate = False
     return log

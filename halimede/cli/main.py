@@ -1,7 +1,7 @@
-"""The `halimede` command: finds the subcommand, reads its options, prints what is wrong with them.
+"""The `halimede` command: finds the subcommand, has its options read, and prints what is wrong with them.
 
-Knows nothing of the server: a subcommand's machinery is imported only once its command line is good, so that a mistake
-is answered at once. Runs on the main thread.
+Imports the machinery of a subcommand only after its command line was read, so a wrong line is answered at once. Main
+thread.
 """
 
 import os
@@ -10,37 +10,20 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from types import MappingProxyType
 
 from halimede import FORM, __version__
+from halimede.backends.registry import set_environment
 from halimede.errors import Error, Unsupported
-from halimede.options import (
-    HelpRequested,
-    ServerOptions,
-    VersionRequested,
-    check_usage,
-    completion_script,
-    completion_usage,
-    graph_usage,
-    init_usage,
-    model_run_usage,
-    parse,
-    parse_check,
-    parse_completion,
-    parse_graph,
-    parse_init,
-    parse_model_run,
-    parse_top,
-    suggestion,
-    top_usage,
-    usage,
-)
+from halimede.options import HelpRequested, ServerOptions, VersionRequested, parse, suggestion, usage
 from halimede.platform.imports import quick_imports
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: takes the words after its name, returns the exit status of the process."""
+    """A subcommand. `run` takes the words after its name and returns the exit status of the process."""
 
     summary: str
     run: Callable[[Sequence[str]], int]
@@ -51,7 +34,7 @@ def _say(text: str) -> None:
 
 
 def _serve(args: Sequence[str]) -> int:
-    """Exit status 1 for help and for every mistake: the usage text on stderr and the message last, as C1 has it."""
+    """Returns 1 for help and for every mistake. The usage text goes to standard error, the message last (C1)."""
     try:
         options = parse(args, os.environ)
     except HelpRequested:
@@ -60,7 +43,7 @@ def _serve(args: Sequence[str]) -> int:
     except VersionRequested:
         return _version()
     except Unsupported as error:
-        # Not a mistake in the line: four hundred lines of usage would hide the one that counts.
+        # The line has no mistake, so the usage text would only hide this message.
         _say(f"error: {error}")
         return 1
     except Error as error:
@@ -82,110 +65,54 @@ def _start(options: ServerOptions) -> int:
 
 
 def _model(args: Sequence[str]) -> int:
-    """`model run` is the only one so far."""
-    if not args or args[0] != "run":
-        _say(f"Usage: halimede model run PATH [options]\n\n{_not_run(args)}")
+    """`model run` is the only command of two words."""
+    if args[:1] != ["run"]:
+        problem = f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
+        _say(f"Usage: halimede model run PATH [options]\n\n{problem}")
         return 1
+    return _run_small("model run", args[1:])
+
+
+def _run_small(command: str, args: Sequence[str]) -> int:
+    """A command whose line argparse reads; `halimede.cli` has a module of its name with its `run`."""
+    from halimede.cli.arguments import Completion, read  # `serve` does without argparse
+
     try:
-        order = parse_model_run(args[1:])
-    except HelpRequested:
-        print(model_run_usage())
+        order = read(command, args)
+    except SystemExit:  # argparse has printed the help
         return 0
     except Error as error:
-        _say(f"error: {error}\nhalimede model run --help lists the options.")
+        _say(f"error: {error}\nhalimede {command} --help lists the options.")
         return 1
-    for warning in order.server.warnings:
+    if isinstance(order, Completion):
+        return _completion(order.shell)
+    for warning in order.warnings:
         _say(f"Warning: {warning}")
     with quick_imports():
-        from halimede.cli.model_run import run
-
-    return run(order)
-
-
-def _not_run(args: Sequence[str]) -> str:
-    return f"unknown command 'model {args[0]}'" if args else "a command is missing after 'model'"
+        module = import_module(f"halimede.cli.{command.replace(' ', '_')}")
+    status: int = module.run(order)
+    return status
 
 
-def _top(args: Sequence[str]) -> int:
+def _completion(shell: str) -> int:
     try:
-        order = parse_top(args)
-    except HelpRequested:
-        print(top_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede top --help lists the options.")
+        from halimede.cli.completion import script_of
+    except ImportError:
+        _say("error: completion needs a library: pip install 'halimede[completion]'")
         return 1
-    from halimede.cli.top import run
-
-    return run(order)
-
-
-def _check(args: Sequence[str]) -> int:
-    try:
-        order = parse_check(args)
-    except HelpRequested:
-        print(check_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede check --help lists the options.")
-        return 1
-    with quick_imports():
-        from halimede.cli.check import run
-
-    return run(order)
-
-
-def _graph(args: Sequence[str]) -> int:
-    try:
-        order = parse_graph(args)
-    except HelpRequested:
-        print(graph_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede graph --help lists the options.")
-        return 1
-    from halimede.cli.graph import run
-
-    return run(order)
-
-
-def _init(args: Sequence[str]) -> int:
-    try:
-        order = parse_init(args)
-    except HelpRequested:
-        print(init_usage())
-        return 0
-    except Error as error:
-        _say(f"error: {error}\nhalimede init --help lists the options.")
-        return 1
-    with quick_imports():
-        from halimede.cli.init import run
-
-    return run(order)
-
-
-def _completion(args: Sequence[str]) -> int:
-    try:
-        shell = parse_completion(args)
-    except HelpRequested:
-        print(completion_usage())
-        return 0
-    except Error as error:
-        _say(f"{completion_usage()}\n\nerror: {error}")
-        return 1
-    print(completion_script(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
+    print(script_of(shell, {name: command.summary for name, command in COMMANDS.items()}), end="")
     return 0
 
 
 COMMANDS: Mapping[str, Command] = MappingProxyType(
     {
         "serve": Command("serve the models of model repositories over HTTP and gRPC", _serve),
-        "top": Command("show what the models of a running server do: halimede top URL", _top),
-        "init": Command("make a model of a file: halimede init model.onnx REPO", _init),
-        "check": Command("name every problem of model repositories: halimede check REPO", _check),
-        "graph": Command("draw the steps of an ensemble: halimede graph MODEL", _graph),
+        "top": Command("show what the models of a running server do: halimede top URL", partial(_run_small, "top")),
+        "init": Command("make a model of a file: halimede init FILE REPO", partial(_run_small, "init")),
+        "check": Command("name every problem of model repositories: halimede check REPO", partial(_run_small, "check")),
+        "graph": Command("draw the steps of an ensemble: halimede graph MODEL", partial(_run_small, "graph")),
         "model": Command("run one model without a server: halimede model run PATH", _model),
-        "completion": Command("complete commands and flags: halimede completion bash", _completion),
+        "completion": Command("complete words in a shell: halimede completion bash", partial(_run_small, "completion")),
     }
 )
 
@@ -213,34 +140,33 @@ def _unknown(word: str) -> int:
 
 
 def _fill_standard_descriptors() -> None:
-    """Where whoever started this process closed 0, 1 or 2, the next socket would get that number, and a client what is
-    written to standard error."""
+    """Opens /dev/null for each of the descriptors 0, 1 and 2 that the parent process closed. Otherwise a socket would
+    get such a number, and its client would receive what is written to standard error."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name) and return the exit status."""
+    """Runs one command line, without the program's name. Returns the exit status."""
     if argv is None:
         _fill_standard_descriptors()
-    # ONNX Runtime, here and in the workers, reports to its maker and keeps a database for that in the home directory.
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    set_environment()  # before any runtime is imported, here or in a worker
     try:
         status = _run(sys.argv[1:] if argv is None else argv)
-        if sys.stdout is not None:  # it is where it was closed by whoever started this process
+        if sys.stdout is not None:  # it is None if the parent process closed it
             sys.stdout.flush()
     except BrokenPipeError:
         if _is_read(sys.stdout.fileno()):
             raise
-        # `| head`: what could not be written must not fail once more at exit.
+        # The reader is gone, as with `| head`. Python would fail to write the rest again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return status
 
 
 def _is_read(descriptor: int) -> bool:
-    """False for a pipe whose reader went away."""
+    """False for a pipe whose reader is gone."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return not poll.poll(0)

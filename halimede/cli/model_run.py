@@ -1,7 +1,6 @@
-"""`halimede model run`: one model, one request, and what came of it on the terminal.
+"""`halimede model run`: sends one request to one model and prints the response. Main thread.
 
-Outputs go to standard output and nothing else does: what the model prints, tracebacks and its log go to standard error.
-Runs on the main thread.
+Only outputs go to standard output. What the model prints, tracebacks and the log go to standard error.
 """
 
 import asyncio
@@ -15,37 +14,37 @@ from pathlib import Path
 from time import perf_counter
 from typing import TextIO
 
+from halimede.cli.arguments import ModelRun
 from halimede.devtools.inputs import request_of
 from halimede.devtools.outputs import response_json, response_text, timing_text
 from halimede.devtools.session import Response, Session
 from halimede.errors import Error, Unavailable
-from halimede.options import ModelRun
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 
 CLOSE_SECONDS = 30.0
-_FROM_MODELS = "halimede.workers.worker"
+_FROM_MODELS = "halimede.workers.host.worker"
 _ANSWERED = "Failed to process the request(s) for model "
-"""Begins errors that are the answers of a model, which are printed anyway."""
+"""The start of log lines about error responses, which are printed anyway."""
 
 
 def run(order: ModelRun) -> int:
-    """0 where the model answered without an error."""
+    """Returns 0 if the model answered without an error, else 1."""
     out = own_output()
     _install_log(order.server.log.verbose)
     allow_many_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         status, finished = runner.run(_run(order, out))
     if not finished:
-        # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
+        # At its normal end the interpreter waits for threads, and one of a model or a runtime may never end.
         sys.stderr.flush()
         os._exit(1)
     return status
 
 
 def own_output() -> TextIO:
-    """Standard output, for us alone: whoever else writes there, also a process started later, comes to standard
-    error."""
+    """Standard output for this command alone. What models, and the processes they start, write to descriptor 1 goes to
+    standard error from now on."""
     sys.stdout.flush()
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
@@ -53,7 +52,7 @@ def own_output() -> TextIO:
 
 
 async def _run(order: ModelRun, out: TextIO) -> tuple[int, bool]:
-    """The exit status, and whether everything came to its end."""
+    """Returns the exit status, and whether the model was closed in time."""
     loop = asyncio.get_running_loop()
     try:
         session = Session(Path(order.path), order.version, order.server)
@@ -81,7 +80,7 @@ async def _ask(order: ModelRun, session: Session, out: TextIO) -> int:
     seconds: list[float] = []
     answers: Sequence[Response] = ()
     while len(seconds) < order.repeat and not _failed(answers):
-        fresh = copy(request)  # the engine may keep what is its own in a request
+        fresh = copy(request)  # the engine changes requests
         fresh.inputs = dict(request.inputs)
         began = perf_counter()
         answers = await session.infer(fresh, printer.print if order.repeat == 1 else _Printer.nothing)
@@ -100,17 +99,17 @@ def _failed(answers: Sequence[Response]) -> bool:
 
 
 def _write(text: str, out: TextIO) -> None:
-    """A line, at once. Raises Unavailable where nothing more can be written: a full disk, a pipe that nobody reads."""
+    """Writes a line at once. Raises Unavailable if that fails: a full disk, or a pipe without a reader."""
     try:
         print(text, file=out, flush=True)
     except OSError as error:
         with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), out.fileno())  # or Python tries once more when it ends
+            os.dup2(nowhere.fileno(), out.fileno())  # or Python tries to write the rest again when it exits
         raise Unavailable(f"the output cannot be written: {error.strerror}") from None
 
 
 class _Printer:
-    """Prints responses: as JSON, each on a line, or readable, under numbers where there may be several."""
+    """Prints responses: each as a line of JSON, or as text with a number if there may be several."""
 
     def __init__(self, out: TextIO, json: bool, numbered: bool) -> None:
         self._out = out
@@ -136,11 +135,11 @@ class _Printer:
 
     @staticmethod
     def nothing(answer: Response) -> None:
-        """For responses of which only the last are printed."""
+        """Prints nothing: of repeated requests only the last response is printed."""
 
 
 class _Readable(logging.Formatter):
-    """The message as it is, after file and line where a model logged it; of a traceback the rows below it (`table`)."""
+    """The message with its level. File and line precede what a model logged; the rows of a traceback follow it."""
 
     def format(self, record: logging.LogRecord) -> str:
         place = f"{record.filename}:{record.lineno}: " if record.name == _FROM_MODELS else ""
@@ -152,7 +151,7 @@ class _Readable(logging.Formatter):
 
 
 def _install_log(verbose: int) -> None:
-    """What models log, and of the rest what went wrong; all of it with --log-verbose."""
+    """Shows what models log, and warnings and errors of the server; with --log-verbose the whole log."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Readable())
     if not verbose:

@@ -1,6 +1,6 @@
 """`halimede serve`: one engine and its front ends on one event loop, from the first log line to the exit status.
 
-The only place that installs signal handlers and logging and changes settings of the process. Runs on the main thread.
+Changes settings of the process: signal handlers, logging, garbage collection, the turns of threads. Main thread.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 
 from halimede import FORM, __version__
@@ -25,8 +27,9 @@ from halimede.engine_port import EnginePort
 from halimede.errors import Error
 from halimede.front.access import access_of
 from halimede.front.delaying_port import DelayingPort
-from halimede.front.http.front import HttpFront
-from halimede.front.metrics import MetricsFront, Scrapes
+from halimede.front.grpc.service import GrpcService
+from halimede.front.http.service import HttpService
+from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
 from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
@@ -34,37 +37,42 @@ from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
 from halimede.platform.offload import Offload
 from halimede.traces import Sampler
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.shared import Handler
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.listener import Handler, Http1Listener
+from halimede.transport.http2.limits import Keepalive
 from halimede.transport.sockets import place, serve_at
+from halimede.transport.tls import server_context
 
 log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL = 0.0005
-"""Seconds that a busy Python thread may keep the event loop waiting: a tenth of the default, at little cost."""
-
+"""Seconds that a busy Python thread may keep the event loop waiting: a tenth of Python's default."""
 
 LOADING_INTERVAL = 0.005
-"""Seconds, Python's own choice."""
+"""Seconds, as `SWITCH_INTERVAL`, while models load: Python's default."""
 LOADING_THRESHOLD = 20_000
-"""New objects between two looks of the garbage collector while models are loaded: nearly all of them stay."""
+"""New objects that start a garbage collection while models load. Nearly all of them stay, so collecting is in vain."""
 
-MOST_COMPARED = 100
-"""Models from which the one that newcomers are told to try is chosen."""
+MAX_HINT_MODELS = 100
+"""Models among which the one for the hints of the start is chosen."""
 
 LAST_SECONDS = 2.0
-"""What is left to libraries for what they do at the end of a process."""
+"""Seconds that libraries have to clean up at the end of the process."""
+
+_MILLISECOND = 1e-3
 
 PortOf = Callable[[Engine, asyncio.AbstractEventLoop], EnginePort]
 """Makes the port that the front ends hold."""
 
 
 def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine) -> int:
-    """Serves until SIGINT or SIGTERM. 0 after a clean end, 1 when start-up failed or requests were left behind.
+    """Serves until SIGINT or SIGTERM. Returns 0 after a clean end, 1 if the start failed or requests were left behind.
 
-    In one process the front ends hold the engine itself. The process is to end after this, and does: within
-    LAST_SECONDS, whatever still runs in it."""
-    share_memory()  # before the log has its thread
+    `port_of` makes the port of the engine that the front ends use. The process ends within LAST_SECONDS after this
+    returns, whatever still runs in it.
+    """
+    share_memory()  # a setting of the process that must precede its second thread, which is the log's
     try:
         logs = install(options.log, sys.stdout, sys.stderr)
     except Error as error:
@@ -76,23 +84,23 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
         server = Server(options, port_of, logs)
         status = runner.run(server.run())
     if server.left_behind:
-        # Threads that run on, in a model or a runtime, would hold the interpreter's own end for ever.
+        # At its normal end the interpreter waits for threads, and one of a model or a runtime may never end.
         _end(status)
     threading.Thread(target=_end, args=(status, LAST_SECONDS), daemon=True).start()
     return status
 
 
 def _end(status: int, after: float = 0.0) -> None:
-    """Ends the process, whatever still runs in it: an executor that a model started, say, waits for its work."""
+    """Ends the process, whatever still runs in it, such as an executor that a model started."""
     time.sleep(after)
     logging.shutdown()
-    with suppress(OSError, ValueError):  # nobody reads it any more
+    with suppress(OSError, ValueError):  # its reader is gone
         sys.stdout.flush()
     os._exit(status)
 
 
 class Server:
-    """One run of the server: `run` is the whole of it."""
+    """One run of the server, which is `run`."""
 
     def __init__(self, options: ServerOptions, port_of: PortOf, logs: Log) -> None:
         self._options = options
@@ -101,7 +109,7 @@ class Server:
         self._closers: list[Callable[[float], Awaitable[None]]] = []
         self._http = ""
         self.left_behind = False
-        """Whether something of the models was still running when `run` ended."""
+        """Whether threads of models or loads still ran when `run` returned."""
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -127,7 +135,7 @@ class Server:
             offload.close(wait=not self.left_behind)
 
     async def _load(self, engine: Engine, ended: asyncio.Event) -> bool:
-        """Loads the models; whether the server shall run. A signal meanwhile ends it."""
+        """Loads the models. Returns whether to serve: False after an error that ends the start, or a signal."""
         options = self._options
         try:
             engine.open_cache()
@@ -136,19 +144,20 @@ class Server:
             if options.exit_on_error:
                 self._logs.say(f"error: creating server: {error.word} - {error}")
             return not options.exit_on_error
-        gc.freeze()  # a thousand models are many objects: the collector need not look at the program's own with theirs
+        # Loading makes many objects and so many collections. They need not look at the program's own objects.
+        gc.freeze()
         with _for_loads():
             return await self._loaded(engine, ended)
 
     async def _loaded(self, engine: Engine, ended: asyncio.Event) -> bool:
-        options = self._options
+        options, timeout = self._options, self._options.exit_timeout_secs
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
         if not loading.done():
-            log.info("Asked to end while models are loading.")
+            log.info("A signal ended the start while models were loading; waiting up to %d s for them.", timeout)
             await engine.give_up()
-            _, loading_on = await asyncio.wait({loading}, timeout=options.exit_timeout_secs)
+            _, loading_on = await asyncio.wait({loading}, timeout=timeout)
             self.left_behind = bool(loading_on)
             return False
         try:
@@ -168,11 +177,12 @@ class Server:
         return True
 
     async def _open(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool:
-        """Opens the ports, after the models are loaded (contract C61); whether all of them could be."""
+        """Opens the ports after the models are loaded (C61). Returns whether all of them opened."""
         log_table(log, options_table(self._options, __version__, EXTENSIONS))
         log.info("The modules that every request passes are %s", FORM)
+        # The loaded models stay. Later collections need not look at their objects.
         gc.collect()
-        gc.freeze()  # what was loaded stays; the collector need not look at it again and again
+        gc.freeze()
         try:
             await self._open_ports(engine, offload, loop)
         except Error as error:
@@ -182,16 +192,18 @@ class Server:
         return True
 
     async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
-        """Opens what is allowed, and says where (contract L6)."""
+        """Opens the allowed ports and logs their addresses (L6)."""
         options, port = self._options, self._port_of(engine, loop)
-        scrapes = Scrapes(port)
+        scrapes = MetricsScrapes(port)
         if is_exposed(options):
-            log.warning("Listening on all addresses of this machine, open to whoever can reach it (--http-address=...)")
+            log.warning(
+                "The ports are open on all addresses of this machine; --http-address and --grpc-address restrict them"
+            )
         if options.grpc.allowed:
             await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
             access = access_of(options.http_restricted, options.http_forward_pattern)
-            front = HttpFront(
+            front = HttpService(
                 port,
                 offload,
                 options.http_max_input_size,
@@ -204,15 +216,10 @@ class Server:
             self._http = await self._listen(options.http, front.handle, _say_waiting)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
-            metrics = await self._listen(options.metrics, MetricsFront(scrapes).handle, lambda left, count: None)
+            metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
             log.info("Started Metrics Service at %s", metrics)
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
-        # Imported here: a server without gRPC does without its library.
-        from halimede.cli.grpc_options import transport_options
-        from halimede.front.grpc.front import GrpcService
-        from halimede.transport.grpc.server import GrpcServer
-
         endpoint = self._options.grpc
         access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
@@ -229,9 +236,11 @@ class Server:
         self._closers.append(close)
 
     async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
-        """Serves HTTP there; the address and the port that it came to be. `waiting` as in `Listener.closed`."""
-        listener = Listener(handler)
-        server = await serve_at(endpoint.address, endpoint.port, listener.connect, endpoint.reuse_port)
+        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`."""
+        listener = Http1Listener(handler)
+        server = await serve_at(
+            endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
+        )
 
         async def close(timeout: float) -> None:
             server.close()
@@ -243,12 +252,12 @@ class Server:
         return place(endpoint.address, server.port)
 
     def _say_hints(self, engine: Engine) -> None:
-        """A line for curl and one for Python that get an answer from one of the models."""
+        """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
         if not self._http:
             return
         configs = [
             version.config
-            for record in islice(engine.models, MOST_COMPARED)
+            for record in islice(engine.models, MAX_HINT_MODELS)
             for version in engine.models.ready_versions(record.name)[-1:]
         ]
         lines = hints(configs, self._http, _interpreter())
@@ -256,14 +265,17 @@ class Server:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
     async def _stop(self, engine: Engine) -> bool:
-        """No new connections; what was accepted is answered within the timeout; then the models go (contract C61)."""
+        """Refuses new connections, answers accepted requests within the timeout, then unloads the models (C61).
+
+        Returns whether everything ended in time.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
         log.info("Waiting for in-flight requests to complete.")
         closing = (close(self._options.exit_timeout_secs) for close in self._closers)
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):
-                log.error("closing a port broke", exc_info=outcome)
+                log.error("closing a port failed; the server stops all the same", exc_info=outcome)
         finished = await engine.stop(max(0.0, until - loop.time()))
         self.left_behind = not finished
         if not finished:
@@ -273,7 +285,7 @@ class Server:
 
 @contextmanager
 def _for_loads() -> Iterator[None]:
-    """While nobody is served, threads take longer turns, and the garbage collector looks less often."""
+    """Longer turns of threads and fewer garbage collections: nothing waits for the event loop while models load."""
     threshold, interval = gc.get_threshold(), sys.getswitchinterval()
     gc.set_threshold(LOADING_THRESHOLD, *threshold[1:])
     sys.setswitchinterval(LOADING_INTERVAL)
@@ -285,18 +297,47 @@ def _for_loads() -> Iterator[None]:
 
 
 def _say_waiting(left: float, connections: int) -> None:
-    """Contract H21."""
+    """Logs how many connections still wait at the end (H21)."""
     log.info("Timeout %d: Found %d HTTP service connections", round(left), connections)
 
 
 def is_exposed(options: ServerOptions) -> bool:
-    """Whether a port is open on every address of the machine, as the original's are by default."""
+    """Whether a port is open on every address of the machine, which is Triton's default."""
     endpoints = (options.grpc, options.http, options.metrics)
     return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
 
 
+def transport_options(options: ServerOptions) -> GrpcServerOptions:
+    """The options of the gRPC transport, times in seconds. Raises Invalid if the TLS files cannot be used."""
+    grpc = options.grpc_options
+    tls = server_context(grpc.server_cert, grpc.server_key, grpc.root_cert, grpc.mutual_tls) if grpc.tls else None
+    return GrpcServerOptions(
+        reuse_port=options.grpc.reuse_port,
+        response_compression=grpc.compression_level,
+        tls=tls,
+        keepalive=Keepalive(
+            # Values below the least sensible one are raised to it, as gRPC does. A timer of 0 would run all the time.
+            time=max(1, grpc.keepalive_time) * _MILLISECOND,
+            timeout=max(0, grpc.keepalive_timeout) * _MILLISECOND,
+            permit_without_calls=grpc.keepalive_permit_without_calls,
+            max_pings_without_data=max(0, grpc.max_pings_without_data),
+            min_ping_interval=max(0, grpc.min_ping_interval) * _MILLISECOND,
+            max_ping_strikes=max(0, grpc.max_ping_strikes),
+            max_age=_limit(grpc.max_connection_age),
+            max_age_grace=_limit(grpc.max_connection_age_grace),
+        ),
+    )
+
+
+def _limit(milliseconds: int) -> float | None:
+    return milliseconds * _MILLISECOND if milliseconds > 0 else None
+
+
 def _interpreter() -> str:
-    """How to call this Python from the present folder."""
+    """How to call this Python from the present folder; empty if it does not have tritonclient's HTTP client."""
+    # A plain install has no client. `tritonclient` without its extra `http` lacks geventhttpclient.
+    if find_spec("tritonclient") is None or find_spec("geventhttpclient") is None:
+        return ""
     path = os.path.relpath(sys.executable)
     return sys.executable if path.startswith("..") else path
 
@@ -309,7 +350,7 @@ def _agents(models: ModelTable) -> list[str]:
 
 
 def _rows(models: ModelTable) -> list[tuple[str, str, str]]:
-    """The model table's rows: each version with its state, a model without any with the reason (contract L6)."""
+    """The rows of the model table: each version with its state; the reason for a model without versions (L6)."""
     rows: list[tuple[str, str, str]] = []
     for record in models:
         for number, version in sorted(record.versions.items()):

@@ -1,4 +1,4 @@
-"""The tables that the server prints when it has started, drawn as Triton draws them (contract L6, L7). Pure."""
+"""The tables in the log of the start, drawn as Triton draws them (L6, L7). Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from json import dumps
@@ -7,9 +7,9 @@ from halimede.options import ServerOptions
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A frame of `+`, `-` and `|` around left-aligned columns; a cell with several lines takes as many.
+    """A frame of `+`, `-` and `|` around left-aligned columns. A cell may have several lines.
 
-    No line end after the last line. Every row is as long as the header.
+    Every row must be as long as the header. The text does not end with a line end.
     """
     cells = [[cell.splitlines() or [""] for cell in row] for row in (header, *rows)]
     widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(header))]
@@ -28,12 +28,12 @@ def _row(row: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
 
 
 def agent_table(names: Iterable[str]) -> str:
-    """The repository agents of the models; all of them belong to this server (L6)."""
+    """The repository agents of the models. All of them are built in (L6)."""
     return table(("Repository Agent", "Path"), [(name, "built in") for name in names])
 
 
 def backend_table(backends: Iterable[tuple[str, str, Mapping[str, str]]], options: ServerOptions) -> str:
-    """Name, place and settings of each backend, these as JSON as the real server shows them (L6)."""
+    """Name, place and settings of each backend; the settings are JSON (L6)."""
     common = {"auto-complete-config": str(options.auto_complete_config).lower(), "default-max-batch-size": "4"}
     rows = [
         (name, place, dumps({"cmdline": {**common, **settings}}, separators=(",", ":")))
@@ -49,8 +49,8 @@ def model_table(models: Iterable[tuple[str, str, str]]) -> str:
 
 
 def options_table(options: ServerOptions, version: str, extensions: Sequence[str]) -> str:
-    """The options that the server runs with, under Triton's names and in its order (L7). What only its pools of memory
-    would need is not there."""
+    """The options of the server, under Triton's names and in its order (L7). Those of memory pools are left out, since
+    there are no pools."""
     paths = [(f"model_repository_path[{i}]", path) for i, path in enumerate(options.model_repositories)]
     rows = [
         ("server_id", options.server_id),

@@ -1,4 +1,4 @@
-"""`halimede top`: looks at a server again and again, until Ctrl-C. Runs on the main thread."""
+"""`halimede top`: samples a server again and again, until Ctrl-C. Main thread."""
 
 import json
 import sys
@@ -6,25 +6,24 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from halimede.cli.arguments import Top
 from halimede.errors import Unavailable
-from halimede.options import Top
-from halimede.top.document import document
-from halimede.top.rates import rates
-from halimede.top.sample import Look
+from halimede.top.rates import document, rates
+from halimede.top.sample import Snapshot
 from halimede.top.server import Server
 
-if TYPE_CHECKING:  # without the library there is a document all the same
+if TYPE_CHECKING:  # rich is an extra, and --json does without it
     from rich.console import Console, RenderableType
 
 
 def run(order: Top) -> int:
-    """0, or 1 where the server could not be looked at once."""
+    """Returns 0, or 1 if the first sample failed or a library is missing."""
     server = Server(order.url, order.metrics_url)
     try:
-        first = server.look()
+        first = server.snapshot()
         if order.once:
             time.sleep(order.interval)
-            return _once(order, server, first, server.look())
+            return _once(order, server, first, server.snapshot())
         return _watch(order, server, first)
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
@@ -36,45 +35,45 @@ def run(order: Top) -> int:
         return 0
 
 
-def _once(order: Top, server: Server, before: Look, look: Look) -> int:
-    models = rates(before, look)
+def _once(order: Top, server: Server, before: Snapshot, snapshot: Snapshot) -> int:
+    models = rates(before, snapshot)
     if order.json:
-        print(json.dumps(document(server.url, before, look, models), indent=1))
+        print(json.dumps(document(server.url, before, snapshot, models), indent=1))
         return 0
     from rich.console import Console
 
     from halimede.top.screen import screen
 
     console = Console()
-    console.print(screen(server.url, look, models, console.width))
+    console.print(screen(server.url, snapshot, models, console.width))
     return 0
 
 
-def _watch(order: Top, server: Server, look: Look) -> int:
-    """A server that goes away is waited for; what it did last stays on the screen, with the reason. Where there is no
-    screen, one table follows the other."""
+def _watch(order: Top, server: Server, snapshot: Snapshot) -> int:
+    """Shows samples until Ctrl-C. Without a terminal, the tables follow each other."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console()
     if not console.is_terminal:
-        return _follow(order, server, look, console, console.print)
+        return _follow(order, server, snapshot, console, console.print)
     with Live(console=console, screen=True, auto_refresh=False) as live:
-        return _follow(order, server, look, console, lambda view: live.update(view, refresh=True))
+        return _follow(order, server, snapshot, console, lambda view: live.update(view, refresh=True))
 
 
 def _follow(
-    order: Top, server: Server, look: Look, console: "Console", show: "Callable[[RenderableType], None]"
+    order: Top, server: Server, snapshot: Snapshot, console: "Console", show: "Callable[[RenderableType], None]"
 ) -> int:
+    """While the server is away, its last figures stay on the screen, with the reason."""
     from halimede.top.screen import screen
 
-    models, trouble = rates(look, look), ""
+    models, trouble = rates(snapshot, snapshot), ""
     while True:
-        show(screen(server.url, look, models, console.width, trouble))
+        show(screen(server.url, snapshot, models, console.width, trouble))
         time.sleep(order.interval)
         trouble = ""
         try:
-            before, look = look, server.look()
-            models = rates(before, look)
+            before, snapshot = snapshot, server.snapshot()
+            models = rates(before, snapshot)
         except Unavailable as error:
             trouble = error.message

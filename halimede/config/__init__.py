@@ -1,7 +1,7 @@
 """Model configuration: text and JSON in and out, defaults, completion, checks, and the frozen values compiled from it.
 
-The protobuf message does not leave this room. Nothing here knows of engines, backends or protocols; files are read,
-never written. Synchronous, any thread.
+Only `checking` sees the protobuf message outside this room. Nothing here knows of engines, backends or protocols; files
+are read, never written. Synchronous, any thread.
 """
 
 from halimede.config.agents import AgentSpec, AskedAgents, agents_of
@@ -9,6 +9,8 @@ from halimede.config.compiling import with_decoupling
 from halimede.config.draft import Draft, read, read_override
 from halimede.config.labels import read_labels
 from halimede.config.model_config import (
+    BatchDimension,
+    CompletionRules,
     DescribedTensor,
     Description,
     DynamicBatching,
@@ -16,6 +18,7 @@ from halimede.config.model_config import (
     InstanceGroup,
     InstanceKind,
     ModelConfig,
+    Profile,
     QueuePolicy,
     TensorSpec,
     VersionChoice,
@@ -25,13 +28,14 @@ from halimede.config.model_config import (
     WarmupSample,
 )
 from halimede.config.pacing import PARAMETER as LATENCY_TARGET
-from halimede.config.problems import Problem, Severity
 from halimede.config.versions import versions_to_load
 
 __all__ = [
     "LATENCY_TARGET",
     "AgentSpec",
     "AskedAgents",
+    "BatchDimension",
+    "CompletionRules",
     "DescribedTensor",
     "Description",
     "Draft",
@@ -40,9 +44,8 @@ __all__ = [
     "InstanceGroup",
     "InstanceKind",
     "ModelConfig",
-    "Problem",
+    "Profile",
     "QueuePolicy",
-    "Severity",
     "TensorSpec",
     "VersionChoice",
     "VersionPolicy",

@@ -10,14 +10,14 @@ from math import prod
 from typing import Any
 
 from halimede.config.ensembles import ensemble_problems
-from halimede.config.identify import ENSEMBLE, PLATFORM_BACKENDS, PLATFORMS
+from halimede.config.identify import ENSEMBLE, platforms
 from halimede.config.measuring import metric_problems
 from halimede.config.message import Message
 from halimede.config.pacing import missing_batcher, pacing_problems
 from halimede.config.queueing import parameter_problems
 from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER
 
 _TENSORRT = "tensorrt_plan"
@@ -69,7 +69,7 @@ def _backend_problems(message: Message) -> Iterator[str]:
         yield f"unexpected platform type '{platform}' for {name}"
     if backend and platform == ENSEMBLE:
         yield f"Ensemble model '{name}' must have platform type '{ENSEMBLE}' and empty backend type"
-    if backend in PLATFORM_BACKENDS and PLATFORMS.get(platform) != backend:
+    if backend in platforms().values() and platforms().get(platform) != backend:
         yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {backend}"
 
 

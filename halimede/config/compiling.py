@@ -29,7 +29,7 @@ from halimede.config.pacing import latency_target
 from halimede.config.queueing import default_policy, policy_of
 from halimede.config.sequencing import sequence_batching_of
 from halimede.errors import Invalid
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
 
 _KINDS = {
@@ -58,7 +58,6 @@ def compile_config(message: Message) -> ModelConfig:
         queue_policy=default_policy(message),
         decoupled=message.model_transaction_policy.decoupled,
         parameters=_parameters(message),
-        graph_optimization_level=_graph_level(message),
         response_cache=message.response_cache.enable,
         runtime=message.runtime,
         metric_tags=tags_of(message),
@@ -67,7 +66,6 @@ def compile_config(message: Message) -> ModelConfig:
         batch_inputs=tuple(map(_batch_input, message.batch_input)),
         batch_outputs=tuple(map(_batch_output, message.batch_output)),
         agents=tuple(agent.name for agent in message.model_repository_agents.agents),
-        has_extras=_has_extras(message),
     )
 
 
@@ -78,27 +76,12 @@ def incomplete_of(message: Message) -> Incomplete:
         message=message.SerializeToString(deterministic=True),
         instances=sum(group.count * max(1, len(group.gpus)) for group in message.instance_group),
         parameters=_parameters(message),
-        graph_optimization_level=_graph_level(message),
-        has_extras=_has_extras(message),
     )
 
 
 def _parameters(message: Message) -> Mapping[str, str]:
     given = message.parameters
     return MappingProxyType({key: given[key].string_value for key in sorted(given)})
-
-
-def _graph_level(message: Message) -> int | None:
-    optimization = message.optimization
-    return optimization.graph.level if optimization.HasField("graph") else None
-
-
-def _has_extras(message: Message) -> bool:
-    return (
-        message.optimization.HasField("execution_accelerators")
-        or message.HasField("model_operations")
-        or bool(message.cc_model_filenames)
-    )
 
 
 def with_decoupling(config: ModelConfig, decoupled: bool) -> ModelConfig:

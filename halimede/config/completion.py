@@ -3,11 +3,13 @@ messages in place; pure otherwise, any thread.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from halimede.config.message import Message, parse_values
-from halimede.config.model_config import DescribedTensor, Description
+from halimede.config.model_config import BatchDimension, CompletionRules, DescribedTensor, Description
 from halimede.errors import Internal, Invalid
+from halimede.tensors import Shape
 
 _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 _REPLACED = ("input", "output", "model_transaction_policy")
@@ -22,43 +24,72 @@ def _has_inputs(message: Message) -> bool:
     return bool(message.input or message.batch_input)
 
 
-def complete_from_description(message: Message, description: Description, default_max_batch_size: int) -> list[str]:
-    """Batching and whichever of inputs and outputs are missing; returns warnings. Raises Invalid.
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What became of a completion: warnings to log, and the fields that were filled in."""
 
-    Does nothing where nothing is missing: a full configuration is never altered (contract R73).
+    warnings: list[str]
+    fields: list[str]
+
+
+def complete_from_description(message: Message, description: Description, default_max_batch_size: int) -> Completed:
+    """Fills in the batch size, and whichever of inputs and outputs are missing, by the description's rules. Raises
+    Invalid.
+
+    Does nothing if nothing is missing: a full configuration is not altered (R73), unless the rules say so.
     """
-    if not lacks_tensors(message):
-        return []
-    warnings = _complete_batching(message, description, default_max_batch_size)
-    own_inputs, own_outputs = _of_sequences(message)
-    if not _has_inputs(message):
-        inputs = [tensor for tensor in description.inputs if tensor.name not in own_inputs]
-        _fill(message.input, inputs, message.max_batch_size > 0)
-    if not message.output:
-        outputs = [tensor for tensor in description.outputs if tensor.name not in own_outputs]
-        _fill(message.output, outputs, message.max_batch_size > 0)
-    return warnings
-
-
-def _complete_batching(message: Message, description: Description, default_max_batch_size: int) -> list[str]:
-    name, warnings = message.name, []
-    if not all(t.shape and t.shape[0] == -1 for t in (*description.inputs, *description.outputs)):
-        if message.max_batch_size:
-            raise Invalid(
-                f"autofill failed for model '{name}': model does not support batching while non-zero max_batch_size "
-                "is specified"
-            )
-        return []
-    if message.max_batch_size == 0:
-        message.max_batch_size = max(default_max_batch_size, 0)
-        warnings.append(
-            f"autofilled max_batch_size to {message.max_batch_size} for model '{name}' since batching is supporrted "
-            "but no max_batch_size is specified in model configuration. Must specify max_batch_size to utilize "
-            "autofill with a larger max batch size"  # "supporrted" is Triton's own spelling
+    rules = description.rules
+    if not (lacks_tensors(message) or rules.fills_listed or rules.adds_unlisted):
+        return Completed([], [])
+    completed = Completed(list(description.warnings), [])
+    _complete_batching(message, description, default_max_batch_size, completed)
+    if description.states and not message.HasField("sequence_batching"):
+        completed.warnings.append(
+            f"model '{message.name}' keeps states from one request to the next ({', '.join(description.states)}), and "
+            "its requests are not sequences: set sequence_batching"
         )
+    own_inputs, own_outputs = _of_sequences(message)
+    lists = (
+        ("input", _has_inputs(message), description.inputs, own_inputs),
+        ("output", bool(message.output), description.outputs, own_outputs),
+    )
+    for field, is_listed, tensors, own in lists:
+        specs = getattr(message, field)
+        wanted = [tensor for tensor in tensors if tensor.name not in own]
+        listed = {spec.name: spec for spec in specs}
+        filled = False
+        if rules.fills_listed:
+            for tensor in wanted:
+                if tensor.name in listed:
+                    filled |= _fill_listed(listed[tensor.name], tensor, message.max_batch_size > 0, rules)
+        if not is_listed or rules.adds_unlisted:
+            missing = [tensor for tensor in wanted if tensor.name not in listed]
+            filled |= bool(missing)
+            _fill(specs, missing, message.max_batch_size > 0, rules, rules.ragged and field == "input")
+        if filled:
+            completed.fields.append(field)
+    return completed
+
+
+def _complete_batching(message: Message, description: Description, default: int, completed: Completed) -> None:
+    rules, given = description.rules, int(message.max_batch_size)
+    limit = description.batch_limit
+    words = {"model": message.name, "given": given, "limit": default if limit is None else limit}
+    if description.batch_dimension is not BatchDimension.SYMBOLIC and limit is None:
+        if given and rules.not_batching_fails:
+            raise Invalid(rules.not_batching.format(**words))
+        if given:
+            completed.warnings.append(rules.not_batching.format(**words))
+        return
+    if limit is not None and given > limit:
+        raise Invalid(rules.too_large.format(**words))
+    if given == 0:
+        message.max_batch_size = max(words["limit"], 0)
+        completed.fields.append("max_batch_size")
+        completed.warnings.append(rules.chosen.format(**words))
     if message.max_batch_size > 1 and not message.WhichOneof("scheduling_choice"):
         message.dynamic_batching.SetInParent()
-    return warnings
+        completed.fields.append("dynamic_batching")
 
 
 def _of_sequences(message: Message) -> tuple[set[str], set[str]]:
@@ -68,15 +99,32 @@ def _of_sequences(message: Message) -> tuple[set[str], set[str]]:
     return controls | {s.input_name for s in batching.state}, {s.output_name for s in batching.state}
 
 
-def _fill(specs: Any, tensors: Iterable[DescribedTensor], batching: bool) -> None:
+def _fill(specs: Any, tensors: Iterable[DescribedTensor], batching: bool, rules: CompletionRules, ragged: bool) -> None:
     for tensor in tensors:
         spec = specs.add(name=tensor.name, data_type=tensor.datatype.number)
-        dims = (tensor.shape or ())[1 if batching else 0 :]
+        dims = _dims(tensor, batching, rules)
         spec.dims.extend(dims or (1,))
         if batching and not dims:  # a scalar: dims may not be empty, so one element is reshaped to none
             spec.reshape.SetInParent()
         if tensor.optional:
             spec.optional = True
+        if ragged:
+            spec.allow_ragged_batch = True
+
+
+def _fill_listed(spec: Any, tensor: DescribedTensor, batching: bool, rules: CompletionRules) -> bool:
+    """Fills in what a tensor of the configuration lacks; whether it lacked something."""
+    lacked = not spec.data_type or not spec.dims
+    if not spec.data_type:
+        spec.data_type = tensor.datatype.number
+    if not spec.dims:
+        spec.dims.extend(_dims(tensor, batching, rules) or (1,))
+    return lacked
+
+
+def _dims(tensor: DescribedTensor, batching: bool, rules: CompletionRules) -> Shape:
+    dims = (tensor.shape or ())[1 if batching else 0 :]
+    return (-1,) * len(dims) if rules.any_dynamic_makes_all and -1 in dims else dims
 
 
 def complete_from_values(message: Message, values: Mapping[str, Any], origin: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from halimede.config.message import Message
 from halimede.config.sequencing import fill_sequence_defaults
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 
 
 def fill_defaults(message: Message) -> None:

@@ -1,23 +1,22 @@
 """A configuration on its way from its file to the frozen ModelConfig of a load.
 
-Wraps the protobuf message, which does not leave this room. Synchronous, reads files only in `read`; a draft belongs to
-one load and one thread at a time.
+Wraps the protobuf message, which only `checking` sees outside this room. Synchronous, reads files only in `read`; a
+draft belongs to one load and one thread at a time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from halimede.config import message as messages
 from halimede.config.checks import check_config, check_instance_groups, check_tensors
 from halimede.config.compiling import compile_config, incomplete_of, version_policy_of
-from halimede.config.completion import complete_from_description, complete_from_values, lacks_tensors
+from halimede.config.completion import Completed, complete_from_description, complete_from_values, lacks_tensors
 from halimede.config.defaults import fill_defaults, fill_instance_groups
 from halimede.config.files import mode_of
 from halimede.config.identify import ENSEMBLE, complete_backend
 from halimede.config.model_config import Description, Incomplete, ModelConfig, VersionPolicy
 from halimede.config.rendering import json_text
-from halimede.config.rules import finishing_problems
 from halimede.config.states import check_states
 from halimede.errors import Internal, Invalid
 
@@ -138,11 +137,11 @@ class Draft:
 
     def json(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> str:
         """The configuration as it is now, with its instance groups, as JSON."""
-        return json_text(self._with_groups(gpus, default_instance_count))
+        return json_text(self.with_groups(gpus, default_instance_count))
 
     def incomplete(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> Incomplete:
         """The configuration as it is now, with its instance groups, for a backend to complete it."""
-        return incomplete_of(self._with_groups(gpus, default_instance_count))
+        return incomplete_of(self.with_groups(gpus, default_instance_count))
 
     def json_of_version(self, version: int) -> str:
         """The configuration as JSON for a load (contract H113) of this version only."""
@@ -151,14 +150,14 @@ class Draft:
         message.version_policy.specific.versions.append(version)
         return json_text(message)
 
-    def complete(self, description: Description, default_max_batch_size: int) -> list[str]:
-        """Fills in what is missing from what the model file declares; returns warnings to log (contract R72).
+    def complete(self, description: Description, default_max_batch_size: int) -> Completed:
+        """Fills in what is missing from what the model file declares (contract R72).
 
         Raises Invalid where the configuration asks for batches and the model cannot.
         """
-        warnings = complete_from_description(self._message, description, default_max_batch_size)
+        completed = complete_from_description(self._message, description, default_max_batch_size)
         fill_defaults(self._message)
-        return warnings
+        return completed
 
     def update(self, values: Mapping[str, Any]) -> None:
         """Takes over what a model's own code decided (contract R77, R82): the fields that it may; the rest is ignored.
@@ -190,24 +189,21 @@ class Draft:
         if environment is not None and _ENVIRONMENT not in self._message.parameters:
             self._message.parameters[_ENVIRONMENT].string_value = str(environment)
 
-    def problems(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> Iterator[tuple[str, str]]:
-        """All for which `finish` would raise, as kind and text, where it raises for the first."""
-        return finishing_problems(self._with_groups(gpus, default_instance_count), gpus)
-
     def finish(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> ModelConfig:
         """The configuration, complete, checked, compiled. May be called again.
 
         `gpus` are the devices of this machine, `default_instance_count` what the backend wants of a CPU group without
         a count (contract R53). Raises Invalid, Internal.
         """
-        message = self._with_groups(gpus, default_instance_count)
+        message = self.with_groups(gpus, default_instance_count)
         check_instance_groups(message, gpus)
         check_config(message)
         check_tensors(message)
         check_states(message)
         return compile_config(message)
 
-    def _with_groups(self, gpus: Sequence[int], default_instance_count: int) -> messages.Message:
+    def with_groups(self, gpus: Sequence[int], default_instance_count: int) -> messages.Message:
+        """A copy of the message, with its instance groups filled in. Outside this room only `checking` reads it."""
         message = messages.copy_of(self._message)
         if not self.is_ensemble:
             fill_instance_groups(message, gpus, default_instance_count)

@@ -4,9 +4,12 @@ R54, R70, R71). Looks at file names, opens nothing; any thread.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
+from halimede.backends.registry import formats, usual_files
+from halimede.backends.traits import Format, Traits
 from halimede.config.files import entries_of, leads_to_directory
 from halimede.config.message import Message
 from halimede.errors import Invalid
@@ -15,30 +18,10 @@ ENSEMBLE = "ensemble"
 """The platform of a model that is made of others and has no backend."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A kind of model file. `directory` says whether its file is a directory, None where it may be either."""
-
-    backend: str
-    platform: str
-    filename: str
-    directory: bool | None
-
-
-FORMATS = (  # the order is the order in which a version directory is searched
-    Format("tensorflow", "tensorflow_savedmodel", "model.savedmodel", True),
-    Format("tensorflow", "tensorflow_graphdef", "model.graphdef", False),
-    Format("tensorrt", "tensorrt_plan", "model.plan", False),
-    Format("onnxruntime", "onnxruntime_onnx", "model.onnx", None),
-    Format("openvino", "", "model.xml", None),
-    Format("pytorch", "pytorch_libtorch", "model.pt", False),
-    Format("pytorch", "torch_aoti", "model.pt2", None),
-    Format("python", "", "model.py", None),
-)
-PLATFORMS = {f.platform: f.backend for f in FORMATS if f.platform}
-"""The backend of each known platform."""
-PLATFORM_BACKENDS = frozenset(PLATFORMS.values())
-"""Backends that take no platform but their own; any other backend takes any."""
+@cache
+def platforms() -> Mapping[str, str]:
+    """The backend of each known platform. A backend with one takes no platform but its own; any other takes any."""
+    return MappingProxyType({each.platform: traits.name for traits, each in formats() if each.platform})
 
 
 def complete_backend(message: Message, folder: Path) -> None:
@@ -49,35 +32,36 @@ def complete_backend(message: Message, folder: Path) -> None:
     message.name = message.name or folder.name
     found = _named(message) or _in_folder(message, folder)
     if found:
-        message.backend = message.backend or found.backend
-        message.platform = message.platform or found.platform
-        message.default_model_filename = message.default_model_filename or found.filename
+        traits, chosen = found
+        message.backend = message.backend or traits.name
+        message.platform = message.platform or chosen.platform
+        message.default_model_filename = message.default_model_filename or chosen.filename
     elif not (message.backend or message.platform or message.default_model_filename):
         _complete_custom(message, folder)
 
 
-def _named(message: Message) -> Format | None:
+def _named(message: Message) -> tuple[Traits, Format] | None:
     """The format that platform or file name tell, of the backend if that is given too."""
-    if message.platform in PLATFORMS:
-        return next((f for f in _candidates(message) if f.platform == message.platform), None)
-    return next((f for f in _candidates(message) if f.filename == message.default_model_filename), None)
+    if message.platform in platforms():
+        return next((found for found in _candidates(message) if found[1].platform == message.platform), None)
+    return next((found for found in _candidates(message) if found[1].filename == message.default_model_filename), None)
 
 
-def _candidates(message: Message) -> Iterator[Format]:
-    return (f for f in FORMATS if message.backend in ("", f.backend))
+def _candidates(message: Message) -> Iterator[tuple[Traits, Format]]:
+    return (found for found in formats() if message.backend in ("", found[0].name))
 
 
-def _in_folder(message: Message, folder: Path) -> Format | None:
-    """The format that the first version directory shows; where it shows none, the backend's own usual one."""
+def _in_folder(message: Message, folder: Path) -> tuple[Traits, Format] | None:
+    """The format that the first version directory shows; the backend's own usual one if it shows none."""
     if message.platform or message.default_model_filename:
         # Something else is named already, so the files decide nothing; the backend still knows its platform.
         return _usual(message.backend)
     there = _in_first_version(str(folder))
-    for candidate in _candidates(message):
+    for traits, candidate in _candidates(message):
         entry = there.get(candidate.filename)
         is_directory = None if entry is None else leads_to_directory(entry)
         if is_directory is not None and candidate.directory in (None, is_directory):
-            return candidate
+            return traits, candidate
     return _usual(message.backend)
 
 
@@ -87,9 +71,9 @@ def _in_first_version(folder: str) -> Mapping[str, os.DirEntry[str]]:
     return {entry.name: entry for entry in entries_of(min(versions))} if versions else {}
 
 
-def _usual(backend: str) -> Format | None:
-    """The first format of a backend. TensorFlow has none: its platform must be known."""
-    return next((f for f in FORMATS if f.backend == backend != "tensorflow"), None)
+def _usual(backend: str) -> tuple[Traits, Format] | None:
+    """The first format of a backend, unless its platform must be known."""
+    return next((found for found in formats() if found[0].name == backend and found[0].guesses_format), None)
 
 
 def _complete_custom(message: Message, folder: Path) -> None:
@@ -103,8 +87,12 @@ def _complete_custom(message: Message, folder: Path) -> None:
         error.advice = (
             f"'{folder.parent}' looks like a model, and a repository is the directory around its models"
             if model.isdecimal()
-            else "its configuration names no backend, and there is neither a 1/model.onnx nor a 1/model.py"
+            else f"its configuration names no backend, and there is neither a {_usual_names()}"
         )
         raise error
     message.backend = backend
     message.default_model_filename = f"model.{backend}"
+
+
+def _usual_names() -> str:
+    return " nor a ".join(f"1/{each.filename}" for _, each in reversed(usual_files()))

@@ -12,10 +12,10 @@ from google.protobuf import json_format, text_format
 
 from halimede.config.files import read_whole
 from halimede.errors import Internal, Invalid
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 
 Message = Any
-"""A `pb.ModelConfig`, which comes without type information."""
+"""A `pb.ModelConfig` or one of its parts."""
 
 
 def empty() -> Message:

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
+from typing import Any
 
 from halimede.config.ensembles import Ensemble
 from halimede.config.message import parse_bytes
-from halimede.config.rendering import json_text
+from halimede.config.rendering import json_text, value_at
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
 from halimede.tensors import DataType, Shape
@@ -214,14 +215,22 @@ class ModelConfig:
     """Of all requests but those of a priority level with a policy of its own (contract S27, D4)."""
     decoupled: bool = False
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    graph_optimization_level: int | None = None
-    """`optimization.graph.level`, None when not set (contract R75)."""
 
     @property
     def json(self) -> str:
         """The configuration as the protocol prints it (contract H12, R62, R63). Made anew for each who asks: a load
         does without."""
         return json_text(parse_bytes(self.message))
+
+    def value(self, path: str) -> Any:
+        """What the configuration says at a path such as "optimization.graph.level" (`rendering.value_at`): for fields
+        that only one backend reads."""
+        return value_at(parse_bytes(self.message), path)
+
+    def values(self, *paths: str) -> list[Any]:
+        """What it says at several paths."""
+        message = parse_bytes(self.message)
+        return [value_at(message, path) for path in paths]
 
     def instances_beside(self, host_policy: str) -> int:
         """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
@@ -281,36 +290,84 @@ class ModelConfig:
     batch_outputs: tuple[BatchOutput, ...] = ()
     agents: tuple[str, ...] = ()
     """The repository agents that it names."""
-    has_extras: bool = False
-    """Whether it asks more of a runtime than is said here: accelerators, operators, other files for some GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """A configuration that a backend may complete: what can decide how the model is opened to be looked at, as
-    `ModelConfig` has it, and how many instances it shall have in all."""
+    """A configuration that a backend may complete: all of it, and how many instances the model will have."""
 
     name: str
     message: bytes
     instances: int
     parameters: Mapping[str, str]
-    graph_optimization_level: int | None = None
-    has_extras: bool = False
 
     @property
     def json(self) -> str:
-        """What a Python model's `auto_complete_config` is given."""
+        """All of it, as the protocol prints it."""
         return json_text(parse_bytes(self.message))
+
+    def value(self, path: str) -> Any:
+        """What it says at a path such as "optimization.graph.level" (`rendering.value_at`)."""
+        return value_at(parse_bytes(self.message), path)
+
+    def values(self, *paths: str) -> list[Any]:
+        """What it says at several paths."""
+        message = parse_bytes(self.message)
+        return [value_at(message, path) for path in paths]
+
+
+class BatchDimension(Enum):
+    """What the tensors of a model file say of batches."""
+
+    SYMBOLIC = "symbolic"
+    """Their first dimension takes any number of rows."""
+    FIXED = "fixed"
+    """Their first dimension is a batch of one size."""
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTensor:
-    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown."""
+    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown.
+    `layout` has a letter for each dimension, with N for the batch, or is empty."""
 
     name: str
     datatype: DataType
     shape: Shape | None
     optional: bool = False
+    layout: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Shapes for which a model was optimized: the smallest, the best and the largest of each input, by its name."""
+
+    shapes: Mapping[str, tuple[Shape, Shape, Shape]]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRules:
+    """How a description completes a configuration. Each of Triton's backends does it in its own way, so each backend
+    here brings its own rules and texts.
+
+    The texts are formats for {model}, {given} (the configured batch size) and {limit} (the model's, or the default).
+    """
+
+    not_batching: str = "model '{model}': it cannot run batches, and max_batch_size is {given}"
+    """For a configuration that asks for batches that the model cannot run."""
+    not_batching_fails: bool = True
+    """Whether that is an error, and not a warning."""
+    too_large: str = "model '{model}': max_batch_size is {given}, and it can run batches of {limit} at most"
+    chosen: str = "model '{model}': max_batch_size was not given and is {limit} now"
+    """A warning about the batch size that was filled in."""
+    fills_listed: bool = False
+    """Whether datatypes and dims are filled in for tensors that the configuration lists without them."""
+    adds_unlisted: bool = False
+    """Whether tensors are added to a list that the configuration has."""
+    any_dynamic_makes_all: bool = False
+    """Whether all dims of a tensor become -1 if one of them is."""
+    ragged: bool = False
+    """Whether inputs that are filled in can be ragged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,3 +378,37 @@ class Description:
     inputs: tuple[DescribedTensor, ...]
     outputs: tuple[DescribedTensor, ...]
     opened: object = field(default=None, compare=False, repr=False)
+    batch: BatchDimension | None = None
+    """None if the layouts tell, or, without layouts, the first dimensions."""
+    max_batch_size: int | None = None
+    """The largest batch that the model can run, None if it does not say."""
+    profiles: tuple[Profile, ...] = ()
+    states: tuple[str, ...] = ()
+    """What the runtime keeps from one run of an instance to the next."""
+    warnings: tuple[str, ...] = ()
+    """For the log."""
+    source: str = "the model's file"
+    """What was read, for the log."""
+    rules: CompletionRules = CompletionRules()
+
+    @property
+    def batch_dimension(self) -> BatchDimension:
+        """Whether the model can run batches: what the backend says, what the layouts say, or the first dimensions."""
+        tensors = (*self.inputs, *self.outputs)
+        if self.batch is not None:
+            return self.batch
+        if any(each.layout for each in tensors):
+            batches = [each.shape[each.layout.index("N")] for each in tensors if each.shape and "N" in each.layout]
+            if len(batches) < len(tensors):
+                return BatchDimension.NONE
+            return BatchDimension.SYMBOLIC if set(batches) == {-1} else BatchDimension.FIXED
+        is_symbolic = all(each.shape and each.shape[0] == -1 for each in tensors)
+        return BatchDimension.SYMBOLIC if is_symbolic else BatchDimension.NONE
+
+    @property
+    def batch_limit(self) -> int | None:
+        """The largest batch: the model's own word, or what its profiles allow: of each the smallest, of all the largest
+        (BR4)."""
+        if self.max_batch_size is not None or not self.profiles:
+            return self.max_batch_size
+        return max(min(largest[0] for _, _, largest in each.shapes.values() if largest) for each in self.profiles)

@@ -9,7 +9,7 @@ from typing import Any
 
 from halimede.config.message import Message
 from halimede.config.model_config import QueuePolicy
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 
 _UINT32_MAX, _UINT64_MAX = 2**32 - 1, 2**64 - 1
 

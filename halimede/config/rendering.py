@@ -34,6 +34,21 @@ def json_text(message: Message) -> str:
     return str(rapidjson.dumps(_object(message), ensure_ascii=False))
 
 
+def value_at(message: Message, path: str) -> Any:
+    """What a configuration says at a path of field names such as "optimization.graph.level", as it is printed. None if
+    a message on the way, or the last one, is not there."""
+    *names, last = path.split(".")
+    part = message
+    for name in names:
+        if not part.HasField(name):
+            return None
+        part = getattr(part, name)
+    field = part.DESCRIPTOR.fields_by_name[last]
+    if field.has_presence and not part.HasField(last):
+        return None
+    return _form_of(part.DESCRIPTOR).shown[last](getattr(part, last))
+
+
 def _object(message: Message) -> dict[str, Any]:
     form = _form_of(message.DESCRIPTOR)
     given = message.ListFields()

@@ -10,7 +10,7 @@ from typing import Any
 
 from halimede.config.message import Message
 from halimede.config.states import StateSpec, states_of
-from halimede.schema import model_config_pb2 as pb
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BOOL, BY_NUMBER, BYTES, FP32, INT32, INT64, UINT32, UINT64, DataType
 
 IDLE_US = 1_000_000

@@ -1,4 +1,6 @@
-"""What helps to write a model: running it once without a server, from typed inputs to readable outputs.
+"""The machinery of `halimede model run`, `halimede init` and `halimede graph`: tools for authors of models.
 
-Stands beside the front ends: it makes requests of words and files, asks the engine, and shows what comes back.
+`model run`: `inputs` makes a request, `session` runs the model, `outputs` shows the response. `init`: `scaffold` and
+`new_config`. `graph`: `graph_sources` reads configurations, `graph_pipeline` makes steps and tensors of them,
+`graph_text` and `graph_svg` show these.
 """

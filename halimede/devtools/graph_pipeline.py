@@ -1,6 +1,6 @@
-"""What `halimede graph` draws: the steps of a model and the tensors between them, from configurations as JSON.
+"""The steps of a model and the tensors between them, from configurations as JSON. Pure; any thread.
 
-Ensembles within an ensemble are taken apart, so that all steps are models which something runs. Pure; any thread.
+An ensemble within an ensemble is replaced by its steps, so every step is a model that a backend runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,13 +12,15 @@ from halimede.errors import Invalid
 LATEST = -1
 
 Config = Mapping[str, Any]
-"""A configuration as the protocol prints it."""
+"""A configuration as the protocol's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How many requests a version of a model has answered, and how long each took, on average, in ns. `whole` is from
-    its arrival to its answer; `compute` is 0 of an ensemble."""
+    """The number of requests that a version of a model answered, and their mean durations in nanoseconds.
+
+    `whole` is from the arrival of a request to its answer. `compute` is 0 for an ensemble.
+    """
 
     requests: int
     queue: float
@@ -28,20 +30,19 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`kind` is datatype and shape, empty where nobody says them."""
+    """A tensor. `kind` is datatype and shape; it is empty if no configuration has them."""
 
     name: str
     kind: str
 
-    @property
-    def label(self) -> str:
-        return f"{self.name} {self.kind}".rstrip()
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`path` are the ensembles that the model is in, from the outside, without the one that is drawn. `reads` and
-    `writes` are pairs of the model's own name for a tensor and its number in the pipeline."""
+    """One model of the pipeline.
+
+    `path` are the ensembles around it, the outermost first, without the one that is drawn. `reads` and `writes` are
+    pairs of the model's own name for a tensor and the tensor's number in the pipeline.
+    """
 
     model: str
     version: int
@@ -54,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """`given` and `results` are the numbers of the model's inputs and outputs."""
+    """All steps and tensors. `given` and `results` are the numbers of the inputs and outputs of the whole."""
 
     name: str
     facts: tuple[str, ...]
@@ -64,14 +65,20 @@ class Pipeline:
     results: tuple[int, ...]
     times: Times | None = None
 
+    @property
+    def writers(self) -> dict[int, int]:
+        """For each tensor that a step writes, the place of that step in `steps`."""
+        return {number: i for i, step in enumerate(self.steps) for _, number in step.writes}
+
 
 ConfigOf = Callable[[str, int], Config]
-"""Of a model and a version, -1 for the latest. Raises Error where there is none."""
+"""The configuration of a model and a version, -1 for the latest. Raises Error if there is none."""
 TimesOf = Callable[[str, int], Times | None]
+"""The times of a model and a version, -1 for the latest; None if nothing is known."""
 
 
 def pipeline_of(model: str, config_of: ConfigOf, times_of: TimesOf = lambda model, version: None) -> Pipeline:
-    """Raises Invalid for an ensemble that is part of itself, and what `config_of` raises."""
+    """The pipeline of a model. Raises Invalid for an ensemble that is part of itself, and what `config_of` raises."""
     config = config_of(model, LATEST)
     work = _Work(config_of, times_of)
     inputs = {str(spec["name"]): work.tensor(spec, config) for spec in config.get("input", ())}
@@ -96,6 +103,8 @@ def _steps(config: Config) -> list[Any]:
 
 
 class _Work:
+    """The steps and tensors that were found so far."""
+
     def __init__(self, config_of: ConfigOf, times_of: TimesOf) -> None:
         self._config_of = config_of
         self._times_of = times_of
@@ -107,7 +116,7 @@ class _Work:
         return len(self.tensors) - 1
 
     def expand(self, config: Config, known: dict[str, int], path: tuple[str, ...]) -> None:
-        """The steps of an ensemble; `known` are the numbers of its tensors by name, so far."""
+        """Adds the steps of an ensemble. `known` are the numbers of its tensors by name, and grows."""
         for step in _steps(config):
             model, version = str(step.get("model_name", "")), int(step.get("model_version", LATEST))
             if model in path:
@@ -123,7 +132,7 @@ class _Work:
     def _numbers(
         self, names: Mapping[str, str], member: Config, side: str, known: dict[str, int]
     ) -> list[tuple[str, int]]:
-        """Of the model's own names, in its order; tensors that are new are numbered."""
+        """The tensors of one side of a step, in the order of its model. Numbers those that are new."""
         specs = {str(spec["name"]): spec for spec in member.get(side, ())}
         numbers = []
         for own in sorted(names, key=lambda name: (list(specs).index(name) if name in specs else len(specs), name)):
@@ -151,7 +160,7 @@ class _Work:
 
 
 def kind_of(spec: Config, config: Config) -> str:
-    """Datatype and shape of an input or output: `FP32[-1,384]`."""
+    """Datatype and shape of an input or output, such as `FP32[-1,384]`."""
     datatype = str(spec.get("data_type", "")).removeprefix("TYPE_").replace("STRING", "BYTES")
     batch = [-1] if _batch(config) else []
     shape = ",".join(str(size) for size in (*batch, *map(int, spec.get("dims", ()))))

@@ -1,22 +1,29 @@
-"""Where `halimede graph` has configurations and times from: model repositories, or a running server. Blocks."""
+"""Where `halimede graph` gets configurations and times: from model repositories, or from a running server. Blocks."""
 
+import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from halimede.checking.model import review_model
+from halimede.config import read
 from halimede.devtools.graph_pipeline import LATEST, Config, Times
 from halimede.errors import Error, NotFound, Unavailable
 from halimede.http_client import Refused, fetch_json, with_scheme
-from halimede.models.description import described
-from halimede.models.repository import scan
+from halimede.models.backend_pool import pool_to_look
+from halimede.models.loader import LoadOptions
+from halimede.models.repository import FoundModel, scan
 from halimede.options import suggestion
 
 LIMIT = 5.0
 
 
 class Folders:
-    """Model repositories on this machine. Nothing is loaded and no code is run, so of a Python model that only its code
-    configures there are no inputs and outputs. Raises Invalid for a path that is no repository."""
+    """Model repositories on this machine. Loads nothing and runs no code of a model.
+
+    So a Python model that only its code configures has no inputs and outputs. Raises Invalid for a path that is not a
+    repository.
+    """
 
     def __init__(self, repositories: Sequence[str]) -> None:
         self._repositories = ", ".join(repositories)
@@ -35,7 +42,7 @@ class Folders:
 
 
 class Running:
-    """A server that speaks Triton's protocol, at its HTTP port. Each configuration is asked for once."""
+    """A server that speaks Triton's protocol, at its HTTP port. Asks for each configuration once."""
 
     def __init__(self, url: str) -> None:
         self._url = with_scheme(url).rstrip("/")
@@ -48,12 +55,12 @@ class Running:
             except Refused as error:
                 raise NotFound(f"{error}{suggestion(model, self._names())}") from None
             if not isinstance(found, dict):
-                raise Unavailable(f"{self._url} is no inference server: a configuration is no object")
+                raise Unavailable(f"{self._url} is no inference server: a configuration is not an object")
             self._configs[model, version] = found
         return self._configs[model, version]
 
     def times_of(self, model: str, version: int) -> Times | None:
-        """Of the newest version where it matters not which; None where there are no statistics."""
+        """The times of a version, or of the newest one; None if there are no statistics."""
         try:
             told = self._json(f"{_path(model, version)}/stats")
             return times_in(told.get("model_stats", ()))
@@ -61,7 +68,7 @@ class Running:
             return None
 
     def _names(self) -> list[str]:
-        """Of all models, none where the server does not tell."""
+        """The names of all models; none if the server does not answer."""
         try:
             return [str(entry["name"]) for entry in self._json("/v2/repository/index", b"{}")]
         except (Error, TypeError, KeyError):
@@ -77,7 +84,7 @@ def _path(model: str, version: int) -> str:
 
 
 def times_in(statistics: Sequence[Mapping[str, Any]]) -> Times | None:
-    """Of the newest version in the statistics of a model."""
+    """The times of the newest version in the statistics of a model."""
     if not statistics:
         return None
     newest = max(statistics, key=lambda entry: int(entry["version"]))
@@ -91,3 +98,24 @@ def _mean(stats: Mapping[str, Any], name: str) -> float:
     entry = stats.get(name, {})
     count = int(entry.get("count", 0))
     return int(entry.get("ns", 0)) / count if count else 0.0
+
+
+def described(found: FoundModel) -> dict[str, Any]:
+    """The configuration as the protocol's JSON.
+
+    Missing inputs and outputs come from the model file, if they can be read without running code of the model. Raises
+    Error.
+    """
+    draft = read(found.folder)
+    text = draft.json()
+    if draft.needs_description and not draft.is_ensemble:
+        text = _completed(found) or text
+    config: dict[str, Any] = json.loads(text)
+    return config
+
+
+def _completed(found: FoundModel) -> str | None:
+    options = LoadOptions()
+    with pool_to_look(options.settings) as backends:
+        config = review_model(found, backends, options).config
+    return None if config is None else config.json

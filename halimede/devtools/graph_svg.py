@@ -1,96 +1,150 @@
-"""A drawing as SVG. Pure; any thread."""
+"""A pipeline as SVG: grandalf places the steps and tensors in layers, this module draws them. Pure; any thread."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from xml.sax.saxutils import escape
 
-from halimede.devtools.graph_layout import Box, Drawing, Wire
+from grandalf.graphs import Edge, Graph, Vertex, graph_core
+from grandalf.layouts import SugiyamaLayout
+from grandalf.routing import route_with_lines
 
-CELL_WIDTH, CELL_HEIGHT = 8.4, 19.0
+from halimede.devtools.graph_pipeline import Pipeline
+from halimede.devtools.graph_text import opacity, share_of, step_lines, tensor_lines, title_of
+
+Point = tuple[float, float]
+
 FONT = 14
-MARGIN = 24
-COLOURS = ("#2563eb", "#b45309", "#047857", "#7c3aed", "#be123c", "#0e7490")
-"""Of the lines, in turn, so that an eye can follow one past another."""
+LETTER = 8.5
+"""Width of a character of the font, in pixels."""
+LINE = 19.0
+PADDING = 12.0
+MARGIN = 24.0
+GAP = 28.0
+"""Between two layers, and between two nodes of a layer."""
 _STYLE = f"""
-text {{ font: {FONT}px ui-monospace, Menlo, Consolas, monospace; fill: #1f2937 }}
-.title {{ font-weight: 700 }}
-.name {{ font-weight: 700 }}
-.fact {{ fill: #4b5563 }}
+text {{ font: {FONT}px ui-monospace, Menlo, Consolas, monospace; fill: #4b5563; text-anchor: middle }}
+.name {{ font-weight: 700; fill: #1f2937 }}
+.title {{ font-weight: 700; fill: #1f2937; text-anchor: start }}
 .box {{ fill: #f8fafc; stroke: #334155; stroke-width: 1.4 }}
-.wire {{ fill: none; stroke-width: 1.6 }}
+.edge {{ fill: none; stroke: #64748b; stroke-width: 1.6; marker-end: url(#arrow) }}
 """
+_ARROW = (
+    '<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto" '
+    'markerUnits="userSpaceOnUse"><path fill="#64748b" d="M0 0l8 4l-8 4z"/></marker>'
+)
 
 
-def svg_of(drawing: Drawing, title: str) -> str:
-    """A document by itself. The fuller a box is of colour, the more of the time is spent in it."""
-    width = max(drawing.width, len(title)) * CELL_WIDTH + 2 * MARGIN
-    height = (drawing.height + 2) * CELL_HEIGHT + 2 * MARGIN
+@dataclass(slots=True, eq=False)
+class Node:
+    """A step or a tensor. grandalf reads `w` and `h` and sets `xy`, its middle. `share` is None for a tensor."""
+
+    lines: Sequence[str]
+    share: float | None = None
+    xy: Point = (0.0, 0.0)
+    w: float = 0.0
+    h: float = 0.0
+
+    def __post_init__(self) -> None:
+        padding = PADDING if self.share is not None else 2.0
+        self.w = max((len(line) for line in self.lines), default=0) * LETTER + 2 * padding
+        self.h = len(self.lines) * LINE + 2 * padding
+
+
+@dataclass(slots=True, eq=False)
+class _Path:
+    """The way of an edge, from the middle of one node to that of another."""
+
+    points: list[Point] = field(default_factory=list)
+
+    def setpath(self, points: list[Point]) -> None:
+        """Called by grandalf."""
+        self.points = points
+
+
+def svg_of(pipeline: Pipeline) -> str:
+    """A whole document. The more of the time a step takes, the fuller its colour."""
+    nodes, edges = _laid_out(pipeline)
+    title = title_of(pipeline)
+    left = min((node.xy[0] - node.w / 2 for node in nodes), default=0.0)
+    top = min((node.xy[1] - node.h / 2 for node in nodes), default=0.0)
+    right = max((node.xy[0] + node.w / 2 for node in nodes), default=0.0)
+    bottom = max((node.xy[1] + node.h / 2 for node in nodes), default=0.0)
+    for path in edges:
+        left, right = min([left, *(x for x, _ in path)]), max([right, *(x for x, _ in path)])
+    width = max(right - left, len(title) * LETTER) + 2 * MARGIN
+    height = bottom - top + 2 * MARGIN + 2 * LINE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
         f"<title>{_text(title)}</title>",
         f"<style>{_STYLE}</style>",
+        f"<defs>{_ARROW}</defs>",
         '<rect width="100%" height="100%" fill="#ffffff"/>',
-        f'<text class="title" x="{MARGIN}" y="{MARGIN + FONT}" xml:space="preserve">{_text(title)}</text>',
-        f'<g transform="translate({MARGIN} {MARGIN + 2 * CELL_HEIGHT:.0f})">',
-        *(part for wire in drawing.wires for part in _wire(wire)),
-        *(part for box in drawing.boxes for part in _box(box)),
+        f'<text class="title" x="{MARGIN:.0f}" y="{MARGIN + FONT:.0f}">{_text(title)}</text>',
+        f'<g transform="translate({MARGIN - left:.1f} {MARGIN + 2 * LINE - top:.1f})">',
+        *(f'<path class="edge" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in path)}"/>' for path in edges),
+        *(part for node in nodes for part in _drawn(node)),
         "</g>",
         "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(parts)
+
+
+def _laid_out(pipeline: Pipeline) -> tuple[list[Node], list[list[Point]]]:
+    """All nodes in their places, and the lines between them."""
+    steps = [Vertex(Node(step_lines(step), share_of(step, pipeline))) for step in pipeline.steps]
+    used = {*pipeline.given, *pipeline.results}
+    used.update(number for step in pipeline.steps for _, number in (*step.reads, *step.writes))
+    tensors = {number: Vertex(Node(tensor_lines(pipeline.tensors[number]))) for number in sorted(used)}
+    pairs: dict[tuple[Vertex, Vertex], None] = {}
+    for vertex, step in zip(steps, pipeline.steps, strict=True):
+        pairs.update({(tensors[number], vertex): None for _, number in step.reads})
+        pairs.update({(vertex, tensors[number]): None for _, number in step.writes})
+    vertices, edges = [*steps, *tensors.values()], [Edge(*pair) for pair in pairs]
+    for vertex in vertices:
+        vertex.view = vertex.data
+    for edge in edges:
+        edge.view = _Path()
+    offset = 0.0
+    for component in Graph(vertices, edges).C:
+        offset = _place(component, offset)
+    return [vertex.data for vertex in vertices], [edge.view.points for edge in edges]
+
+
+def _place(component: graph_core, left: float) -> float:
+    """Gives the nodes of a connected part their places, right of `left`. Returns where the next part may begin."""
+    layout = SugiyamaLayout(component)
+    layout.xspace = layout.yspace = GAP
+    layout.dw = layout.dh = 1.0  # an edge that passes a layer takes little room in it
+    layout.route_edge = route_with_lines
+    # Every node of a circle has an edge into it. The layout needs a node to begin with.
+    roots = [vertex for vertex in component.sV if not vertex.e_in()] or [next(iter(component.sV))]
+    layout.init_all(roots=roots)
+    layout.draw()
+    nodes = [vertex.view for vertex in component.sV]
+    shift = left - min(node.xy[0] - node.w / 2 for node in nodes)
+    for node in nodes:
+        node.xy = node.xy[0] + shift, node.xy[1]
+    for edge in component.sE:
+        edge.view.points = [(x + shift, y) for x, y in edge.view.points]
+    right: float = max(node.xy[0] + node.w / 2 for node in nodes)
+    return right + GAP
+
+
+def _drawn(node: Node) -> Iterator[str]:
+    left, top = node.xy[0] - node.w / 2, node.xy[1] - node.h / 2
+    if node.share is not None:
+        place = f'x="{left:.1f}" y="{top:.1f}" width="{node.w:.1f}" height="{node.h:.1f}" rx="8"'
+        yield f'<rect class="box" {place}/>'
+        if node.share:
+            fill = f'fill="#f97316" fill-opacity="{opacity(node.share):.2f}"'
+            yield f"<rect {place} {fill}><title>{node.share:.0%} of the time</title></rect>"
+    first = node.xy[1] - (len(node.lines) - 1) * LINE / 2 + FONT / 3
+    for i, line in enumerate(node.lines):
+        style = "" if i else ' class="name"'
+        yield f'<text{style} x="{node.xy[0]:.1f}" y="{first + i * LINE:.1f}">{_text(line)}</text>'
 
 
 def _text(text: str) -> str:
-    """What XML cannot say is left out."""
+    """Without the characters that XML cannot have."""
     return escape("".join(letter for letter in text if letter >= " " and not "\ud800" <= letter <= "\udfff"))
-
-
-def _x(column: float) -> float:
-    return (column + 0.5) * CELL_WIDTH
-
-
-def _y(row: float) -> float:
-    return (row + 0.5) * CELL_HEIGHT
-
-
-def _wire(wire: Wire) -> Iterator[str]:
-    """A line begins at the edge of the box that is above its first cell, and ends at that of one below its heads."""
-    colour = COLOURS[wire.tensor % len(COLOURS)]
-    moves = []
-    for number, (left, top, right, bottom) in enumerate(wire.segments):
-        begin = _y(top) - (CELL_HEIGHT / 2 if number == 0 else 0)
-        end = _y(bottom) + (CELL_HEIGHT / 2 if left == right and not _goes_on(wire, left, bottom) else 0)
-        moves.append(f"M{_x(left):.1f} {begin:.1f}L{_x(right):.1f} {end:.1f}")
-    yield f'<path class="wire" stroke="{colour}" d="{"".join(moves)}"/>'
-    for column, row in wire.heads:
-        x, tip = _x(column), (row + 1) * CELL_HEIGHT
-        yield f'<path fill="{colour}" d="M{x:.1f} {tip:.1f}l-4.5 -9h9z"/>'
-    for i, line in enumerate(wire.label):
-        style = "name" if i == 0 else "fact"
-        x, y = _x(wire.label_at[0] - 0.8), _y(wire.label_at[1] + i) + FONT / 3
-        yield f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" xml:space="preserve">{_text(line)}</text>'
-
-
-def _goes_on(wire: Wire, column: int, row: int) -> bool:
-    """Whether a row of the line begins, ends or passes there."""
-    return any(
-        top == bottom == row and left <= column <= right and left != right for left, top, right, bottom in wire.segments
-    )
-
-
-def _box(box: Box) -> Iterator[str]:
-    left, top = box.x * CELL_WIDTH, box.y * CELL_HEIGHT
-    width, height = box.width * CELL_WIDTH, box.height * CELL_HEIGHT
-    if box.node.boxed:
-        place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="8"'
-        yield f'<rect class="box" {place}/>'
-        if box.node.weight:
-            share = f'fill="#f97316" fill-opacity="{0.05 + 0.45 * box.node.weight:.2f}"'
-            yield f"<rect {place} {share}><title>{box.node.weight:.0%} of the time</title></rect>"
-    middle, first = left + width / 2, box.y + box.node.boxed
-    for i, line in enumerate(box.node.lines):
-        style, y = "name" if i == 0 else "fact", _y(first + i) + FONT / 3
-        yield (
-            f'<text class="{style}" x="{middle:.1f}" y="{y:.1f}" text-anchor="middle" '
-            f'xml:space="preserve">{_text(line)}</text>'
-        )

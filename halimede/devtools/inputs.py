@@ -1,6 +1,6 @@
-"""Inputs as they are typed, `NAME=VALUE`, and request files, made into an inference request. Reads files; any thread.
+"""Makes an inference request of inputs on a command line (`NAME=VALUE`) or of a request file. Reads files; any thread.
 
-Everything that is wrong raises Invalid with a text for the user, who sees neither protocol nor traceback.
+Raises Invalid with a text for the user for everything that is wrong.
 """
 
 import json
@@ -21,17 +21,17 @@ from halimede.wire.http.infer import decode_infer
 from halimede.wire.http.json_data import pack_data
 
 _FLOATS = (FP16, BF16)
-"""Datatypes that JSON data of the protocol cannot have; here numbers are rounded to them."""
+"""Datatypes that the JSON data of the protocol cannot have. Here numbers are rounded to them."""
 
 
 def request_of(words: Sequence[str], config: ModelConfig, version: int) -> InferRequest:
-    """One word that names a file is a whole request as HTTP has it; else each is an input of its own."""
+    """The request: one word that names a file with a whole request in HTTP's JSON, or a word for each input."""
     specs = {spec.name: spec for spec in config.inputs}
     files = [word for word in words if word.partition("=")[0] not in specs and _names_a_file(word)]
     if files and len(words) == 1:
         request = _request_in(Path(files[0]), config.name, version)
     elif files:
-        raise Invalid(f"'{files[0]}' is a whole request: it stands alone, without other inputs")
+        raise Invalid(f"'{files[0]}' is a whole request and cannot be combined with other inputs")
     else:
         request = InferRequest(config.name, version)
         for word in words:
@@ -41,12 +41,12 @@ def request_of(words: Sequence[str], config: ModelConfig, version: int) -> Infer
             request.inputs[tensor.name] = tensor
     missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in request.inputs]
     if missing and request.raw is None:
-        raise Invalid(f"{_some('input', missing)} missing; {takes(config)}")
+        raise Invalid(f"{_named('input', missing)} missing; {takes(config)}")
     return request
 
 
 def takes(config: ModelConfig) -> str:
-    """What the model takes, in words."""
+    """A text that lists the inputs of the model."""
     known = ", ".join(_described(spec, config) for spec in config.inputs)
     return f"model '{config.name}' takes {known or 'no inputs'}"
 
@@ -57,12 +57,12 @@ def _described(spec: TensorSpec, config: ModelConfig) -> str:
 
 
 def _dims_text(spec: TensorSpec, config: ModelConfig) -> str:
-    """The shape with its batch dimension, `?` where any size goes."""
+    """The shape with its batch dimension, and `?` for a dimension of any size."""
     dims = ["batch"] if config.max_batch_size else []
     return "[" + ", ".join(dims + ["?" if dim < 0 else str(dim) for dim in spec.dims]) + "]"
 
 
-def _some(what: str, names: Sequence[str]) -> str:
+def _named(what: str, names: Sequence[str]) -> str:
     quoted = ", ".join(f"'{name}'" for name in names)
     return f"{what} {quoted} is" if len(names) == 1 else f"{what}s {quoted} are"
 
@@ -84,7 +84,7 @@ def _request_in(path: Path, model: str, version: int) -> InferRequest:
     try:
         return decode_infer(model, version, memoryview(_bytes_of(path)), None, sys.maxsize)[0]
     except Error as error:
-        raise Invalid(f"'{path}' is no inference request: {error}") from None
+        raise Invalid(f"'{path}' is not an inference request: {error}") from None
 
 
 def _input(word: str, specs: dict[str, TensorSpec], config: ModelConfig) -> Tensor:
@@ -98,7 +98,7 @@ def _input(word: str, specs: dict[str, TensorSpec], config: ModelConfig) -> Tens
 
 
 def _typed(value: str, spec: TensorSpec) -> Any:
-    """What stands on the command line: JSON, or for strings also the text itself."""
+    """The value on a command line: JSON, or for BYTES also the text itself."""
     if spec.datatype is BYTES and value[:1] not in ("[", '"'):
         return value
     try:
@@ -107,7 +107,7 @@ def _typed(value: str, spec: TensorSpec) -> Any:
         if spec.datatype is BYTES:
             return value
         raise Invalid(
-            f"input '{spec.name}': '{value}' is no {spec.datatype}; write {spec.name}=[1,2,3], or {spec.name}=@FILE.npy"
+            f"input '{spec.name}': '{value}' is not {spec.datatype}; write {spec.name}=[1,2,3] or {spec.name}=@FILE.npy"
         ) from None
 
 
@@ -119,7 +119,7 @@ def _from_file(path: Path, spec: TensorSpec, config: ModelConfig) -> Tensor:
         try:
             return _from_json(json.loads(raw), spec, config)
         except ValueError as error:
-            raise Invalid(f"'{path}' is no JSON: {error}") from None
+            raise Invalid(f"'{path}' is not JSON: {error}") from None
     if spec.datatype is not BYTES:
         raise Invalid(f"input '{spec.name}': '{path}' must be a .npy or .json file")
     one = np.empty((), dtype=object)
@@ -131,7 +131,7 @@ def _array_in(path: Path) -> npt.NDArray[Any]:
     try:
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise Invalid(f"'{path}' is no array: {error}") from None
+        raise Invalid(f"'{path}' is not an array: {error}") from None
     return array
 
 
@@ -152,7 +152,7 @@ def _from_array(array: npt.NDArray[Any], spec: TensorSpec, config: ModelConfig) 
 
 
 def _halved(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """FP32 as the 16 bits of BF16, rounded to the nearest, to even where there are two."""
+    """FP32 as the 16 bits of BF16, rounded to the nearest; ties go to the even one."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(array), np.uint64(0x7FC0), rounded).astype(np.uint16)
@@ -182,13 +182,13 @@ def _packed(name: str, datatype: DataType, shape: Shape, elements: list[Any]) ->
 
 
 def _shape_of(data: Any, name: str, elements: list[Any]) -> Shape:
-    """The shape of nested lists, whose elements are appended to `elements`."""
+    """The shape of nested lists. Appends their elements to `elements`."""
     if not isinstance(data, list):
         elements.append(data)
         return ()
     shapes = {_shape_of(each, name, elements) for each in data}
     if len(shapes) > 1:
-        raise Invalid(f"input '{name}': its rows are not all of the same length")
+        raise Invalid(f"input '{name}': its rows differ in length")
     return (len(data), *(shapes.pop() if shapes else ()))
 
 
@@ -197,13 +197,16 @@ def _fitted(array: npt.NDArray[Any], spec: TensorSpec, config: ModelConfig) -> T
 
 
 def fit(shape: Shape, spec: TensorSpec, config: ModelConfig) -> Shape:
-    """The shape to send: the batch dimension is added where it was left out, a single value gets the dimensions that it
-    needs, and a plain list is folded where that is possible in one way only. Raises Invalid."""
+    """The shape to send.
+
+    Adds the batch dimension if it was left out, gives a single value the dimensions that it needs, and folds a flat
+    list if there is only one way to do so. Raises Invalid for a shape that does not fit.
+    """
     batch = (1,) if config.max_batch_size else ()
     dims = spec.dims
-    if len(shape) == len(batch) + len(dims) and _goes(shape[len(batch) :], dims):
+    if len(shape) == len(batch) + len(dims) and _fits(shape[len(batch) :], dims):
         return shape
-    if _goes(shape, dims):
+    if _fits(shape, dims):
         return batch + shape
     if len(shape) <= 1 and (folded := _folded(prod(shape), dims)) is not None:
         return batch + folded
@@ -213,12 +216,12 @@ def fit(shape: Shape, spec: TensorSpec, config: ModelConfig) -> Shape:
     )
 
 
-def _goes(shape: Shape, dims: Shape) -> bool:
+def _fits(shape: Shape, dims: Shape) -> bool:
     return len(shape) == len(dims) and all(dim in (-1, size) for size, dim in zip(shape, dims, strict=True))
 
 
 def _folded(size: int, dims: Shape) -> Shape | None:
-    """So many elements in these dimensions, of which one at most may be open."""
+    """The shape of `size` elements in these dimensions; None if there is none, or more than one."""
     fixed = prod(dim for dim in dims if dim >= 0)
     open_ones = sum(dim < 0 for dim in dims)
     if size == 1 and fixed == 1:

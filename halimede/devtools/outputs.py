@@ -1,4 +1,4 @@
-"""Responses of a model as text for people, and as the JSON that HTTP answers with. Pure, any thread."""
+"""Responses of a model as text, and as the JSON of HTTP. Pure; any thread."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -12,14 +12,14 @@ from halimede.requests import InferResponse
 from halimede.tensors import BF16, BYTES, Tensor, array_of
 from halimede.wire.http.infer import ResponseForm, encode_error, encode_infer
 
-_MOST_ELEMENTS = 100
-_MOST_CHARACTERS = 200
+_MAX_ELEMENTS = 100
+_MAX_CHARACTERS = 200
 _WIDTH = 100
 _JSON = ResponseForm(False, {})
 
 
 def response_text(response: InferResponse) -> str:
-    """Each output with its name, datatype, shape and values; long arrays and long strings are shortened."""
+    """Each output with name, datatype, shape and values. Long arrays and strings are shortened."""
     lines = [line for tensor in response.outputs for line in _tensor_lines(tensor)]
     if response.parameters:
         lines += [f"parameter {name} = {value!r}" for name, value in response.parameters.items()]
@@ -46,20 +46,20 @@ def _values(tensor: Tensor, array: npt.NDArray[Any]) -> str:
 
 
 def _array_text(array: npt.NDArray[Any], formatter: Any = None) -> str:
-    return np.array2string(array, threshold=_MOST_ELEMENTS, max_line_width=_WIDTH, separator=", ", formatter=formatter)
+    return np.array2string(array, threshold=_MAX_ELEMENTS, max_line_width=_WIDTH, separator=", ", formatter=formatter)
 
 
 def _string(raw: bytes) -> str:
-    """As Python writes it: text where it is UTF-8, else bytes."""
+    """Python's notation: a string if the bytes are UTF-8, else bytes."""
     try:
         shown = repr(raw.decode())
     except UnicodeDecodeError:
         shown = repr(raw)
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}... ({len(raw)} bytes)"
+    return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}... ({len(raw)} bytes)"
 
 
 def response_json(response: InferResponse | Error) -> str:
-    """As HTTP answers it, on one line. FP16 and BF16 are no JSON there either: then it is the error that says so."""
+    """The JSON that HTTP answers with, on one line. For FP16 and BF16, which JSON cannot have, it is the error."""
     try:
         if isinstance(response, Error):
             raise response
@@ -69,7 +69,7 @@ def response_json(response: InferResponse | Error) -> str:
 
 
 def timing_text(seconds: Sequence[float]) -> str:
-    """Of several requests, one after the other; the first one by itself, since it warms up."""
+    """A line about requests that ran one after the other. The first one warms up, so it is listed by itself."""
     first, rest = seconds[0], sorted(seconds[1:]) or [seconds[0]]
     p99 = rest[min(len(rest) - 1, int(len(rest) * 0.99))]
     return f"{len(seconds)} requests: first {_ms(first)}, then median {_ms(median(rest))}, p99 {_ms(p99)}"

@@ -1,6 +1,6 @@
-"""`halimede init`: a model in a repository, made of a file. Blocks.
+"""`halimede init`: makes a model in a repository out of a file. Blocks.
 
-It comes about beside its place, under a name that no server looks at, and is moved there when it is whole.
+The model is made beside its final place, under a name that no server reads, and is renamed when it is complete.
 """
 
 import json
@@ -15,35 +15,50 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from halimede.config import ModelConfig, Severity
-from halimede.devtools.new_config import config_text
+from halimede.backends.api import Severity
+from halimede.backends.registry import formats
+from halimede.backends.traits import Format, Traits
+from halimede.checking.repository import review_repositories
+from halimede.config import ModelConfig
+from halimede.devtools.new_config import VERSION, config_text, declared_by
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.loader import LoadOptions
-from halimede.models.repository_review import review_repositories
-from halimede.models.scaffold import VERSION, beginning_of
-from halimede.options import Init
+from halimede.options import ServerOptions
 from halimede.tensors import BYTES
 
 _NAME = re.compile(r"[^./\\\0:][^/\\\0:]*")
-_MOST_ELEMENTS = 16
+_MAX_ELEMENTS = 16
+"""Of an input that a command line can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is made of a file with this ending, or of a directory with this file in it."""
+    """A format of which `halimede init` can make a model, and its backend."""
 
-    ending: str
-    backend: str
-    filename: str
+    traits: Traits
+    format: Format
+
+    @property
+    def backend(self) -> str:
+        return self.traits.name
+
+    @property
+    def filename(self) -> str:
+        return self.format.filename
 
 
-KINDS = (Kind(".onnx", "onnxruntime", "model.onnx"), Kind(".py", "python", "model.py"))
+def kinds() -> list[Kind]:
+    """All formats of which a model can be made."""
+    return [Kind(traits, each) for traits, each in formats() if traits.served and each.ending]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """`notes` are what the user should look at, `next` the command that serves the model, `run` one that asks it
-    without a server, empty where no line can be typed."""
+    """The model that was made.
+
+    `notes` are warnings about it. `next` is the command that serves it. `run` is the command that runs it without a
+    server; it is empty if no input can be typed.
+    """
 
     folder: Path
     files: tuple[Path, ...]
@@ -52,21 +67,23 @@ class Begun:
     run: str
 
 
-def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
-    """`gpus` are those of this machine. Raises Error where nothing was made; then nothing is left."""
-    source, repository = Path(order.source), Path(order.repository)
+def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus: tuple[int, ...] = ()) -> Begun:
+    """Makes the model `name` of `source` in `repository`; an empty name is taken from the file.
+
+    `gpus` are those of this machine. Raises Error if nothing was made; then nothing is left.
+    """
     kind = _kind_of(source)
-    name = order.name or _name_of(source)
+    name = name or _name_of(source)
     if not _NAME.fullmatch(name):
-        raise Invalid(f"'{name}' cannot be the name of a model: write --name")
+        raise Invalid(f"'{name}' cannot be the name of a model: give another with --name")
     if name.isdecimal():
-        raise Invalid(f"'{name}' would be taken for a version: write --name")
+        raise Invalid(f"'{name}' is the name of a version and cannot be that of a model: give another with --name")
     folder = repository / name
     if os.path.lexists(folder):
         raise Invalid(f"'{folder}' exists already; --name gives the model another name")
     if repository.exists() and not repository.is_dir():
-        raise Invalid(f"'{repository}' is no directory")
-    options = LoadOptions(settings=order.server.backend_settings, gpus=gpus)
+        raise Invalid(f"'{repository}' is not a directory")
+    options = LoadOptions(settings=server.backend_settings, gpus=gpus)
     try:
         return _made(source, kind, folder, options)
     except OSError as error:
@@ -76,20 +93,27 @@ def begin(order: Init, gpus: tuple[int, ...] = ()) -> Begun:
 def _kind_of(source: Path) -> Kind:
     if not source.exists():
         raise Invalid(f"'{source}' does not exist")
-    for kind in KINDS:
-        if (source / kind.filename).is_file() or (source.is_file() and source.suffix.lower() == kind.ending):
+    for kind in kinds():
+        if (source / kind.filename).is_file() or (source.is_file() and source.suffix.lower() == kind.format.ending):
             return kind
-    raise Invalid(f"'{source}' is no model that is known here: a file .onnx or .py, or a directory with a model.onnx")
+    endings = " or ".join(kind.format.ending for kind in kinds())
+    folders = " or a ".join(kind.filename for kind in kinds() if _may_be_directory(kind))
+    raise Invalid(f"'{source}' is not a model of a known kind: a file {endings}, or a directory with a {folders}")
+
+
+def _may_be_directory(kind: Kind) -> bool:
+    """Whether a directory is the model itself: its main file with data in files of their own."""
+    return kind.format.directory is not False and not kind.format.fills_version
 
 
 def _name_of(source: Path) -> str:
-    """`model.onnx` says nothing; its directory may, and that of a version lies in one with the name of its model."""
+    """The name of the file, or that of the directory around it if the file is called `model`."""
     if not source.is_dir() and source.stem != "model":
         return source.stem
     folder = source.resolve() if source.is_dir() else source.resolve().parent
-    if folder.name in {kind.filename for kind in KINDS}:  # an ONNX model with its data
+    if folder.name in {kind.filename for kind in kinds()}:  # a model with its data
         folder = folder.parent
-    if folder.name.isdecimal():
+    if folder.name.isdecimal():  # a version of a model
         folder = folder.parent
     return folder.name or source.stem
 
@@ -103,11 +127,12 @@ def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun
         config_file = draft / "config.pbtxt"
         config_file.write_text(f'backend: "{kind.backend}"\n')
         try:
-            beginning = beginning_of(draft, options)
+            declared = declared_by(draft, options)
         except Error as error:
-            hint = "" if isinstance(error, Unavailable) else _hint(source, kind)  # it is not the model that is at fault
+            # Unavailable: a library is missing, and a hint about the model would mislead.
+            hint = "" if isinstance(error, Unavailable) else _hint(source, kind)
             raise type(error)(str(error).replace(str(draft.parent), str(folder.parent)) + hint) from error
-        config_file.write_text(config_text(folder.name, kind.backend, beginning), encoding="utf-8")
+        config_file.write_text(config_text(folder.name, kind.backend, declared), encoding="utf-8")
         config, notes = _reviewed(draft, options)
         if os.path.lexists(folder):
             raise Invalid(f"'{folder}' exists already")
@@ -128,18 +153,18 @@ def _copy(source: Path, version: Path, kind: Kind) -> None:
         shutil.copyfile(source, version / kind.filename)
         return
     ignored = shutil.ignore_patterns("__pycache__", ".git")
-    place = version if kind.backend == "python" else version / kind.filename
+    place = version if kind.format.fills_version else version / kind.filename
     shutil.copytree(source, place, ignore=ignored, dirs_exist_ok=True)
 
 
 def _hint(source: Path, kind: Kind) -> str:
-    if kind.backend == "onnxruntime" and source.is_file():
+    if _may_be_directory(kind) and source.is_file():
         return f"\nA model whose data lie in files of their own is given as a directory: {source.parent}"
     return ""
 
 
 def _reviewed(draft: Path, options: LoadOptions) -> tuple[ModelConfig | None, tuple[str, ...]]:
-    """The configuration as a server would read it, and what there is to say. Raises Invalid where it would not."""
+    """The configuration as a server reads it, and warnings. Raises Invalid if a server refuses it."""
     [model] = review_repositories([str(draft.parent)], options, False).models
     errors = [problem.text for problem in model.problems if problem.severity is Severity.ERROR]
     if errors:
@@ -153,7 +178,7 @@ def _run(folder: Path, config: ModelConfig | None) -> str:
     words = ["halimede", "model", "run", str(folder)]
     for spec in config.inputs:
         dims = [1 if size == -1 else size for size in spec.dims]
-        if prod(dims) > _MOST_ELEMENTS:
+        if prod(dims) > _MAX_ELEMENTS:
             return ""
         value: object = "text" if spec.datatype is BYTES else 1
         for size in reversed(dims):

@@ -1,4 +1,4 @@
-"""One model, served in this process to one caller: the engine without ports. On the event loop."""
+"""One model for one caller: an engine without ports in this process. On the event loop."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Response = InferResponse | Error
 
 
 class Collected:
-    """A reply slot that keeps what it is sent, until the last, and tells `arrived` of it. What that raises ends it."""
+    """A reply slot that keeps the responses and calls `arrived` with each. An error of `arrived` ends it."""
 
     def __init__(self, arrived: Callable[[Response], None]) -> None:
         self.answers: list[Response] = []
@@ -34,7 +34,7 @@ class Collected:
             self.answers.append(answer)
             try:
                 self._arrived(answer)
-            except Exception as error:  # a slot never raises
+            except Exception as error:  # the engine does not expect a slot to raise
                 self.broken = error
         if final or self.broken is not None:
             self.over.set()
@@ -45,13 +45,15 @@ class Collected:
 
 
 class Session:
-    """`folder` is the model's directory; `version` is -1 for the one that its configuration chooses. The models of the
-    repositories in `options` are there to be called: those of `load_models`, or all of them. One there that has the
-    name of this model is not seen."""
+    """Runs the model in `folder`. `version` is -1 for the one that its configuration chooses.
+
+    The model may call those of the repositories in `options`: the ones in `load_models`, or all of them. A model there
+    with the same name is hidden. Raises Invalid if `folder` is not a directory.
+    """
 
     def __init__(self, folder: Path, version: int, options: ServerOptions) -> None:
         if not folder.is_dir():
-            raise Invalid(f"'{folder}' is no model directory")
+            raise Invalid(f"'{folder}' is not a model directory")
         self._folder = folder.resolve()
         self._version = version
         self._options = options
@@ -62,8 +64,10 @@ class Session:
         return self._folder.name
 
     async def open(self) -> ModelConfig:
-        """Loads the model and those that it may call; its configuration, completed. Raises Error; why a load failed is
-        in the log."""
+        """Loads the model and those that it may call. Returns its completed configuration.
+
+        Raises Error. The log has the reason why a load failed.
+        """
         options = self._options
         repositories = sorted({str(Path(each).resolve()) for each in options.model_repositories})
         others = set(options.load_models) or set(scan(repositories).models)
@@ -73,16 +77,16 @@ class Session:
             model_control_mode="explicit",
             metrics=replace(options.metrics, allowed=False),
             load_models=tuple(sorted(others - {self.name})),
-            allow_code_upload=True,  # whoever runs a model here may run any
+            allow_code_upload=True,  # the caller can run any code here anyway
         )
         self._engine = engine = Engine(options, asyncio.get_running_loop(), catalog_of=self._catalog)
         if not await engine.start():
-            raise Invalid("not all models could be loaded that this one may call")
+            raise Invalid("some of the models that this one may call could not be loaded")
         try:
             await self._ask(engine, LoadModel(self.name, self._only_this_version()))
         except Error as error:
             record = engine.models.get(self.name)
-            if record is not None and record.versions:  # the log has said of each why it was not loaded
+            if record is not None and record.versions:  # the log has the reason for each version
                 raise Invalid(f"model '{self.name}' could not be loaded") from error
             raise
         return engine.models.find(self.name, self._version).config
@@ -93,7 +97,7 @@ class Session:
         return Catalog(models, tuple(name for name in found.duplicates if name != self.name))
 
     def _only_this_version(self) -> str | None:
-        """The configuration for a load of a version that its policy may not choose."""
+        """The configuration for a load of exactly this version, whatever its policy is; None to follow the policy."""
         if self._version == -1:
             return None
         options = self._options
@@ -111,8 +115,10 @@ class Session:
     async def infer(
         self, request: InferRequest, arrived: Callable[[Response], None] = lambda answer: None
     ) -> Sequence[Response]:
-        """All answers to one request, in order; `arrived` is told of each at once. There may be none. Raises what
-        `arrived` raises."""
+        """Returns all responses to one request, in order; there may be none. Calls `arrived` with each as it comes.
+
+        Raises what `arrived` raises.
+        """
         assert self._engine is not None
         reply = Collected(arrived)
         request.decoupled_ok = True
@@ -127,7 +133,7 @@ class Session:
         return reply.answers
 
     async def close(self, seconds: float) -> bool:
-        """Has the models finalized; whether all of them were done in time."""
+        """Unloads the models. Returns whether all of them ended within `seconds`."""
         if self._engine is None:
             return True
         if not self._engine.started:

@@ -1,6 +1,6 @@
-"""The answers to the questions of the port: what the server, its models and their statistics say of themselves.
+"""The answers to the questions of the engine port about the server, its models and their statistics.
 
-Looks at the model table and the statistics, changes nothing. Event-loop thread only.
+Reads the model table and the statistics and changes nothing. Event-loop thread only.
 """
 
 import logging
@@ -36,12 +36,14 @@ EXTENSIONS = (
     "trace",
     "logging",
 )
-"""Contract H9."""
+"""The extensions that server metadata lists (H9)."""
 
 
 class Answers:
-    """`ready` and `exiting` are where the server is in its life; the engine sets them. `elsewhere` are questions that
-    another part of the engine answers."""
+    """A table from the type of a question to the function that answers it. `elsewhere` are those of other parts.
+
+    The engine sets `ready` once the models of the start are loaded, and `exiting` when it stops.
+    """
 
     def __init__(
         self,
@@ -68,13 +70,13 @@ class Answers:
         }
 
     def answer(self, query: Query[A]) -> A | Error:
-        """The answer, or the error that is one. Never raises."""
+        """The answer or an error. Never raises."""
         try:
             answer: A = self._table[type(query)](query)
         except Error as error:
             return error
         except Exception as error:
-            log.exception("answering %s broke", query)
+            log.exception("failed to answer %s", query)
             return Internal(f"{type(error).__name__}: {error}")
         return answer
 
@@ -89,11 +91,11 @@ class Answers:
         return self.ready and (not self._options.strict_readiness or self._all_ready())
 
     def _all_ready(self) -> bool:
-        """Strict readiness (contract H8): also every version that serves must be able to."""
+        """Strict readiness (H8): all models are ready, and each ready version has an instance that works."""
         return self._models.all_ready() and all(version.healthy for version in self._ready_versions())
 
     def to_be_asked(self, query: Query[A]) -> Sequence[ModelVersion]:
-        """The versions whose models have a say in a readiness that is given otherwise (contract P9)."""
+        """The versions whose models must be asked too before a positive answer: those with an `is_ready` (P9)."""
         versions: Iterable[ModelVersion] = ()
         if isinstance(query, port.ModelReady):
             versions = self._asked(query)
@@ -105,12 +107,12 @@ class Answers:
         return port.ServerInfo(self._options.server_id, __version__, EXTENSIONS)
 
     def _model_ready(self, query: port.ModelReady) -> bool:
-        """Contract H10, G4, H14, P10."""
+        """Whether the version, or the newest ready one, has an instance that works (H10, G4, H14, P10)."""
         record = self._models.get(query.model)
         if record is None or (query.version != -1 and query.version not in record.versions):
             try:
                 self._models.find(query.model, query.version)
-            except Invalid:  # a name that stands for no model, or not for one
+            except Invalid:  # the name is empty, or several namespaces have it
                 return False
             raise Internal(f"model '{query.model}' is ready and not known")
         return any(version.healthy for version in self._asked(query))
@@ -130,8 +132,8 @@ class Answers:
             config.name,
             tuple(numbers),
             config.platform or config.backend,
-            _tensor_facts(config.inputs, batch),
-            _tensor_facts(config.outputs, batch),
+            _tensor_info(config.inputs, batch),
+            _tensor_info(config.outputs, batch),
         )
 
     def _model_config(self, query: port.ModelConfiguration) -> port.ConfigInfo:
@@ -139,7 +141,7 @@ class Answers:
         return port.ConfigInfo(config.json, config.message)
 
     def _model_statistics(self, query: port.ModelStatistics) -> list[port.ModelCounts]:
-        """Contract H119, H120."""
+        """The statistics of one model or of all ready models (H119, H120)."""
         if not query.model:
             names = self._keys()
         elif not self._models.ready_versions(query.model):
@@ -164,5 +166,5 @@ class Answers:
         return [record.key for record in self._models]
 
 
-def _tensor_facts(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorInfo, ...]:
+def _tensor_info(specs: Iterable[TensorSpec], batch: tuple[int, ...]) -> tuple[port.TensorInfo, ...]:
     return tuple(port.TensorInfo(spec.name, spec.datatype, batch + spec.dims) for spec in specs)

@@ -1,7 +1,7 @@
-"""The classification extension: an output as its largest values, with their places and labels (contract H80-H85).
+"""The classification extension: replaces an output by its largest values, with their indices and labels (H80-H85).
 
-It stands between the engine and the reply slot of a request that asks for it, so every front end has it, the model and
-its statistics know nothing of it, and labels never cross the port. Event-loop thread; what is large is done on another.
+It sits between the engine and the reply slot of a request that asks for classes. So every front end has it, models and
+statistics do not know it, and labels never cross the engine port. Event-loop thread; large outputs on another thread.
 """
 
 from collections import deque
@@ -19,23 +19,25 @@ from halimede.requests import Answer, InferResponse, Reply, Resume
 from halimede.tensors import BF16, BOOL, BYTES, FP16, FP64, HostMemory, Tensor, array_of, join_bytes
 
 Labels = Mapping[str, Sequence[str]]
-"""By the name of the output. Bytes of a label that are not UTF-8 are kept as surrogate escapes."""
+"""Labels by output name. Bytes of a label that are not UTF-8 are surrogate escapes."""
 
 MOST_ELEMENTS: Final = 1_000_000
-"""Of one batch item."""
+"""Largest number of elements of one batch item that is classified."""
 OFFLOAD_WORK: Final = 50_000
-"""Elements looked at that still are on the event loop: half a millisecond."""
+"""Largest work, in elements scanned, that the event loop does itself: half a millisecond."""
 TEXT_WORK: Final = 100
-"""How many elements are looked at in the time in which one is written."""
+"""The work of writing one value as text, in elements scanned."""
 LONG_TEXT_WORK: Final = 1_200
-"""The same of FP64, which may have three hundred digits."""
+"""The work of writing one FP64 value, which may have three hundred digits."""
 
 _UNSUPPORTED: Final = frozenset({BOOL, FP16, BF16, BYTES})
 
 
 class ClassifyingReply:
-    """A reply slot before another one, `reply`, with `classes` values of each output named there. `batching`: the first
-    dimension counts the items of a batch."""
+    """A reply slot in front of `reply` that classifies outputs. `classes` gives the number of values by output name.
+
+    With `batching`, the first dimension of an output counts the items of a batch.
+    """
 
     def __init__(
         self, reply: Reply, classes: Mapping[str, int], labels: Labels, batching: bool, offload: Offload
@@ -52,15 +54,16 @@ class ClassifyingReply:
 
     @property
     def under_way(self) -> bool:
-        """Whether something that was sent has not arrived at the slot behind."""
+        """Whether an answer that was sent has not reached `reply` yet."""
         return bool(self._waiting)
 
     def when_sent(self, ended: Callable[[], None]) -> None:
-        """Calls back once nothing is under way any more; after the final answer, while something is."""
+        """Calls back once nothing is under way any more. Call it after the final answer, while something is under
+        way."""
         self._ended = ended
 
     def cancel(self) -> None:
-        """The client has gone: what no thread works at yet is not classified."""
+        """The client has gone: answers that no thread works on yet are not classified."""
         self._cancelled = True
 
     def send(self, answer: Answer, final: bool) -> bool:
@@ -69,7 +72,7 @@ class ClassifyingReply:
         if not self._waiting and not self._is_large(answer):
             return self._reply.send(self._classified(answer), final)
         self._waiting.append((answer, final))
-        if len(self._waiting) == 1:  # one after the other: the answers to one request keep their order
+        if len(self._waiting) == 1:  # one at a time, so that the answers to a request keep their order
             self._begin()
         return False
 
@@ -129,12 +132,12 @@ class ClassifyingReply:
 
 
 def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bool) -> Tensor:
-    """The `classes` largest values of each item in the tensor, or all where there are fewer: BYTES elements
-    `value:index` or `value:index:label`, of shape [items, classes], or [classes] without batching.
+    """The `classes` largest values of each item, or all if there are fewer: BYTES elements `value:index` or
+    `value:index:label`, of shape [items, classes], or [classes] without batching.
 
-    Of equal values the first comes first (in the real server so up to 16 elements, and then in no order); NaN is put
-    with minus infinity (there it may stand anywhere). Raises Invalid for a datatype without order or a count beyond
-    reason, Error where the host cannot read the tensor.
+    Equal values keep the order of their indices (the real server does so up to 16 elements only). NaN counts as minus
+    infinity (in the real server it may be anywhere). Raises Invalid for a datatype without order or for too many
+    elements, Error if the host cannot read the tensor.
     """
     if tensor.datatype in _UNSUPPORTED:
         raise Invalid(f"class result not available for output due to unsupported type '{tensor.datatype}'")
@@ -146,13 +149,13 @@ def classified(tensor: Tensor, classes: int, labels: Sequence[str], batching: bo
     elements: list[bytes] = []
     if items * kept:
         values, step = array_of(tensor).reshape(items, length), max(1, MOST_ELEMENTS // length)
-        for start in range(0, items, step):  # so many at once that what is needed meanwhile is not much
+        for start in range(0, items, step):  # in steps, to bound the temporary memory
             elements += _texts(values[start : start + step], kept, labels)
     return Tensor(tensor.name, BYTES, (*lead, kept), HostMemory(join_bytes(elements)))
 
 
 def _texts(values: npt.NDArray[Any], count: int, labels: Sequence[str]) -> Iterator[bytes]:
-    """Contract H81, H82: no label where the file has none at that place, or an empty one."""
+    """The elements of these rows. A label that is missing or empty is left out (H81, H82)."""
     places = largest(values, count)
     chosen = np.take_along_axis(values, places, axis=1).ravel().tolist()
     known = len(labels)
@@ -164,13 +167,13 @@ def _texts(values: npt.NDArray[Any], count: int, labels: Sequence[str]) -> Itera
 
 
 def _number(value: float) -> str:
-    """As C++ `std::to_string` has it, with the sign of a NaN."""
+    """The text of C++ `std::to_string`: six digits, and the sign of a NaN."""
     return "-nan" if value != value and copysign(1, value) < 0 else f"{value:f}"
 
 
 def largest(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
-    """Where the `count` largest of each row of `values` stand, or all where there are fewer: in falling order, the
-    first of equal ones first. `count` and the length of the rows are not 0."""
+    """The indices of the `count` largest values of each row, or of all if there are fewer: largest first, equal values
+    in the order of their indices. `count` and the length of the rows must not be 0."""
     if values.dtype.kind == "f" and (nans := np.isnan(values)).any():
         values = np.where(nans, -np.inf, values)
     places: npt.NDArray[np.intp]
@@ -178,13 +181,13 @@ def largest(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
         places = values.argmax(axis=1)[:, None]
         return places
     places = _chosen(values, count)
-    # A stable sort of the reverse, reversed: unsigned numbers have no negative ones to sort by.
+    # A stable sort of the reversed rows, reversed. Sorting by negated values fails for unsigned numbers.
     order = np.take_along_axis(values, places, axis=1)[:, ::-1].argsort(axis=1, kind="stable")[:, ::-1]
     return np.take_along_axis(places[:, ::-1], order, axis=1)
 
 
 def _chosen(values: npt.NDArray[Any], count: int) -> npt.NDArray[np.intp]:
-    """Where they stand, in rising order of place."""
+    """The indices of the `count` largest values of each row, in rising order."""
     length = values.shape[1]
     if count >= length:
         return np.broadcast_to(np.arange(length), values.shape)

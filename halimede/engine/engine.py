@@ -1,7 +1,7 @@
-"""The engine: the single door to the models for every front end (an `EnginePort`), and the owner of all mutable state.
+"""The engine: the one entry to the models for every front end (it implements `EnginePort`), and the owner of all state.
 
-Lives on one event-loop thread; loads run on threads of their own and come back to it. Knows no protocol: what it is
-told and what it answers are plain values. Two engines run in one process without meeting.
+It lives on one event-loop thread. Loads run on threads of their own and report back to it. It knows no protocol:
+questions and answers are plain values. Two engines in one process share nothing.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from itertools import count
 from time import monotonic_ns
 from typing import TypeVar, cast
 
-from halimede.backends.registry import create_backend, place_of
+from halimede.backends.api import BackendContext, ProcessThreads
+from halimede.backends.runtimes import origin_of
 from halimede.cache.api import CacheCounts
 from halimede.cache.registry import open_cache
 from halimede.engine.answers import Answers
@@ -32,7 +33,7 @@ from halimede.measurement.machine import Machine
 from halimede.measurement.metrics import custom_metrics
 from halimede.measurement.scrape import Measuring, latencies_of
 from halimede.measurement.statistics import Statistics
-from halimede.models.backend_pool import BackendPool
+from halimede.models.backend_pool import backends_in
 from halimede.models.lifecycle import ModelTable, NamespacedTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.readiness import ask_all
@@ -55,11 +56,11 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 LEAST_CLOSE_SECONDS = 1.0
-"""What models have to close even where the exit timeout is shorter."""
+"""Time for the models to close, even if the exit timeout is shorter."""
 
 
 class EngineLoop:
-    """The event loop as runners see it."""
+    """The event loop as the runners see it, with the engine's timers and its budget of inline work."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timers = Timers(loop)
@@ -73,8 +74,10 @@ class EngineLoop:
 
 
 class Engine:
-    """Create it on the loop that it shall live on; `start` loads the models, `stop` lets go of them. `apply_log` is
-    told when clients change what is logged. `catalog_of` looks through repositories, on a thread."""
+    """Create it on the event loop that it lives on. `start` loads the models, `stop` closes them.
+
+    `apply_log` is called when a client changes the log settings. `catalog_of` scans repositories, on a thread.
+    """
 
     def __init__(
         self,
@@ -98,9 +101,9 @@ class Engine:
         metrics = custom_metrics()
         calls = ModelCalls(self, metrics)
         worker_poller = self._worker_poller = WorkerPoller()
-        backends = BackendPool(
-            lambda name: create_backend(
-                name, loop, options.backend_settings(name), port=calls, worker_poller=worker_poller
+        backends = backends_in(
+            lambda name: BackendContext(
+                loop, options.backend_settings(name), calls, worker_poller, ProcessThreads(name)
             )
         )
         limiter = self._limiter(options)
@@ -129,22 +132,22 @@ class Engine:
 
     @property
     def models(self) -> ModelTable:
-        """The state table, to look at."""
+        """The state table, for reading."""
         return self._models
 
     @property
     def backends(self) -> list[tuple[str, str, Mapping[str, str]]]:
-        """Name, place and settings of those that models in service asked for (contract L6)."""
+        """Name, location and settings of each backend that a ready model uses (L6)."""
         models, options = self._models, self._options
         names = {version.config.backend for record in models for version in models.ready_versions(record.key)}
         return [
-            (name, place_of(name, options.backend_directory), options.backend_settings(name))
+            (name, origin_of(name, options.backend_directory), options.backend_settings(name))
             for name in sorted(filter(None, names))
         ]
 
     @property
     def started(self) -> bool:
-        """Whether the models of the start were loaded."""
+        """Whether the start has finished loading models."""
         return self._answers.ready
 
     @property
@@ -152,10 +155,11 @@ class Engine:
         """Whether `stop` was called."""
         return self._answers.exiting
 
-    # Coming up and going down.
+    # Start and stop.
 
     def open_cache(self) -> None:
-        """Raises Error where the cache that the options ask for makes no sense. `start` does it too."""
+        """Opens the response cache if the options ask for one. Raises Error if its options are invalid. `start` calls
+        it too; the command calls it earlier, to refuse wrong options before anything else happens."""
         if self._cache is not None:
             return
         opened = open_cache(self._options.cache_config, self._options.cache_directory, self._engine_loop)
@@ -167,14 +171,18 @@ class Engine:
         return None if self._cache is None else self._cache.counts
 
     def _oldest_waiting(self) -> dict[ModelVersion, int]:
+        """Since when the oldest queued inference waits, by version, in monotonic nanoseconds."""
         found: dict[ModelVersion, int] = {}
-        for inference, version in self._inferences.values():  # in the order of their arrival
+        for (
+            inference,
+            version,
+        ) in self._inferences.values():  # a dict keeps the order of arrival: the first is the oldest
             if version not in found and inference.state is not State.SETTLED and version.is_queued(inference):
                 found[version] = inference.times[Moment.REQUEST_START]
         return found
 
     async def start(self) -> bool:
-        """Loads the models; False when one of them failed. Raises Error when a repository cannot be read."""
+        """Loads the models. Returns False if one of them failed. Raises Error if a repository cannot be read."""
         self.open_cache()
         if self._options.metrics.allowed or self._options.measuring.on_http:
             self._machine.start()
@@ -184,12 +192,12 @@ class Engine:
         return fine
 
     def _limiter(self, options: ServerOptions) -> RateLimiter | None:
-        """There is one only where it was asked for (contract S100)."""
+        """The rate limiter, if the options ask for one: it is off by default (S100)."""
         return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
 
     def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
-        """Versions that serve. Their statistics begin anew, once all of them could be made: until then those of the
-        versions that they replace count on."""
+        """Makes serving versions of loaded ones. Their statistics start from zero, but only after all versions were
+        made: if one fails, the versions that serve now keep theirs."""
         fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
         versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
@@ -201,7 +209,7 @@ class Engine:
         return versions
 
     def _serves(self, version: ModelVersion) -> bool:
-        """Whether a version serves whose place it takes."""
+        """Whether a ready version has this number, which this version replaces."""
         return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
     def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
@@ -216,12 +224,15 @@ class Engine:
         )
 
     async def give_up(self) -> None:
-        """Makes a `start` under way end soon: no further model is opened, workers that still load are killed."""
+        """Aborts a `start` in progress: opens no further model and kills the workers that are still loading."""
         await self._repository.give_up()
 
     async def stop(self, timeout: float) -> bool:
-        """Takes no more inferences, waits for those that were begun, then closes all models: up to `timeout` seconds in
-        all, but at least one for the models. False when something was still running, and runs on."""
+        """Refuses new inferences, waits for those in flight, then closes all models.
+
+        Takes at most `timeout` seconds, but gives the models at least `LEAST_CLOSE_SECONDS`. Returns False if something
+        was still running after that; it is left behind.
+        """
         until = self._loop.time() + timeout
         self._answers.exiting = True
         finished = await self._drain(timeout)
@@ -231,7 +242,7 @@ class Engine:
             self._shared_memory.close()
             if self._cache is not None:
                 self._cache.close()
-            self._offload.close()  # nothing is left in it: what it did were answers, and they were sent
+            self._offload.close()  # it is empty: it works on answers only, and all were sent
         self._repository.abandon()
         self._machine.stop()
         self.tracing.close()
@@ -239,24 +250,27 @@ class Engine:
         return finished
 
     async def _drain(self, timeout: float) -> bool:
-        """Waits for the inferences that were begun; whether all of them ended in time."""
+        """Waits for the inferences in flight. Returns whether all of them ended in time."""
         drained = asyncio.Event()
         self._drained = drained.set
         if self._inferences:
             try:
                 await asyncio.wait_for(drained.wait(), timeout)
             except TimeoutError:
-                log.error("%d inferences did not finish within %g s", len(self._inferences), timeout)
+                log.error("shutdown: %d inferences did not finish within %g s", len(self._inferences), timeout)
                 return False
         return True
 
     # Inference.
 
     def infer(self, request: InferRequest, reply: Reply) -> int:
+        """Starts an inference. Returns its key for `cancel`, or 0 if it was refused; `reply` gets the refusal."""
         start = monotonic_ns()
+        # Under load a turn of the loop takes long. Workers that finished a batch get the next one within it.
         if start >= self._worker_poller.due:
             self._worker_poller.look(start)
         try:
+            # Models that serve the last requests may still call other models.
             if self._answers.exiting and not request.inner:
                 raise Unavailable("Server exiting")
             version = self._models.find(request.model_name, request.version)
@@ -276,18 +290,20 @@ class Engine:
             return 0
         except Exception as error:
             about = {"model": request.model_name, "version": request.version, "request_id": request.id}
-            log.exception("a request to model '%s' broke", request.model_name, extra=about)
+            log.exception("model '%s': a request failed because of an internal error", request.model_name, extra=about)
             reply.send(Internal(f"{type(error).__name__}: {error}"), True)
             return 0
         version.submit(inference)
-        if inference.state is not SETTLED or _under_way(inference):  # a quick model has answered already
+        # A model that runs inline has answered already; only an answer that is still being classified is in flight.
+        if inference.state is not SETTLED or _under_way(inference):
             self._inferences[key] = (inference, version)
         return key
 
     def _infer_in_regions(
         self, version: ModelVersion, key: int, request: InferRequest, reply: Reply, start: int
     ) -> Inference:
-        """Begins an inference whose tensors lie in shared memory of the client, and holds that until it is over."""
+        """Starts an inference with tensors in the client's shared memory. A lease keeps the regions until it is
+        over."""
         lease = self._shared_memory.resolve(request)
         try:
             inference = version.infer(key, request, reply, start)
@@ -299,6 +315,7 @@ class Engine:
         return inference
 
     def cancel(self, key: int) -> None:
+        """The client of this inference has gone. Ignores keys of inferences that are over."""
         begun = self._inferences.get(key)
         if begun is None:
             return
@@ -312,13 +329,13 @@ class Engine:
             version.cancel(inference)
 
     def is_queued(self, key: int) -> bool:
-        """Whether an inference waits for an instance."""
+        """Whether the inference waits for an instance."""
         begun = self._inferences.get(key)
         return begun is not None and begun[1].is_queued(begun[0])
 
     def instances_of(self, key: int) -> Sequence[object]:
-        """The instances of the model version that an inference is at, or, where those wait for resources, the ones that
-        have them; none when it is over."""
+        """The instances that an inference waits for: those of its model version, or, if these wait for resources, the
+        instances that hold them. Empty if the inference is over."""
         begun = self._inferences.get(key)
         if begun is None:
             return ()
@@ -326,13 +343,14 @@ class Engine:
         return version.blockers_of(inference)
 
     def preempt_turn(self, key: int) -> bool:
-        """Lets a queued inference run before others whose turn it is, where resources are left for it; whether so."""
+        """Runs a queued inference out of turn if resources allow. Returns whether it did."""
         begun = self._inferences.get(key)
         return begun is not None and begun[0].state is State.QUEUED and begun[1].preempt_turn()
 
     def _settled(self, inference: Inference) -> None:
-        """The model is done with it. It is over once its answers are sent, which may lie in memory of the client."""
-        if not inference.key:  # a step of an ensemble, whose inference is the one that is known here
+        """The model has finished. The inference is over once its answers are sent: until then they may be views of the
+        client's shared memory."""
+        if not inference.key:  # a step of an ensemble: only the ensemble's own inference has a key
             return
         slot = _under_way(inference)
         if slot is not None:
@@ -360,12 +378,12 @@ class Engine:
             done(answer)
 
     def serves(self, model: str, version: int) -> bool:
-        """Whether the model takes requests, whatever it says of itself."""
+        """Whether the model takes requests, without asking its own `is_ready`."""
         return self._answers.answer(ModelReady(model, version)) is True
 
 
 def _under_way(inference: Inference) -> ClassifyingReply | None:
-    """The slot of a settled inference where its answers are still being classified."""
+    """The reply slot of a settled inference if its answers are still being classified, else None."""
     if inference.request.classes is None:
         return None
     reply = inference.reply

@@ -1,6 +1,6 @@
-"""What clients can set of the log while the server runs (contract H124, G12); what is traced is `tracing`'s business.
+"""The log settings that clients can change while the server runs (H124, G12). The protocols have checked the values.
 
-What each value may be, the protocols have checked. Event-loop thread only.
+Event-loop thread only.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Answers = Mapping[type[Query[Any]], Callable[[Any], Any]]
 
 
 class Logging:
-    """`apply` makes the log follow its settings."""
+    """The settings in force. `apply` makes the log follow them."""
 
     def __init__(self, options: LogOptions, apply: Callable[[LogOptions], None]) -> None:
         self._options = options
@@ -22,7 +22,8 @@ class Logging:
         self.answers: Answers = {LogSettings: self._answer}
 
     def _answer(self, query: LogSettings) -> LogInfo:
-        """Raises the refusal that the question carries, after the changes before it."""
+        """Applies the changes, then raises the refusal that the query carries, if any: what precedes a wrong value
+        stays changed (G12)."""
         changes: dict[str, Any] = dict(query.changes)
         if "verbose" in changes:
             changes["verbose"] = _verbosity(changes["verbose"])
@@ -36,6 +37,6 @@ class Logging:
 
 
 def _verbosity(value: int) -> int:
-    """The level is a signed number of 32 bits in the real server, and what is below zero counts as none."""
+    """The real server keeps the level as a signed number of 32 bits; negative levels mean none."""
     low = value & 0xFFFFFFFF
     return low if low < 1 << 31 else 0

@@ -1,6 +1,6 @@
-"""What a model reaches of the engine: inferences, models that come and go, and metrics of its own.
+"""What Python models can ask of the engine: inferences, readiness, loads and unloads, and metrics of their own.
 
-Event-loop thread only. Fits the port that `workers.calls` states.
+Implements the protocol that `workers.calls` states. Event-loop thread only.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ A = TypeVar("A")
 
 
 class EngineOfModels(Protocol):
-    """What is needed of the engine. `started`: the models of the start were loaded."""
+    """The part of the engine that models use. `started` is true once the models of the start are loaded."""
 
     @property
     def started(self) -> bool: ...
@@ -40,7 +40,7 @@ class ModelCalls:
         self.preempt_turn = engine.preempt_turn
 
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
-        """False for a model that is not known too, as by the real server."""
+        """Calls `done` with the model's readiness. An unknown model is not ready; the real server says the same."""
         self._engine.ask(ModelReady(model, version), lambda ready: done(ready is True))
 
     def load(
@@ -58,6 +58,7 @@ class ModelCalls:
 
     def _control(self, query: Query[Any], done: Callable[[Error | None], None]) -> None:
         if not self._engine.started:
-            done(Unavailable("Server not ready"))  # what the models of the start load is decided by then (contract P28)
+            # A model that is loaded at the start cannot load others: the start has fixed its list already (P28).
+            done(Unavailable("Server not ready"))
         else:
             self._engine.ask(query, done)

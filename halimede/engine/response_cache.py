@@ -1,8 +1,8 @@
-"""The response cache on the way of a request: between the engine and a model version that has its responses kept.
+"""The response cache in the path of a request, between the engine and a model version with `response_cache` enabled.
 
-Looks up before an inference is queued (contract K4), keeps the response when it was answered (K5), and with
-`single_flight` lets equal requests wait for the first of them instead of running all. Inferences of other versions
-never come here. Event-loop thread; large inputs and outputs are gone through on others.
+It looks a request up before it is queued (K4) and inserts the response after it ran (K5). With `single_flight`, equal
+requests wait for the first of them instead of running too. Inferences of other versions never pass here. Event-loop
+thread only; large inputs are hashed and large outputs copied on other threads.
 """
 
 import logging
@@ -14,6 +14,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
+from halimede.backends.registry import traits_of
 from halimede.backends.runtimes import PYTHON_BASED
 from halimede.cache.api import Cache, CacheCounts
 from halimede.cache.entries import Entry, decoded, encoded, size_of
@@ -28,22 +29,21 @@ from halimede.scheduling.inline import PLACED_BYTES
 
 log = logging.getLogger(__name__)
 
-LOOKED_AT_BYTES = 128 << 10
-"""Inputs that are still hashed on the event loop: less than 0.1 ms."""
-COPIED_BYTES = 1 << 20
-"""Outputs that are still copied on it: 0.1 ms."""
-TOLD_EVERY_NS = 60_000_000_000
-MOST_IN_A_TURN = 64
-"""Requests that go on at once when the one that they waited for is over."""
+MAX_HASHED_ON_LOOP_BYTES = 128 << 10
+"""Larger inputs are hashed on another thread: this many take less than 0.1 ms."""
+MAX_COPIED_ON_LOOP_BYTES = 1 << 20
+"""Larger outputs are copied on another thread: this many take 0.1 ms."""
+LOG_INTERVAL_NS = 60_000_000_000
+"""Time between two log lines about entries that do not fit."""
+MAX_RESUMED_PER_TURN = 64
+"""Requests that continue in one turn of the loop after the request that they waited for."""
 
 _COMPUTE_START = int(Moment.COMPUTE_START)
 _QUEUE_START = int(Moment.QUEUE_START)
-_TENSORS_ONLY = frozenset({"identity", "onnxruntime"})
-"""Backends whose models see nothing of a request but its tensors."""
 
 
 class Version(Protocol):
-    """What stands behind the cache."""
+    """The model version behind the cache."""
 
     @property
     def name(self) -> str: ...
@@ -54,26 +54,26 @@ class Version(Protocol):
     @property
     def contents(self) -> bytes: ...
     def enter(self, inference: Inference) -> None:
-        """It is about to be run or settled; its reply slot stays as it is from now on."""
+        """Registers an inference that will be run or settled. Its reply slot must not change after this."""
         ...
 
     def run(self, inference: Inference) -> None:
-        """Queues it."""
+        """Queues the inference."""
         ...
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
-        """Ends an inference that never ran."""
+        """Ends an inference that was never queued."""
         ...
 
 
 class Counts(Protocol):
-    """Told what a lookup came to; hits count themselves, as inferences that never ran."""
+    """Counts cache misses. A hit is counted as an inference that succeeded without running."""
 
     def missed(self, lookup_ns: int, insertion_ns: int) -> None: ...
 
 
 class ResponseCache:
-    """One for all models. `single_flight`: equal requests do not run at the same time."""
+    """One for all models. With `single_flight`, equal requests do not run at the same time."""
 
     def __init__(
         self, cache: Cache, offload: Offload, call_soon: Callable[[Callable[[], None]], object], single_flight: bool
@@ -82,9 +82,9 @@ class ResponseCache:
         self.cache = cache
         self.offload = offload
         self.single_flight = single_flight
-        self.flights: dict[bytes, list[CachedCall]] = {}
-        """The first of equal requests and those that wait for it, by their key."""
-        self._tell_at = self._untold = 0
+        self.in_flight: dict[bytes, list[CachedCall]] = {}
+        """By cache key: the first of equal requests, followed by those that wait for it."""
+        self._log_at = self._unlogged = 0
 
     @property
     def counts(self) -> CacheCounts | None:
@@ -93,31 +93,34 @@ class ResponseCache:
     def close(self) -> None:
         self.cache.close()
 
-    def go_on(self, waiting: "deque[CachedCall]", entry: Entry | None) -> None:
-        """They do, so many in a turn of the loop."""
-        for _ in range(min(len(waiting), MOST_IN_A_TURN)):
+    def resume(self, waiting: "deque[CachedCall]", entry: Entry | None) -> None:
+        """Continues the waiting requests, at most `MAX_RESUMED_PER_TURN` in one turn of the loop."""
+        for _ in range(min(len(waiting), MAX_RESUMED_PER_TURN)):
             call = waiting.popleft()
-            call.guarded(partial(call.go_on, entry))
+            call.guarded(partial(call.resume, entry))
         if waiting:
-            self._call_soon(partial(self.go_on, waiting, entry))
+            self._call_soon(partial(self.resume, waiting, entry))
 
     def not_kept(self, key: bytes, size: int, now: int) -> None:
-        """Logs that an entry is larger than the cache, now and then (contract K7)."""
-        self._untold += 1
+        """Logs that an entry is larger than the cache (K7), at most once per `LOG_INTERVAL_NS`."""
+        self._unlogged += 1
         counts = self.cache.counts
-        if counts is not None and now >= self._tell_at:
-            self._tell_at = now + TOLD_EVERY_NS
+        if counts is not None and now >= self._log_at:
+            self._log_at = now + LOG_INTERVAL_NS
             log.error(
                 "Failed to insert key [%s] into response cache: Requested byte_size: %d is greater than total cache "
                 "size: %d (%d since the last such message)",
-                *(key.hex(), size, counts.size, self._untold),
+                *(key.hex(), size, counts.size, self._unlogged),
             )
-            self._untold = 0
+            self._unlogged = 0
 
 
 class CacheInterceptor:
-    """Where the inferences of one version come in. In keys the version is what it is made of, where other servers find
-    the responses too; else it is itself, so that nothing is found that the version before it said."""
+    """Takes the inferences of one model version in the version's place.
+
+    Cache keys contain the version. If other servers share the cache, it stands there as a digest of its files. Else it
+    is a random number, so that a reloaded version never finds responses of the version before it.
+    """
 
     def __init__(self, shared: ResponseCache, version: Version, counts: Counts) -> None:
         self.shared = shared
@@ -125,10 +128,12 @@ class CacheInterceptor:
         self.counts = counts
         self._identity = version.contents if shared.cache.shared else os.urandom(32)
         config = version.config
-        self._seen = config.backend not in _TENSORS_ONLY or config.runtime == PYTHON_BASED
+        traits = traits_of(config.backend)
+        self._seen = traits is None or not traits.tensors_only or config.runtime == PYTHON_BASED
 
     def submit(self, inference: Inference) -> None:
-        """In place of the version's own: the inference is settled, or on its way, or will be."""
+        """Looks the inference up, or queues it directly if a device holds its inputs: a device is not read to hash
+        them."""
         if on_host(inference.request.inputs.values()):
             inference.reply = call = CachedCall(self, inference)
             self.version.enter(inference)
@@ -138,25 +143,28 @@ class CacheInterceptor:
             self.version.run(inference)
 
     def key_of(self, inference: Inference) -> bytes:
-        """Any thread."""
+        """The cache key of a request. Raises Error if its inputs cannot be read. Any thread."""
         request = inference.request
         make_private(request)
         return key_of(self._identity, request, inference.outputs, self._seen)
 
 
 class CachedCall:
-    """One inference and what the cache makes of it. It stands before the client's reply slot, `slot`, to see the
-    answer."""
+    """One inference on its way through the cache. It is the inference's reply slot, in front of the client's (`slot`).
+
+    Life: `begin` computes the key; a lookup follows, or waiting for an equal request that runs already (`in_flight`);
+    then either `answer` from the cache, or `run_and_keep`, whose response passes `send` and is inserted.
+    """
 
     __slots__ = (
         "_began",
         "_destinations",
         "_inference",
         "_interceptor",
+        "_keeps",
         "_key",
         "_lookup_ns",
         "_places",
-        "_runs",
         "_shared",
         "_waits",
         "slot",
@@ -169,20 +177,23 @@ class CachedCall:
         self.slot: Reply = inference.reply
         self._key = b""
         self._lookup_ns = 0
-        self._waits = self._runs = False
-        """At the door; and then run, so that the answer shall be kept."""
+        self._waits = self._keeps = False
+        """Whether it has not been queued or answered yet; and whether the response is to be inserted."""
         self._destinations = inference.destinations
         self._places = False
-        """Whether it is here that outputs are written to memory of the client, after they were kept."""
+        """Whether this object copies the outputs to the client's shared memory, after it inserted them."""
 
     # Before it runs.
 
     def guarded(self, step: Callable[[], None]) -> None:
-        """The guard of each entry from the loop: whatever breaks at the door, the request runs."""
+        """Runs a step that the event loop calls. If it fails, the request runs without the cache."""
         try:
             step()
         except Exception:
-            log.exception("the response cache broke for a request to model '%s'", self._interceptor.version.name)
+            log.exception(
+                "model '%s': response cache lookup failed; the request runs without the cache",
+                self._interceptor.version.name,
+            )
             if self._waits:
                 self._run()
             self._release(None)
@@ -192,7 +203,7 @@ class CachedCall:
         self._began = inference.times[_QUEUE_START] = monotonic_ns()
         self._waits = True
         inference.when_cancelled(self._gone)
-        if _bytes_of(inference.request) > LOOKED_AT_BYTES:
+        if _bytes_of(inference.request) > MAX_HASHED_ON_LOOP_BYTES:
             hashed = partial(self._interceptor.key_of, inference)
             self._shared.offload(hashed, lambda key: self.guarded(partial(self._hashed, key)))
             return
@@ -207,20 +218,23 @@ class CachedCall:
         if not self._waits:
             return
         if isinstance(key, Error):
-            self._run()  # what is wrong with its memory is said when the model reads it
+            self._run()  # the model reports what is wrong with the memory when it reads it
             return
         self._key = key
         shared = self._shared
         if shared.single_flight:
-            flight = shared.flights.setdefault(key, [self])
-            if flight[0] is not self and self._may_wait_for(flight[0]):
-                flight.append(self)
+            equal = shared.in_flight.setdefault(key, [self])
+            if equal[0] is not self and self._may_wait_for(equal[0]):
+                equal.append(self)
                 return
         shared.cache.lookup(key, lambda found: self.guarded(partial(self._found, found)))
 
     def _may_wait_for(self, first: "CachedCall") -> bool:
-        """Not where a model calls, maybe for the sake of `first`, and not for one that came later and was only hashed
-        sooner: where answers keep the order of requests, that one's waits for this one's."""
+        """Whether waiting for `first` cannot deadlock.
+
+        A call of a model must not wait: it may be made to answer `first`. Nor may a request wait for one that arrived
+        later and was hashed sooner: if answers keep the order of requests, that one's answer waits for this one's.
+        """
         return not self._inference.request.inner and first._began <= self._began
 
     def _found(self, found: bytes | None) -> None:
@@ -229,7 +243,7 @@ class CachedCall:
             self.answer(entry)
             self._release(entry)
         elif self._waits:
-            self.run_kept()
+            self.run_and_keep()
         else:
             self._release(None)
 
@@ -237,18 +251,22 @@ class CachedCall:
         try:
             return decoded(found)
         except Invalid as error:
-            log.warning("What was found for model '%s' is left alone: %s", self._interceptor.version.name, error)
+            log.warning(
+                "model '%s': ignored a cache entry that cannot be read: %s", self._interceptor.version.name, error
+            )
             return None
 
-    def run_kept(self) -> None:
-        """Runs, unless the client has gone; the answer passes here."""
+    def run_and_keep(self) -> None:
+        """Queues the inference and inserts its response later, unless the client has gone."""
         if not self._waits:
             return
         self._lookup_ns = monotonic_ns() - self._began
         inference = self._inference
+        # What is written straight to the client's memory may change before it is inserted: small outputs are copied
+        # here.
         if self._destinations and sum(each.byte_size for each in self._destinations.values()) <= PLACED_BYTES:
             self._places, inference.destinations = True, None
-        self._runs = True
+        self._keeps = True
         self._run()
 
     def _run(self) -> None:
@@ -256,14 +274,14 @@ class CachedCall:
         self._interceptor.version.run(self._inference)
 
     def _gone(self) -> None:
-        """The client has. From the moment that it runs that is not ours to answer."""
+        """The client has gone. After it is queued, the runner answers that."""
         if self._waits:
             self._waits = False
             cancelled = Cancelled(self._inference.request.log_prefix + "Cancelled")
             self._interceptor.version.settle(self._inference, cancelled)
 
     def answer(self, entry: Entry) -> None:
-        """Answers with what is there, without running."""
+        """Answers from the cache."""
         if not self._waits:
             return
         self._waits = False
@@ -276,7 +294,8 @@ class CachedCall:
         self._interceptor.version.settle(self._inference, answer)
 
     def _response(self, entry: Entry) -> InferResponse | Error:
-        """Any thread."""
+        """The response that an entry makes, its outputs copied to the client's memory if it asked for that. Any
+        thread."""
         outputs, destinations = entry.outputs, self._destinations
         try:
             placed = place(outputs, destinations) if destinations else list(outputs)
@@ -284,33 +303,35 @@ class CachedCall:
             return error
         except Exception as error:
             log.exception(
-                "writing a response of model '%s' where its client wants it broke", self._interceptor.version.name
+                "model '%s': failed to copy a cached response to the client's shared memory",
+                self._interceptor.version.name,
             )
             return Internal(f"{type(error).__name__}: {error}")
         version, parameters = self._interceptor.version, entry.parameters
         return InferResponse(self._inference.request.id, version.name, version.number, placed, parameters)
 
     def _release(self, entry: Entry | None) -> None:
-        """Those who wait for this one get the same; or each runs, where it has no answer for others."""
+        """Continues the requests that wait for this one: with its entry, or by running them if it has none."""
         if self._shared.single_flight:
-            self._shared.go_on(deque(self._shared.flights.pop(self._key, [])[1:]), entry)
+            self._shared.resume(deque(self._shared.in_flight.pop(self._key, [])[1:]), entry)
 
-    def go_on(self, entry: Entry | None) -> None:
-        """The one that this waited for is over."""
+    def resume(self, entry: Entry | None) -> None:
+        """The request that this one waited for is over."""
         if entry is None:
-            self.run_kept()
+            self.run_and_keep()
         else:
             self.answer(entry)
 
-    # When it has run: the reply slot.
+    # After it ran: the reply slot.
 
     def send(self, answer: Answer, final: bool) -> bool:
-        if not final or not self._runs:
+        if not final or not self._keeps:
             return self.slot.send(answer, final)
         inference, entry = self._inference, None
         if isinstance(answer, InferResponse):
             given = Entry(answer.outputs, answer.parameters)
-            if inference.destinations is None and on_host(answer.outputs):  # else the client may write to them
+            # Outputs in the client's memory cannot be inserted: the client may write to them meanwhile.
+            if inference.destinations is None and on_host(answer.outputs):
                 entry = given
             if self._places:
                 answer = self._response(given)
@@ -324,12 +345,12 @@ class CachedCall:
         self.slot.on_writable(resume)
 
     def _keep(self, entry: Entry | None) -> None:
-        """Counted as a miss unless an equal request was answered meanwhile (contract K5)."""
+        """Inserts the entry and counts a miss, unless an equal request was inserted meanwhile (K5)."""
         began = monotonic_ns()
         try:
             new = entry is None or self._insert(entry, began)
         except Exception:
-            log.exception("keeping a response of model '%s' broke", self._interceptor.version.name)
+            log.exception("model '%s': failed to insert a response into the cache", self._interceptor.version.name)
             return
         if new:
             self._interceptor.counts.missed(self._lookup_ns, monotonic_ns() - began if entry is not None else 0)
@@ -339,7 +360,7 @@ class CachedCall:
         if not shared.cache.room_for(size):
             shared.not_kept(self._key, size, now)
             return True
-        if size > COPIED_BYTES:
+        if size > MAX_COPIED_ON_LOOP_BYTES:
             shared.offload(partial(_encoded, entry), partial(_insert_later, shared.cache, self._key))
             return True
         made = _encoded(entry)
@@ -347,11 +368,11 @@ class CachedCall:
 
 
 def _encoded(entry: Entry) -> bytes | None:
-    """None where it cannot be kept. Any thread."""
+    """The entry as bytes, or None if it has no such form. Any thread."""
     try:
         return encoded(entry.outputs, entry.parameters)
     except (Error, struct.error, OverflowError, TypeError, ValueError):
-        log.exception("a response cannot be kept")
+        log.exception("failed to insert a response into the cache")
         return None
 
 

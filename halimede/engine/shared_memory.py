@@ -1,7 +1,7 @@
-"""The shared-memory regions of clients: registered by name, looked up for each request that names one (H90 to H97).
+"""The shared-memory regions of clients: registered by name, resolved for each request that names one (H90 to H97).
 
-Owned by the engine; event-loop thread only, but for the memory that it hands out, which any thread may read and write.
-Opening a segment does not block: it lies in memory. Knows no model and no protocol.
+The engine owns it. Event-loop thread only, except for the memory that it hands out: any thread may read and write that.
+Opening a segment does not block, because it is in memory. Knows no model and no protocol.
 """
 
 import logging
@@ -21,18 +21,18 @@ log = logging.getLogger(__name__)
 
 UINT64_MAX = 2**64 - 1
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
-"""Segments of the real server's Python models, which may run beside this one."""
+"""Prefix of the segments of the real server's Python models. That server may run on the same machine."""
 
 
 class CudaDriver(Protocol):
-    """What can open another process's device memory. Raises CudaError."""
+    """Opens another process's device memory. Raises CudaError."""
 
     def open(self, handle: bytes, device_id: int) -> IpcMemory: ...
 
 
 class Block(Protocol):
-    """The bytes of a region. `memory` and `destination` are given bounds within the region, and raise Error where it
-    turns out that the bytes are not there; the last call is `close`."""
+    """The bytes of a region. `memory` and `destination` take bounds within the region and raise Error if the bytes are
+    not there any more. The last call is `close`."""
 
     def memory(self, start: int, stop: int) -> Memory: ...
     def destination(self, start: int, stop: int) -> Destination: ...
@@ -40,25 +40,25 @@ class Block(Protocol):
 
 
 class Region:
-    """A registered region. `users` are the tensors of inferences under way that lie in it; `leaving` is set when it was
-    unregistered meanwhile (contract H94)."""
+    """A registered region. `users` counts the tensors of inferences in flight that lie in it. `leaving` is true if it
+    was unregistered while it had users (H94)."""
 
-    __slots__ = ("block", "byte_size", "facts", "leaving", "users")
+    __slots__ = ("block", "byte_size", "info", "leaving", "users")
 
-    def __init__(self, facts: SystemRegion | CudaRegion, block: Block) -> None:
-        self.facts = facts
-        self.byte_size = facts.byte_size
+    def __init__(self, info: SystemRegion | CudaRegion, block: Block) -> None:
+        self.info = info
+        self.byte_size = info.byte_size
         self.block = block
         self.users = 0
         self.leaving = False
 
     @property
     def kind(self) -> RegionKind:
-        return RegionKind.SYSTEM if isinstance(self.facts, SystemRegion) else RegionKind.CUDA
+        return RegionKind.SYSTEM if isinstance(self.info, SystemRegion) else RegionKind.CUDA
 
 
 class Lease:
-    """What one inference uses: the regions, one for each tensor, and where its outputs shall be written."""
+    """What one inference holds: one region per tensor, and the destinations of its outputs by name."""
 
     __slots__ = ("destinations", "regions")
 
@@ -68,8 +68,11 @@ class Lease:
 
 
 class SharedMemory:
-    """`allowed` is `--allow-client-shm`; `load_driver` is called when the first CUDA region comes, and is None on a
-    machine without GPUs; `open_segment` raises OSError."""
+    """All registered regions. `allowed` is the value of `--allow-client-shm`.
+
+    `load_driver` is called for the first CUDA region; it is None on a machine without GPUs. `open_segment` raises
+    OSError.
+    """
 
     def __init__(
         self,
@@ -89,13 +92,15 @@ class SharedMemory:
             port.SystemMemoryStatus: lambda query: self._status(RegionKind.SYSTEM, query.name),
             port.CudaMemoryStatus: lambda query: self._status(RegionKind.CUDA, query.name),
         }
-        """The questions of the port that are answered here."""
+        """The questions of the engine port that this object answers."""
 
-    # What a request uses.
+    # For requests.
 
     def resolve(self, request: InferRequest) -> Lease:
-        """Puts memory in the place of the request's references, inputs first, each in the order of the request. Raises
-        the first error there is (contract H97); then nothing is held."""
+        """Replaces the request's region references by memory: first the inputs, then the outputs, in their order.
+
+        Raises the first error (H97); then it holds nothing.
+        """
         lease = Lease()
         inputs = request.inputs
         for name, tensor in inputs.items():
@@ -114,14 +119,14 @@ class SharedMemory:
         return lease
 
     def end(self, lease: Lease) -> None:
-        """The inference is over: nothing of it is read or written any more."""
+        """Releases what an inference held. Nothing reads or writes its memory any more."""
         for region in lease.regions:
             region.users -= 1
             if region.leaving and not region.users:
                 self._remove(region)
 
     def _find(self, reference: RegionReference) -> tuple[Region, int, int]:
-        """The region, and the bounds within it."""
+        """The region that a reference names, and its bounds within the region. Raises Error."""
         name, start, size = reference.region, reference.offset, reference.byte_size
         region = self._regions.get(name)
         if region is None:
@@ -137,7 +142,7 @@ class SharedMemory:
             raise _beyond(name)
         return region, start, start + size
 
-    # Registering.
+    # Registration.
 
     def _register_system(self, query: port.RegisterSystemMemory) -> None:
         self._check_allowed()
@@ -165,8 +170,8 @@ class SharedMemory:
             raise Invalid(
                 f"failed to register shared memory region '{name}': unable to process address space{error.strerror}"
             ) from None
-        facts = SystemRegion(name, key, query.offset, query.byte_size)
-        self._regions[name] = Region(facts, SegmentBlock(name, mapping))
+        info = SystemRegion(name, key, query.offset, query.byte_size)
+        self._regions[name] = Region(info, SegmentBlock(name, mapping))
 
     def _register_cuda(self, query: port.RegisterCudaMemory) -> None:
         self._check_allowed()
@@ -201,7 +206,7 @@ class SharedMemory:
         if query.name:
             region = self._regions.get(query.name)
             if region is not None and region.kind is query.kind:
-                self._let_go(region)
+                self._release(region)
             return
         failed = self._unregister_all(query.kind)
         if failed:
@@ -210,32 +215,32 @@ class SharedMemory:
             raise Internal(f"Failed to unregister the following {word} shared memory regions: {names}")
 
     def _unregister_all(self, kind: RegionKind) -> list[str]:
-        """The names of those that could not be."""
+        """Unregisters all regions of a kind. Returns the names of those that failed."""
         failed = []
         for region in list(self._of(kind)):
             try:
-                self._let_go(region)
+                self._release(region)
             except Error as error:
                 log.error("%s", error)
-                failed.append(region.facts.name)
+                failed.append(region.info.name)
         return failed
 
-    def _let_go(self, region: Region) -> None:
-        """Removes a region that nobody uses; another one goes with the last inference that does."""
+    def _release(self, region: Region) -> None:
+        """Closes a region without users. One with users stays until its last inference is over (H94)."""
         if region.users:
             region.leaving = True
         else:
             region.block.close()
-            del self._regions[region.facts.name]
+            del self._regions[region.info.name]
 
     def _remove(self, region: Region) -> None:
         try:
-            self._let_go(region)
+            self._release(region)
         except Error as error:
             log.error("%s", error)
 
     def close(self) -> None:
-        """Lets go of all regions; the server ends."""
+        """Closes all regions at the end of the server."""
         for kind in RegionKind:
             self._unregister_all(kind)
 
@@ -243,7 +248,7 @@ class SharedMemory:
 
     def _status(self, kind: RegionKind, name: str) -> list[SystemRegion | CudaRegion]:
         if not name:
-            return [region.facts for region in self._of(kind)]
+            return [region.info for region in self._of(kind)]
         region = self._regions.get(name)
         if region is None:
             raise NotFound(f"Unable to find {kind.value.lower()} shared memory region: '{name}'")
@@ -252,7 +257,7 @@ class SharedMemory:
                 f"The region named '{name}' is registered as {region.kind.value} shared memory, not {kind.value} "
                 "shared memory"
             )
-        return [region.facts]
+        return [region.info]
 
     def _of(self, kind: RegionKind) -> Iterator[Region]:
         """The regions of one kind, by name."""
@@ -264,7 +269,7 @@ def _beyond(name: str) -> Invalid:
 
 
 class SegmentBlock:
-    """A mapped part of a POSIX segment. Closing it only lets go: the mapping is there until the last view is gone."""
+    """A mapped part of a POSIX segment. The mapping stays until its last view is gone, whatever `close` does."""
 
     __slots__ = ("_mapping", "name")
 
@@ -275,18 +280,18 @@ class SegmentBlock:
     def memory(self, start: int, stop: int) -> Memory:
         try:
             return SegmentMemory(self._mapping.read(start, stop))
-        except OSError:  # the client has made it shorter
+        except OSError:  # the client has truncated the segment
             raise _beyond(self.name) from None
 
     def destination(self, start: int, stop: int) -> Destination:
         return SegmentDestination(self.name, self._mapping, start, stop - start)
 
     def close(self) -> None:
-        """Nothing to give back by hand."""
+        """Does nothing: the mapping goes with its last view."""
 
 
 class SegmentMemory:
-    """A view of a client's segment, without a copy. Crosses a port as the bytes themselves, as HostMemory does."""
+    """A view of a client's segment, without a copy. It is serialised as its bytes (`HostMemory`)."""
 
     __slots__ = ("byte_size", "owner", "view")
     kind: ClassVar[MemoryKind] = MemoryKind.SHARED
@@ -305,7 +310,7 @@ class SegmentMemory:
 
 
 class SegmentDestination:
-    """Where an output is written in a client's segment; any thread."""
+    """The place of an output in a client's segment. Any thread."""
 
     __slots__ = ("_mapping", "_name", "_start", "byte_size")
 
@@ -345,7 +350,7 @@ class CudaBlock:
 
 
 class CudaMemory:
-    """A part of a client's device memory, to read or to write; any thread. The host sees a copy, made once."""
+    """A part of a client's device memory, for reading or writing. `host` makes one copy and keeps it. Any thread."""
 
     __slots__ = ("_copy", "_memory", "_name", "_start", "byte_size", "device_id")
     kind = MemoryKind.DEVICE

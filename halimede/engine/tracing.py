@@ -1,8 +1,8 @@
-"""What is traced: the settings of the server, of all models and of single ones, and which request is the next (contract
-T1, T2, H121 to H123, G11).
+"""Which requests are traced: the trace settings of the server, of all models and of single models, and their counters
+(T1, T2, H121 to H123, G11).
 
-Event-loop thread only. Front ends ask the `Tracing` for each request while it is `on`; nothing else of the engine looks
-at it. Where traces go is `halimede.tracing`'s business.
+Front ends ask `Tracing` for each request while it is `on`; no other part of the engine uses it. `halimede.tracing`
+writes the traces. Event-loop thread only.
 """
 
 import logging
@@ -26,29 +26,35 @@ Answers = Mapping[type[Query[Any]], Callable[[Any], Any]]
 
 OPENTELEMETRY: Final = "opentelemetry"
 DISK_SECONDS: Final = 5.0
+"""Time at shutdown for traces to reach the disk."""
 COLLECTOR_SECONDS: Final = 2.0
-"""What is left to them at the end."""
+"""Time at shutdown for spans to reach the collector."""
 _BITS = {"TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 
 
 class Sink(Protocol):
-    """What writes traces."""
+    """Writes finished traces."""
 
     def take(self, root: Root) -> None: ...
 
 
 class Spans(Sink, Protocol):
-    """An export of spans, for all settings; `close` waits so many seconds at most."""
+    """Exports spans, for all settings. `close` waits at most `timeout` seconds."""
 
     def close(self, timeout: float) -> None: ...
 
 
 class Setting:
-    """What holds for the requests of a model, or of all that have no setting of their own.
+    """The trace setting of a model, or of all models without one of their own.
 
-    `passing` is how many come until one is traced; `left` is how many more are traced, -1 for any number; `open` counts
-    the traces that began and did not end. `possible`: there is something to trace and somewhere to write it; `active`:
-    there are some left, too. `sink` writes them; it is a file of this setting's own, or for all settings."""
+    - `passing`: requests that pass untraced before the next trace
+    - `left`: traces left of the count, -1 for any number
+    - `open`: traces that began and have not ended
+    - `possible`: something is traced and there is a place to write it
+    - `active`: `possible`, and `left` is not 0
+
+    `sink` writes the traces: a file of this setting, or one sink for all settings.
+    """
 
     __slots__ = (
         "_closing",
@@ -78,7 +84,7 @@ class Setting:
         self.passing = self.rate - 1 if self.active and self.rate else 0
 
     def hits(self, forced: bool) -> bool:
-        """Whether the request that came now is traced (contract T1); `forced`: whatever the rate is, and the count."""
+        """Counts a request and returns whether it is traced (T1). `forced` ignores rate and count."""
         hit = forced and self.possible
         if self.passing:
             self.passing -= 1
@@ -109,23 +115,24 @@ class Setting:
                 self._file.close()
 
     def close(self) -> None:
-        """Replaced by another. What is under way still comes."""
+        """Another setting replaces this one. Traces in progress are still taken."""
         self._stop()
         self._closing = True
         if self._file is not None and not self.open:
             self._file.close()
 
     def abandon(self) -> None:
-        """What is under way never comes."""
+        """Closes the file. Traces in progress are lost."""
         if self._file is not None:
             self._file.close()
 
 
 class Tracing(Sampler):
-    """The settings in three layers: the server's own, those set for all models, those set for one. Each layer holds the
-    fields that were set there; what is not set is that of the layer below.
+    """The trace settings in three layers: the command line's, those set for all models, those set for one model.
 
-    `spans` is where traces go in the mode `opentelemetry`."""
+    Each layer holds the fields that were set in it; a field that is not set has the value of the layer below. `spans`
+    takes the traces in mode `opentelemetry`.
+    """
 
     def __init__(self, models: ModelTable, options: TraceOptions, writer: Writer, spans: Spans | None = None) -> None:
         self._models = models
@@ -141,11 +148,11 @@ class Tracing(Sampler):
         self._global = self._setting(self._default)
         self._own: dict[str, Setting] = {}
         self._leaving: list[Setting] = []
-        """Replaced, with traces under way."""
+        """Replaced settings with traces in progress."""
         self._look()
         reason = impossible(self._default)
         if self._default.level and reason:
-            log.warning("Nothing is traced: %s", reason)
+            log.warning("tracing is off: %s", reason)
         self.answers: Answers = {TraceSettings: self._answer}
 
     # Which requests are traced.
@@ -182,7 +189,7 @@ class Tracing(Sampler):
         return root
 
     def _takes(self, request: InferRequest) -> bool:
-        """Whether there is a model that may answer it; what there is none for counts for nothing (contract H30)."""
+        """Whether a model can answer the request. Others do not count towards the rate (H30)."""
         try:
             return request.decoupled_ok or not self._models.find(request.model_name, request.version).decoupled
         except Error:
@@ -207,8 +214,11 @@ class Tracing(Sampler):
     # Settings.
 
     def _answer(self, query: TraceSettings) -> TraceInfo:
-        """Raises NotFound or Invalid for a model that does not serve, the refusal that the question carries, and
-        Invalid for settings that cannot be (contract H123)."""
+        """Changes settings and returns those in force.
+
+        Raises NotFound or Invalid for a model that is not ready, the refusal that the query carries, and Invalid for
+        settings that make no sense (H123).
+        """
         if query.model:
             self._check_model(query.model)
         if query.refusal is not None:
@@ -217,7 +227,7 @@ class Tracing(Sampler):
             return self._shown(self._own.get(query.model, self._global))
         changes = dict(query.changes)
         if self.takes_context:
-            changes.pop("log_frequency", None)  # there are no files
+            changes.pop("log_frequency", None)  # it is a setting of files, and this mode has none
         model = query.model
         layer = {**self._layers.get(model, {}), **changes}
         layer = {field: value for field, value in layer.items() if value is not None}
@@ -229,7 +239,7 @@ class Tracing(Sampler):
         return self._shown(self._own.get(model, self._global))
 
     def _info(self, model: str, layer: Mapping[str, Any], counts_anew: bool = False) -> TraceInfo:
-        """What holds with this layer. What is left of a count stays, unless it is set or cleared now."""
+        """The setting that results from a layer. The rest of a count stays, unless the count is set or cleared now."""
         if not model:
             info = replace(self._default, **layer)
             return info if counts_anew else replace(info, count=self._global.left)
@@ -239,8 +249,8 @@ class Tracing(Sampler):
         return replace(info, count=own.left) if stays and own is not None else info
 
     def _renew(self, model: str, info: TraceInfo) -> None:
-        """Puts another setting in the place of one, whose counters begin again; those of models look at the one below
-        them, and are replaced with it."""
+        """Replaces a setting; its counters start again. The settings of models are derived from the global one, so they
+        are replaced together with it."""
         if not model:
             before, self._global = self._global, self._setting(info)
             self._replaced(before)
@@ -279,22 +289,22 @@ class Tracing(Sampler):
         self.on = any(setting.possible if self.takes_context else setting.active for setting in settings)
 
     def close(self) -> None:
-        """Writes what was traced. Blocks, some seconds at most."""
+        """Writes the remaining traces. Blocks for at most `DISK_SECONDS` and `COLLECTOR_SECONDS`."""
         self.on = False
         for setting in (self._global, *self._own.values(), *self._leaving):
             setting.abandon()
         if not self._writer.close(DISK_SECONDS):
-            log.error("Some traces could not be written in time")
+            log.error("shutdown: some traces were not written within the time limit and are lost")
         if self._spans is not None:
             self._spans.close(COLLECTOR_SECONDS)
 
 
 def open_tracing(models: ModelTable, options: TraceOptions) -> Tracing:
-    """Raises Unsupported where the packages of the mode opentelemetry are not there."""
+    """The tracing that the options ask for. Raises Unsupported if mode `opentelemetry` lacks its packages."""
     writer = Writer()
     if options.mode != OPENTELEMETRY:
         return Tracing(models, options, writer)
-    from halimede.tracing.spans import SpanExport, exporter_for  # what few need is slow to import
+    from halimede.tracing.spans import SpanExport, exporter_for  # slow to import, and few need it
 
     exporter = exporter_for(options.url, options.protocol)
     spans = SpanExport(writer, options.url, options.resource, options.batching, exporter)
@@ -302,7 +312,7 @@ def open_tracing(models: ModelTable, options: TraceOptions) -> Tracing:
 
 
 def default_of(options: TraceOptions) -> TraceInfo:
-    """What holds where clients have set nothing."""
+    """The setting of the command line."""
     shown: tuple[tuple[str, tuple[str, ...]], ...] = ()
     if options.mode == OPENTELEMETRY:
         shown = (
@@ -316,7 +326,7 @@ def default_of(options: TraceOptions) -> TraceInfo:
 
 
 def impossible(info: TraceInfo) -> str:
-    """Why these settings cannot be, where something is to be traced (contract H123)."""
+    """Why a trace level cannot be set with these settings, or an empty text (H123)."""
     if info.mode == OPENTELEMETRY:
         return ""
     if not info.rate:

@@ -1,6 +1,6 @@
-"""What both front ends ask of a request before it is served, and what of its headers reaches the model.
+"""Restricted endpoints, and headers that become request parameters, for both front ends.
 
-Plain values and pure functions; knows no protocol. Any thread.
+Plain values and pure functions. Knows no protocol. Any thread.
 """
 
 import re
@@ -14,7 +14,7 @@ from halimede.requests import InferRequest
 
 
 class Category(Enum):
-    """The groups of endpoints that can be restricted, as the command line names them (contract H24, G13)."""
+    """The groups of endpoints that can be restricted, as the command line names them (H24, G13)."""
 
     HEALTH = "health"
     METADATA = "metadata"
@@ -29,23 +29,26 @@ class Category(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`keys` are the header and its value that a request to a category must have, by the name of the category; what is
-    not there is open to all. `forward` finds the headers that become parameters of an inference; None: no header does.
+    """What is restricted, and what is forwarded.
+
+    `keys` maps the name of a category to the header, and its value, that a request must have. Other categories are
+    open. `forward` matches the names of the headers that become parameters of an inference; None means none.
     """
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     forward: re.Pattern[str] | None = None
 
 
-LONGEST_NAME = 256
-"""Headers with longer names are not forwarded: the time that a pattern takes may grow fast with what it searches."""
+MAX_FORWARDED_NAME = 256
+"""Longest header name that is forwarded. A pattern may take time that grows fast with the text that it searches."""
 
 OPEN = Access()
-"""Everything for everybody."""
+"""No category is restricted, and no header is forwarded."""
 
 
 def access_of(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
-    """`forward_pattern` matches anywhere in a name and in any case (contract H25, G14); empty for none."""
+    """Returns the access rules. `forward_pattern` matches anywhere in a header name, in any case (H25, G14). Empty
+    means no header."""
     return Access(keys, re.compile(forward_pattern, re.IGNORECASE) if forward_pattern else None)
 
 
@@ -63,11 +66,13 @@ _RESERVED = frozenset(
 
 
 def forward_headers(pattern: re.Pattern[str], headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
-    """Makes parameters of the headers whose names match, of equal ones the last. Raises Invalid for a name that means
-    something to the server itself (contract H25)."""
-    found = {name: value for name, value in headers if len(name) <= LONGEST_NAME and pattern.search(name)}
+    """Adds the headers with matching names to the parameters of a request. Of equal names the last counts. Raises
+    Invalid for a name that the server itself uses (H25)."""
+    # A dict keeps the last of equal names, as Triton does.
+    found = {name: value for name, value in headers if len(name) <= MAX_FORWARDED_NAME and pattern.search(name)}
     for name in found:
         if name in _RESERVED or name.startswith("triton_"):
             raise Invalid(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+    # Most requests have no matching header. Their `parameters` stay None.
     if found:
         request.parameters = {**(request.parameters or {}), **found}

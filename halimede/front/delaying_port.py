@@ -1,27 +1,23 @@
-"""An engine's port whose answers take their time: for those who test how their client waits (contract G40).
+"""An engine port that delays its answers, so that operators can test how their gRPC clients wait (G40).
 
-Event-loop thread only.
+Used if the environment variable `TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC` is set. Event-loop thread only.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from halimede.engine_port import EnginePort, ModelTransaction, Query
 from halimede.errors import Error
 from halimede.requests import InferRequest, Reply
+from halimede.transport.event_loop import CallLater
 
 A = TypeVar("A")
 
 
-class CallLater(Protocol):
-    """Calls back after so many seconds."""
-
-    def __call__(self, seconds: float, callback: Callable[[], object], /) -> object: ...
-
-
 class DelayingPort:
-    """Holds each answer to a question for `seconds`; inferences pass, and what is asked on their way."""
+    """Delays each answer to a question by `seconds`. Inferences are not delayed, nor are questions that belong
+    to them."""
 
     def __init__(self, port: EnginePort, seconds: float, call_later: CallLater) -> None:
         self._port = port
@@ -38,4 +34,5 @@ class DelayingPort:
         def answered(answer: A | Error) -> None:
             self._call_later(self._seconds, partial(done, answer))
 
+        # Inference itself asks this question, and inferences are not delayed.
         self._port.ask(query, done if type(query) is ModelTransaction else answered)

@@ -1,4 +1,5 @@
-"""Metrics: `GET /metrics` of their own port, and by choice of the HTTP port. Event-loop thread only."""
+"""The metrics: `GET /metrics` on their own port and, if the operator chooses, on the HTTP port. Event-loop
+thread only."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -6,64 +7,71 @@ from time import monotonic
 from halimede.engine_port import EnginePort, MetricFamily, Metrics
 from halimede.errors import Error
 from halimede.front.access import Category
-from halimede.front.http.handling import GET, Exchange, Route
+from halimede.front.http.handling import GET, HttpExchange, Route
 from halimede.wire.prometheus import OPENMETRICS, TEXT, encode_metrics, encode_openmetrics, wants_openmetrics
 
-PLAIN = b"Content-Type: %b\r\n" % TEXT
-OPEN = b"Content-Type: %b\r\n" % OPENMETRICS
+TEXT_FIELDS = b"Content-Type: %b\r\n" % TEXT
+"""Header fields of Prometheus' text format."""
+OPENMETRICS_FIELDS = b"Content-Type: %b\r\n" % OPENMETRICS
+"""Header fields of OpenMetrics."""
 
-SHARE = 0.1
-"""The most of the loop's time that scrapes may take, however many there are."""
-BURST = 0.1
-"""Seconds that they may take at once, after a time with fewer."""
+MAX_LOOP_SHARE = 0.1
+"""Largest share of the loop's time for all scrapes together."""
+BURST_SECONDS = 0.1
+"""Seconds that scrapes may take at once, after a quiet time."""
 
 
-class Scrapes:
-    """Answers exchanges with the metrics. Where scrapes take more than their share of the loop's time they are given
-    the last text again, until that has been made up for: a text is never older than ten times what making it took."""
+class MetricsScrapes:
+    """Answers requests for the metrics.
+
+    If scrapes exceed their share of the loop's time, they get the last text again until the excess is made up for. A
+    text is then at most ten times as old as making it took.
+    """
 
     def __init__(self, port: EnginePort, clock: Callable[[], float] = monotonic) -> None:
         self._port = port
         self._clock = clock
-        self._left = BURST
+        self._left = BURST_SECONDS
         self._looked_at = clock()
         self._texts: dict[bool, bytes] = {}
 
-    def answer(self, exchange: Exchange) -> None:
+    def answer(self, exchange: HttpExchange) -> None:
         is_open = wants_openmetrics(exchange.headers.get(b"accept"))
         now = self._clock()
-        self._left = min(BURST, self._left + SHARE * (now - self._looked_at))
+        # A token bucket whose tokens are seconds of the loop.
+        self._left = min(BURST_SECONDS, self._left + MAX_LOOP_SHARE * (now - self._looked_at))
         self._looked_at = now
         text = self._texts.get(is_open)
+        # The first scrape is always answered with fresh metrics.
         if text is not None and self._left <= 0:
-            exchange.respond(200, OPEN if is_open else PLAIN, (text,))
+            exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
             return
         self._port.ask(Metrics(), lambda answer: self._made(exchange, is_open, answer))
         self._left -= self._clock() - now
 
-    def _made(self, exchange: Exchange, is_open: bool, answer: list[MetricFamily] | Error) -> None:
+    def _made(self, exchange: HttpExchange, is_open: bool, answer: list[MetricFamily] | Error) -> None:
         if isinstance(answer, Error):
-            exchange.respond(500, PLAIN, (answer.message.encode(),))
+            exchange.respond(500, TEXT_FIELDS, (answer.message.encode(),))
             return
         text = self._texts[is_open] = (encode_openmetrics if is_open else encode_metrics)(answer)
-        exchange.respond(200, OPEN if is_open else PLAIN, (text,))
+        exchange.respond(200, OPENMETRICS_FIELDS if is_open else TEXT_FIELDS, (text,))
 
     def route(self) -> Route:
-        """For the HTTP port: who may ask for statistics may ask for these."""
+        """Returns the route for the HTTP port. It belongs to the category of statistics."""
         return Route("/metrics()()", GET, Category.STATISTICS, lambda exchange, _, __: self.answer(exchange))
 
 
-class MetricsFront:
-    """`handle` is the handler of the transport's listener. Other paths are empty, other methods refused, as in the
-    contract's section 8."""
+class MetricsService:
+    """The metrics port. `handle` is the handler of its listener. Another path gets an empty answer, another method
+    status 405, as in Triton (contract, section 8)."""
 
-    def __init__(self, scrapes: Scrapes) -> None:
+    def __init__(self, scrapes: MetricsScrapes) -> None:
         self._scrapes = scrapes
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         if exchange.method != b"GET":
-            exchange.respond(405, PLAIN, ())
+            exchange.respond(405, TEXT_FIELDS, ())
         elif exchange.target.partition(b"?")[0] != b"/metrics":
-            exchange.respond(200, PLAIN, ())
+            exchange.respond(200, TEXT_FIELDS, ())
         else:
             self._scrapes.answer(exchange)

@@ -1,13 +1,17 @@
-"""Ensembles among the models that come and go: they are loaded after the models that they are made of, loaded again
-when one of those changes, and leave with it (contract S83, R15, R16).
+"""Loads ensembles in step with the models that they are made of, their members: after them, again when one of them
+changes, and out of service with them (S83, R15, R16).
 
-Event-loop thread only. The order and who is concerned, `models.dependencies` knows; whether models fit each other,
-`models.ensembles`. What a load is, whoever made this says.
+`Ensembles` knows which ensembles there are and whether each was loaded with its members as they are now. `ModelLoads`
+tells it what happens to models, and asks it which ensembles to load or to retire. Two pure modules help:
+`models.dependencies` (the graph of names) and `models.ensembles` (whether an ensemble fits its members).
+
+Event-loop thread only.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 from halimede.config import ModelConfig, with_decoupling
@@ -24,115 +28,141 @@ from halimede.models.ensembles import (
     steps_of,
 )
 from halimede.models.lifecycle import ModelTable
-from halimede.models.loader import EnsembleParts, LoadedVersion, LoadResult
+from halimede.models.loader import EnsembleParts, LoadedVersion
 from halimede.models.repository import FoundModel
 from halimede.models.version import ModelVersion
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[str, str], Awaitable[None]]
-"""Waits until a model (the first) is not being loaded or unloaded any more, for the sake of an ensemble; where models
-are loaded on request, it is then loaded, unless it serves as it lies there."""
+FetchMember = Callable[[str, str], Awaitable[None]]
+"""Called with the names of a member and its ensemble. Waits until the member is not being loaded or unloaded. If models
+are loaded on request, loads it too."""
 
 
 class Ensembles:
-    """`fetch` is set by whoever loads models, before the first load."""
+    """`fetch_member` is set by `RepositoryControl`, before the first load."""
 
     def __init__(self, models: ModelTable) -> None:
         self._models = models
-        self.fetch: Fetch | None = None
-        self.graph = Dependencies()
-        self._found: dict[str, FoundModel] = {}
-        """The ensembles that are wanted, whether they serve or wait for a model that is not there."""
-        self._built_on: dict[str, tuple[int, ...]] = {}
-        """How often the members of an ensemble had changed when it was loaded, or could not be."""
+        self.fetch_member: FetchMember | None = None
+        self._graph = Dependencies()
+        self._wanted: dict[str, FoundModel] = {}
+        """The ensembles that should serve, by key. They serve, or wait for a member."""
         self._changes: Counter[str] = Counter()
+        """How often the versions of a model have changed."""
+        self._loaded_with: dict[str, tuple[int, ...]] = {}
+        """By ensemble, the changes of its members when it was last loaded, or could not be."""
         self._failures: dict[str, str] = {}
         """Why a model could not be loaded last."""
-        self._unfit: dict[str, str] = {}
+        self._misfits: dict[str, str] = {}
         """Why an ensemble does not fit its members."""
 
     # What happens to models.
 
-    def changed(self, key: str) -> None:
-        """A model's versions are others than they were."""
+    def model_changed(self, key: str) -> None:
+        """Other versions of the model serve now."""
         self._changes[key] += 1
         self._failures.pop(key, None)
-        self._unfit.pop(key, None)
+        self._misfits.pop(key, None)
 
-    def failed(self, key: str, error: Error) -> None:
+    def model_failed(self, key: str, error: Error) -> None:
         """The versions of a model could not be opened."""
         self._failures[key] = str(error)
 
-    def leaving(self, key: str) -> list[str]:
-        """A model goes; returns the ensembles that go with it, those first that others of them are made of last. They
-        come back with it. The model itself does not, where it is an ensemble."""
-        dependents = self.retiring(key)
-        self._forget(key)
+    def model_unloaded(self, key: str) -> list[str]:
+        """The model is unloaded. Returns the ensembles to retire, each before the ensembles that it is made of.
+
+        They are loaded again if the model is. If the model is an ensemble, it is not loaded again with its members.
+        """
+        dependents = self.model_retired(key)
+        self._graph.forget(key)
+        self._wanted.pop(key, None)
+        self._loaded_with.pop(key, None)
         return dependents
 
-    def retiring(self, key: str) -> list[str]:
-        """The same; but the model itself comes back too, where it is an ensemble that can be loaded again."""
-        dependents = self.graph.dependents(key)[::-1]
+    def model_retired(self, key: str) -> list[str]:
+        """An ensemble leaves service because it could not be loaded. Returns the ensembles to retire with it."""
+        dependents = self._graph.dependents(key)[::-1]
         for each in (key, *dependents):
             self._changes[each] += 1
+        # They are not stale: nothing can be done for them before the model changes again.
         for each in dependents:
-            self._built_on[each] = self._seen(each)
+            self._loaded_with[each] = self._changes_of_members(each)
         return dependents
 
-    def _forget(self, key: str) -> None:
-        self.graph.forget(key)
-        self._found.pop(key, None)
-        self._built_on.pop(key, None)
+    def loaded(self, key: str) -> None:
+        """An ensemble was loaded, or could not be, with its members as they are now."""
+        self._loaded_with[key] = self._changes_of_members(key)
+
+    # What is to be done.
 
     def wanted(self) -> list[FoundModel]:
-        """The ensembles that shall serve, in the order to load them."""
-        return [self._found[key] for key in self.graph.order() if key in self._found]
+        """The ensembles that should serve, in the order to load them."""
+        return [self._wanted[key] for key in self._graph.order() if key in self._wanted]
 
     def is_stale(self, key: str) -> bool:
-        """Whether it was not loaded with its members as they are now."""
-        return self._built_on.get(key) != self._seen(key)
+        """Whether its members have changed since it was loaded."""
+        return self._loaded_with.get(key) != self._changes_of_members(key)
 
-    def _seen(self, key: str) -> tuple[int, ...]:
-        return tuple(self._changes[member] for member in self.graph.members(key))
+    def _changes_of_members(self, key: str) -> tuple[int, ...]:
+        return tuple(self._changes[member] for member in self._graph.members(key))
 
-    # A load.
+    def members_left_behind(self, key: str, explicit: Collection[str]) -> list[str]:
+        """The members of an ensemble that nobody asked for by name and no other ensemble needs (R15)."""
+        return self._graph.only_for(key, explicit)
+
+    # The load of an ensemble.
 
     async def prepare(self, found: FoundModel, config: ModelConfig) -> None:
-        """Before an ensemble is loaded: its members are there, and fit. Raises Invalid if not (contract S82, S83)."""
+        """Waits until the members are loaded, before the ensemble is. Raises Invalid if they do not fit (S82, S83)."""
         key, ensemble = found.key, config.ensemble
         assert ensemble is not None
         names = members_of(ensemble)
-        self._found[key] = found
-        self.graph.learn(key, [self._key_of(name, found.namespace) for name in names])
+        # From here on the ensemble is wanted, even if this load fails: it is tried again when a member changes.
+        self._wanted[key] = found
+        self._graph.learn(key, [self._key_of(name, found.namespace) for name in names])
         try:
             self._refuse_circle(key)
             for name in names:
-                if self.fetch is not None:
-                    await self.fetch(name, found.name)
+                if self.fetch_member is not None:
+                    await self.fetch_member(name, found.name)
+            # A member may have become an ensemble of this one meanwhile.
             self._refuse_circle(key)
-            members = self._members(found, config)
-            check_members(config, members)
+            check_members(config, self._configs_of_members(found, config))
         except Error as error:
-            self._unfit[key] = str(error)
-            self._built_on[key] = self._seen(key)
+            self._misfits[key] = str(error)
+            self.loaded(key)
             raise
 
+    def with_members(self, found: FoundModel, loaded: LoadedVersion) -> LoadedVersion:
+        """The version of an ensemble, completed by what it takes from its members: whether it is decoupled (S89), its
+        labels (H82), and how its steps find them. Raises Invalid if they fit no longer."""
+        members = self._configs_of_members(found, loaded.config)
+        check_members(loaded.config, members)
+        config = with_decoupling(loaded.config, is_decoupled(loaded.config, members))
+        labels = inherited_labels(
+            config, loaded.labels, lambda name: self._find(found.namespace, name, -1).loaded.labels
+        )
+        graph, find = graph_of(config), partial(self._find, found.namespace)
+        parts = EnsembleParts(graph, lambda: bind(config, graph, find), lambda: self._models.changes)
+        return replace(loaded, config=config, labels=labels, ensemble=parts)
+
     def _refuse_circle(self, key: str) -> None:
-        if circle := self.graph.circle(key):
+        if circle := self._graph.circle(key):
             raise Invalid(f"circular dependency between ensembles: {' -> '.join(circle)}")
 
     def _key_of(self, name: str, namespace: str) -> str:
-        """The model of a step: in the ensemble's own namespace, or the only one of that name (contract R20)."""
+        """The model of a step: the one in the ensemble's own namespace, or else the only one of that name (R20)."""
         own = f"{namespace}::{name}"
         if not namespace or self._models.get(own) is not None:
             return own if namespace else name
         keys = self._models.keys_of(name)
         return keys[0] if len(keys) == 1 else name
 
-    def _members(self, found: FoundModel, config: ModelConfig) -> dict[str, ModelConfig]:
-        """The configurations of the models of the steps, by name. Raises Invalid (contract S83)."""
+    def _configs_of_members(self, found: FoundModel, config: ModelConfig) -> dict[str, ModelConfig]:
+        """The configurations of the steps' models, by name. Raises Invalid if one of them does not serve (S83)."""
         keys = {step.model: self._key_of(step.model, found.namespace) for step in steps_of(config)}
+        # Triton names all unknown members in one text, and otherwise only the first problem.
         unknown = [name for name, key in keys.items() if not self._is_known(key)]
         if unknown:
             raise missing(found.name, unknown)
@@ -140,7 +170,7 @@ class Ensembles:
         for step in steps_of(config):
             ready = {version.number: version for version in self._models.ready_versions(keys[step.model])}
             if not ready:
-                raise self._not_there(found.name, step.model, keys[step.model])
+                raise self._not_loaded(found.name, step.model, keys[step.model])
             if step.version != -1 and step.version not in ready:
                 raise Invalid(
                     f"ensemble '{found.name}' depends on '{step.model}' whose required version {step.version} is not "
@@ -151,44 +181,15 @@ class Ensembles:
 
     def _is_known(self, key: str) -> bool:
         record = self._models.get(key)
-        return key in self._unfit or (record is not None and bool(record.versions))
+        return key in self._misfits or (record is not None and bool(record.versions))
 
-    def _not_there(self, ensemble: str, name: str, key: str) -> Error:
+    def _not_loaded(self, ensemble: str, name: str, key: str) -> Error:
         depends = f"ensemble '{ensemble}' depends on '{name}' which"
-        if key in self._unfit:
-            return Invalid(f"{depends} is not valid. Model '{name}' failed with error: {self._unfit[key]}")
+        if key in self._misfits:
+            return Invalid(f"{depends} is not valid. Model '{name}' failed with error: {self._misfits[key]}")
         why = self._failures.get(key)
         reason = f" Model '{name}' loading failed with error: {why}" if why is not None else ""
         return Invalid(f"{depends} has no loaded version.{reason}")
 
-    def join(self, found: FoundModel, result: LoadResult) -> list[LoadedVersion]:
-        """Gives versions of an ensemble that were just opened what they have of their members. Returns those that
-        cannot serve; the reason is in the result then."""
-        refused = []
-        for number, loaded in list(result.versions.items()):
-            if isinstance(loaded, LoadedVersion):
-                try:
-                    self._join(found, loaded)
-                except Error as error:
-                    result.versions[number] = error
-                    refused.append(loaded)
-        self._built_on[found.key] = self._seen(found.key)
-        return refused
-
-    def _join(self, found: FoundModel, loaded: LoadedVersion) -> None:
-        members = self._members(found, loaded.config)
-        check_members(loaded.config, members)
-        config = loaded.config = with_decoupling(loaded.config, is_decoupled(loaded.config, members))
-        loaded.labels = inherited_labels(
-            config, loaded.labels, lambda name: self._find(found.namespace, name, -1).loaded.labels
-        )
-        graph = graph_of(config)
-        find = partial(self._find, found.namespace)
-        loaded.ensemble = EnsembleParts(graph, lambda: bind(config, graph, find), lambda: self._models.changes)
-
     def _find(self, namespace: str, name: str, number: int) -> ModelVersion:
         return self._models.find(self._key_of(name, namespace), number)
-
-    def left_behind(self, key: str, explicit: Collection[str]) -> list[str]:
-        """The members of an ensemble that nobody asked for and that no other needs (contract R15)."""
-        return self.graph.only_for(key, explicit)

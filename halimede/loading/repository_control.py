@@ -1,7 +1,8 @@
-"""Models come and go: all of them at the start, one by one on request or as the repositories change; and the index of
+"""The models of the repositories: loads all of them at the start, loads and unloads single ones on request, and lists
 what there is.
 
-Decides on the event loop; directories are read on threads. What a load is, `ModelLoads` knows.
+Decides on the event loop which models to load and when; directories are read on threads. `ModelLoads` carries a load
+out, `RepositoryPoll` follows changes of the repositories.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ from typing import Any, TypeVar
 
 from halimede.engine_port import IndexEntry, LoadModel, Query, RepositoryIndex, UnloadModel
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.loading.consent import LoadConsent
-from halimede.loading.model_loads import ModelLoads, advise
+from halimede.loading.code_upload import CodeUploadCheck
+from halimede.loading.concurrency import ModelLocks
+from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
-from halimede.loading.turns import LoadTurns
+from halimede.loading.uploads import Upload
 from halimede.models.lifecycle import ModelTable, State, plan
 from halimede.models.repository import Catalog, FoundModel, scan
-from halimede.models.upload import Upload
 from halimede.options import ServerOptions
 from halimede.storage.repositories import RemoteRepositories
 
@@ -29,12 +30,14 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 DUPLICATE = "model appears in two or more repositories"
+"""The reason of a name that more than one repository has (H110)."""
 ALL_MODELS = "*"
+"""`--load-model=*` loads all models in explicit mode (C15)."""
 
 
 class RepositoryControl:
-    """`operations` answer those questions of the port that take a while. `catalog_of` looks through repositories, on a
-    thread."""
+    """`operations` carry out those queries of the engine's port that take a while. `catalog_of` lists repositories, on
+    a thread."""
 
     def __init__(
         self,
@@ -50,12 +53,12 @@ class RepositoryControl:
         self._loads = loads
         self._remote = RemoteRepositories(os.environ, lambda: loads.ending)
         self._catalog_of = catalog_of or partial(scan, namespaces=options.model_namespacing, remote=self._remote.models)
-        self._turns = LoadTurns(loads.slots)
+        self._locks = ModelLocks(loads.slots)
         self._explicit: set[str] = set()
-        """The models that somebody asked for by name, not only for the sake of an ensemble (contract R15)."""
-        loads.ensembles.fetch = self._fetch
-        self._consent = LoadConsent(options.allow_code_upload, loads.inspect_model)
-        self._poll = RepositoryPoll(options, loop, models, loads, self._turns, self._scan)
+        """The models that somebody asked for by name, and not only an ensemble (R15)."""
+        loads.ensembles.fetch_member = self._fetch_member
+        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect_model)
+        self._poll = RepositoryPoll(options, loop, models, loads, self._locks, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
             RepositoryIndex: self._index,
@@ -64,7 +67,7 @@ class RepositoryControl:
         }
 
     def begin(self, query: Query[A], done: Callable[[A | Error], None]) -> None:
-        """Carries out one of `operations`; `done` is told what came of it, also when nobody asks any more."""
+        """Carries out one of `operations`. Calls `done` with the answer, even if the client has gone."""
         self._begin(self._carry_out(query, done))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -79,19 +82,22 @@ class RepositoryControl:
         except Error as error:
             answer = error
         except Exception as error:
-            log.exception("%s broke", type(query).__name__)
+            log.exception("unexpected error in a %s request; its client is told", type(query).__name__)
             answer = Internal(f"{type(error).__name__}: {error}")
         done(answer)
 
     # The start and the end.
 
     async def start(self) -> bool:
-        """Loads the models that the options ask for; False when one of them failed. Raises Error when a repository
+        """Loads the models that the options ask for; returns whether all of them serve. Raises Error if a repository
         cannot be read."""
         catalog = await self._scan()
         for folder in catalog.unnamed:
-            log.warning("ignore directory '%s' whose name is no text in UTF-8", folder)
-        names = self._wanted(catalog)
+            log.warning(
+                "directory '%s' is ignored: its name is not valid UTF-8, so no client could ask for it; rename it",
+                folder,
+            )
+        names = self._names_at_start(catalog)
         wanted = {found.key: found for name in names for found in catalog.named(name)}
         duplicates = names.intersection(catalog.duplicates)
         for name in sorted(duplicates):
@@ -105,6 +111,7 @@ class RepositoryControl:
             self._begin(self._poll.run())
             return loaded and not duplicates
         todo = plan(self._models.keys(), wanted)
+        # The index and the readiness count all models from the beginning.
         for key in todo.load:
             self._models.loading(key, (), wanted[key].name)
         self._explicit.update(todo.load)
@@ -112,56 +119,61 @@ class RepositoryControl:
         return all(loads) and not missing and not duplicates
 
     async def _load_at_start(self, found: FoundModel) -> bool:
-        async with self._turns.turn(found.name):
+        async with self._locks.locked(found.name):
             return await self._loads.load_at_start(found)
 
-    def _wanted(self, catalog: Catalog) -> set[str]:
-        """The names to load at the start (contract R8, R10, C15)."""
+    def _names_at_start(self, catalog: Catalog) -> set[str]:
+        """The names of the models to load at the start (R8, R10, C15)."""
         if self._options.model_control_mode == "explicit" and ALL_MODELS not in self._options.load_models:
             return set(self._options.load_models)
         return {*(found.name for found in catalog.models.values()), *catalog.duplicates}
 
     async def give_up(self) -> None:
-        """Makes loads under way end soon: no further model is opened, workers that still load are killed."""
+        """Makes a start under way end soon: opens no further model, kills workers that still load."""
         self._poll.end()
         await self._loads.kill()
 
-    async def stop(self, timeout: float) -> bool:
-        """Closes every version, and the backends after them, which kill what does not close in time; whether all
-        did."""
+    async def stop(self, timeout: float, kill_timeout: float | None = None) -> bool:
+        """Closes every version, and then the backends, which kill what has not closed in time.
+
+        Returns whether all of it ended: what was killed has `kill_timeout` seconds, or `timeout` again.
+        """
+        if kill_timeout is None:
+            kill_timeout = timeout
         self._poll.end()
         self._loads.ending = True
         self._loads.unload_all()
         closing = self._loads.closing
         if not await self._ended(closing, timeout):
-            log.error("%d models did not close within %g s", len(closing), timeout)
-        until = self._loop.time() + timeout
+            log.error("%d models did not close within %g s; their backends are closed now", len(closing), timeout)
+        until = self._loop.time() + kill_timeout
         killing = self._loads.kill()
-        finished = await self._ended({killing, *self._tasks}, timeout)
-        # What was killed closes now, and so does what loads under way had opened.
+        finished = await self._ended({killing, *self._tasks}, kill_timeout)
+        # A killed model closes now. Loads that were under way close what they had opened.
         return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
 
     @staticmethod
     async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
-        """Waits; whether all of it came to an end."""
+        """Waits for the work; returns whether all of it ended."""
         return not work or not (await asyncio.wait(set(work), timeout=timeout))[1]
 
     def abandon(self) -> None:
-        """The threads take nothing more; what they do now, they finish. No file of a load is left behind."""
+        """The threads take no more work. Removes what uploads and remote repositories left on disk."""
         self._loads.abandon()
         self._remote.close()
 
-    # Questions.
+    # Queries.
 
     async def _index(self, query: RepositoryIndex) -> list[IndexEntry]:
-        """Contract H110, H111: what the repositories hold now, and what is known of it. A name that is there twice, and
-        so cannot be loaded, is told in any case, as by the real server."""
+        """What the repositories hold now, and what is known of it (H110, H111)."""
         catalog = await self._scan()
         entries: list[IndexEntry] = []
+        # A model that was unloaded and whose folder is gone is forgotten.
         gone = {record.key for record in self._models if record.unloaded}.difference(catalog.models, catalog.duplicates)
         for key in sorted({*catalog.models, *catalog.duplicates, *self._models.keys()} - gone):
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
+        # Triton lists a duplicate even if only ready models are asked for.
         wanted = (State.READY.value, DUPLICATE)
         return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
 
@@ -176,11 +188,11 @@ class RepositoryControl:
         return [IndexEntry(name, None, State.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
 
     async def _load_on_request(self, query: LoadModel) -> None:
-        """Contract H112 to H118, R10, R11."""
+        """Loads a model, and what depends on it (H112 to H118, R10, R11)."""
         self._allow_control()
         name = query.model
         _check_name(name)
-        async with self._turns.turn(name, query.asker):
+        async with self._locks.locked(name, query.asker):
             try:
                 upload = await self._receive(query) if query.files else None
             except Error as error:
@@ -188,18 +200,21 @@ class RepositoryControl:
             try:
                 await self._reload(query, upload)
             finally:
-                if upload is not None and not upload.used:
-                    await self._loads.remove(upload)
+                if upload is not None:
+                    await self._loads.uploads.remove_unused(upload)
             self._explicit.update(self._models.keys_of(name))
         if query.asker is None:
-            await self._loads.refresh(self._turns.turn)
-        else:  # the asker's load may be waited for there
-            self._begin(self._loads.refresh(self._turns.turn))
+            await self._loads.refresh(self._locks.locked)
+        else:
+            # An ensemble made of the asker would wait for the asker's load, which waits for this answer.
+            self._begin(self._loads.refresh(self._locks.locked))
 
-    async def _fetch(self, name: str, ensemble: str) -> None:
-        """Waits until a member of an ensemble is there, and loads it where models are loaded on request; why that did
-        not do, is seen later."""
-        async with self._turns.turn(name, ensemble):
+    async def _fetch_member(self, name: str, ensemble: str) -> None:
+        """Waits until no load of the member is under way, and loads it if models are loaded on request.
+
+        A failure is not reported here: it surfaces when the ensemble finds its member missing.
+        """
+        async with self._locks.locked(name, ensemble):
             if self._options.model_control_mode != "explicit":
                 return
             for found in (await self._scan()).named(name):
@@ -208,7 +223,7 @@ class RepositoryControl:
     async def _receive(self, query: LoadModel) -> Upload:
         if query.config is None:
             raise Invalid("Load parameter 'config' must be specified for model file override")
-        return await self._loads.receive(query.model, query.files)
+        return await self._loads.uploads.receive(query.model, query.files)
 
     async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
         try:
@@ -220,22 +235,23 @@ class RepositoryControl:
             raise failures[0]
 
     async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
-        """Why it could not be loaded, if so."""
+        """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
-            seen = await self._loads.inspect_model(found)
+            inspection = await self._loads.inspect_model(found)
         except Error as error:
             return _not_polled(found.name, error)
-        await self._consent.check(query, found, seen)
-        if seen.ensemble is None and self._loads.changes_nothing(found, seen):
+        await self._code_uploads.check(query, found, inspection)
+        # Whether an ensemble is up to date also depends on its members; `load` looks at them.
+        if inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
             return None
         try:
-            await self._loads.load(found, seen, upload, waits=query.asker is None)
+            await self._loads.load(found, inspection, upload, waits_for_slot=query.asker is None)
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None
 
     async def _find(self, query: LoadModel, upload: Upload | None) -> list[FoundModel]:
-        """The models of that name: several only where each is in a namespace of its own, and all are meant (R20)."""
+        """The models of that name. If several have it, each in a namespace of its own, all are loaded (R20)."""
         if upload is not None:
             return [FoundModel(query.model, upload.folder, query.config)]
         found = (await self._scan()).named(query.model)
@@ -244,12 +260,12 @@ class RepositoryControl:
         return [replace(each, config=query.config) for each in found]
 
     async def _unload_on_request(self, query: UnloadModel) -> None:
-        """Contract H116, R14, R15: answered as soon as the model takes nothing more."""
+        """Answers as soon as the model takes no more requests (H116, R14, R15)."""
         self._allow_control()
-        async with self._turns.turn(query.model, query.asker):
+        async with self._locks.locked(query.model, query.asker):
             for key in self._models.keys_of(query.model):
                 self._explicit.discard(key)
-                left = self._loads.ensembles.left_behind(key, self._explicit) if query.dependents else ()
+                left = self._loads.ensembles.members_left_behind(key, self._explicit) if query.dependents else ()
                 self._loads.unload(key)
                 for member in left:
                     self._loads.unload(member)
@@ -261,7 +277,7 @@ class RepositoryControl:
             raise Unavailable("explicit model load / unload is not allowed if polling is enabled")
 
     async def _scan(self) -> Catalog:
-        return await self._loads.threads.look(self._catalog_of, self._options.model_repositories)
+        return await self._loads.threads.read_repository(self._catalog_of, self._options.model_repositories)
 
 
 def _check_name(name: str) -> None:
@@ -272,7 +288,7 @@ def _check_name(name: str) -> None:
 
 
 def _not_polled(name: str, error: Error) -> Internal:
-    """What a client reads of a model that does not get as far as a version; the log has the reason (contract H118)."""
+    """The answer for a model that does not get as far as a version. The reason is only in the log (H118)."""
     log.error("failed to load '%s': %s", name, error)
-    advise(name, error)
+    log_advice(name, error)
     return Internal(f"failed to load '{name}', failed to poll from model repository")

@@ -1,7 +1,8 @@
-"""Follows the changes of the repositories (`--model-control-mode=poll`): what comes is loaded, what changes is loaded
-again, what goes is unloaded (contract R9), each once it has settled (D17).
+"""Follows the changes of the repositories (`--model-control-mode=poll`, R9).
 
-On the event loop; folders are looked at on threads. What is due is decided by `models.watching`.
+A model that appears is loaded, one that changes is loaded again, one that disappears is unloaded. Each change is acted
+on once the folder has settled, that is, stays the same for a while (D17). Decides on the event loop; folders are looked
+at on threads. `models.watching` decides what is due.
 """
 
 import asyncio
@@ -10,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic_ns, time_ns
 
 from halimede.errors import Error
+from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads
-from halimede.loading.turns import LoadTurns
 from halimede.models.lifecycle import ModelTable
 from halimede.models.repository import Catalog, FoundModel, Look, look
 from halimede.models.watching import Todo, Watch
@@ -20,12 +21,12 @@ from halimede.options import ServerOptions
 log = logging.getLogger(__name__)
 
 NS = 1_000_000_000
-SETTLES_AT_START = 10
-"""How many times as long as a folder needs to settle the start waits for those that do not."""
+MAX_START_WAIT = 10
+"""How long the start waits for folders that still change, in multiples of the time that a folder needs to settle."""
 
 
 class RepositoryPoll:
-    """`scan` looks through the repositories. A poll that breaks changes nothing; the next one comes."""
+    """`scan` lists the repositories. A poll that fails changes nothing."""
 
     def __init__(
         self,
@@ -33,7 +34,7 @@ class RepositoryPoll:
         loop: asyncio.AbstractEventLoop,
         models: ModelTable,
         loads: ModelLoads,
-        turns: LoadTurns,
+        locks: ModelLocks,
         scan: Callable[[], Awaitable[Catalog]],
         clock: Callable[[], int] = monotonic_ns,
         wall: Callable[[], int] = time_ns,
@@ -41,7 +42,7 @@ class RepositoryPoll:
         self._loop = loop
         self._models = models
         self._loads = loads
-        self._turns = turns
+        self._locks = locks
         self._scan = scan
         self._clock, self._wall = clock, wall
         self._seconds = options.repository_poll_secs
@@ -52,18 +53,22 @@ class RepositoryPoll:
         self._ending = asyncio.Event()
 
     async def start(self, catalog: Catalog) -> bool:
-        """The first poll: waits for its loads, and for a while for folders that still change. Whether all is well."""
+        """Does the first poll: waits for its loads, and for a while for folders that still change. Returns whether all
+        models serve."""
         began = self._loop.time()
+        # The index and the readiness count all models from the beginning, also those that have not settled yet.
         for found in catalog.models.values():
             self._models.loading(found.key, (), found.name)
         todo, loads = await self._act(catalog)
-        while todo.look_at is not None and self._loop.time() - began < SETTLES_AT_START * self._settle:
+        # A server that is started right after its models were copied serves them at once, and not a poll later. But a
+        # folder that never settles must not keep the server from starting.
+        while todo.look_at is not None and self._loop.time() - began < MAX_START_WAIT * self._settle:
             if await self._pause(todo.look_at):
                 return False
             todo, more = await self._act(await self._scan())
             loads = {**loads, **more}
         for key in todo.unsettled:
-            log.warning("model '%s' is not loaded yet: its files still change", key)
+            log.warning("model '%s': its files still change, so it is not loaded yet; a later poll loads it", key)
         fine = [await load for load in loads.values()]
         return all(fine) and not todo.unsettled
 
@@ -75,27 +80,29 @@ class RepositoryPoll:
             try:
                 todo = await self.poll()
             except Error as error:
-                log.error("failed to poll the model repositories: %s", error)
+                log.error("failed to poll the model repositories: %s; the next poll tries again", error)
             except Exception:
-                log.exception("polling the model repositories broke")
+                log.exception("unexpected error while the model repositories were polled; the next poll tries again")
             else:
+                # A folder that may have settled before the next poll is looked at then.
                 at = min(filter(None, (at, todo.look_at)), default=None)
+        # The loads close what they have opened; `stop` waits for this task.
         if self._loading:
             await asyncio.wait(self._loading.values())
 
     async def poll(self) -> Todo:
-        """Looks once, and begins what is to be done. Raises Error where a repository cannot be read."""
+        """Looks once, and begins what is due. Raises Error if a repository cannot be read."""
         return (await self._act(await self._scan()))[0]
 
     def end(self) -> None:
-        """No further poll."""
+        """Ends `run`."""
         self._ending.set()
 
     def _next(self) -> int | None:
         return self._clock() + self._seconds * NS if self._seconds > 0 else None
 
     async def _pause(self, until: int) -> bool:
-        """Waits; whether it is the end."""
+        """Waits until then. Returns whether `end` was called."""
         try:
             await asyncio.wait_for(self._ending.wait(), max(until - self._clock(), 0) / NS)
         except TimeoutError:
@@ -103,10 +110,10 @@ class RepositoryPoll:
         return True
 
     async def _act(self, catalog: Catalog) -> tuple[Todo, Mapping[str, asyncio.Task[bool]]]:
-        """Begins what is to be done, and returns it with the loads."""
-        self._tell_duplicates(catalog)
+        """Begins what is due. Returns it, with the loads by key."""
+        self._log_duplicates(catalog)
         began, wall = self._clock(), self._wall()
-        looks = await self._loads.threads.look(_look_at_all, list(catalog.models.values()))
+        looks = await self._loads.threads.read_repository(_look_at_all, list(catalog.models.values()))
         now = self._clock()
         todo = self._watch.look(looks, self._loading, now, wall, now - began)
         for key in todo.unload:
@@ -114,7 +121,8 @@ class RepositoryPoll:
         begun = {key: self._begin(catalog.models[key]) for key in todo.load}
         return todo, begun
 
-    def _tell_duplicates(self, catalog: Catalog) -> None:
+    def _log_duplicates(self, catalog: Catalog) -> None:
+        # Once for each name, and not at each poll.
         for name in sorted(set(catalog.duplicates) - self._refused):
             log.error("failed to poll model '%s': not unique across all model repositories", name)
         self._refused = frozenset(catalog.duplicates)
@@ -128,11 +136,11 @@ class RepositoryPoll:
         def accepts(names: frozenset[str]) -> bool:
             return self._watch.changed(found.key, names, self._clock())
 
-        async with self._turns.turn(found.name):
+        async with self._locks.locked(found.name):
             loaded = await self._loads.load_found(found, accepts)
         if loaded:
             self._watch.loaded(found.key)
-            await self._loads.refresh(self._turns.turn)
+            await self._loads.refresh(self._locks.locked)
         else:
             self._watch.failed(found.key, self._clock())
         return loaded
@@ -141,14 +149,17 @@ class RepositoryPoll:
         record = self._models.get(key)
         if record is None:
             return
-        async with self._turns.turn(record.name):
+        async with self._locks.locked(record.name):
             self._loads.unload(key)
             self._models.forget_failures(key)
 
 
 def _look_at_all(models: list[FoundModel]) -> dict[str, Look]:
-    """On a thread. A folder that cannot be read looks like the reason: if that lasts, a load will tell it, and what
-    serves goes on."""
+    """How each folder looks now. On a thread.
+
+    The look of a folder that cannot be read is the reason. If that lasts the folder settles, and its load fails with
+    the reason, while what serves serves on.
+    """
     looks: dict[str, Look] = {}
     for found in models:
         try:

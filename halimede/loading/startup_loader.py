@@ -1,169 +1,151 @@
-"""The loads of a start, many at once: most take a millisecond, some take long.
+"""The loads at the start of the server: a queue of jobs and one thread that does them.
 
-What a load does in Python, only one thread can do at a time: more of them take turns and are slower than one (a server
-with 1,000 small ONNX models on two cores starts in 1.2 s by one thread, in 1.3 s by two, though the runtime lets go of
-the interpreter). So one thread takes the loads, and another joins it only while it is held by one. It takes the same
-step of many loads one right after the other, which is quicker than load after load (`models.steps`). What was made goes
-to the event loop in one piece every few milliseconds. Event-loop thread, but for what says otherwise.
+One thread is quicker than several here. Most of the time of a small model's load is Python code, which only one thread
+can run at a time; more threads only take the interpreter lock from each other. But a load that waits (for a process, a
+GPU, a large file) must not hold up the others: another thread joins while each of them has been at its job for long.
+Results reach the event loop together every few milliseconds, so that it wakes up less often.
+
+Everything runs on the event loop, except `_work` and what it calls.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
-from halimede.loading.slots import LoadSlots
-from halimede.models.steps import Steps
+from halimede.loading.concurrency import LoadSlots
 
 A = TypeVar("A")
 
 TICK_SECONDS = 0.01
-"""How long what was made waits for the loop, at most."""
-TOGETHER = 32
-"""How many loads are begun before the first of them goes on. With more, the caches forget what they hold."""
-QUICK_SECONDS = 0.02
-"""A step that takes longer holds its thread: it waits for something, or computes outside of Python."""
+"""Time between two deliveries of results to the event loop."""
+LONG_JOB_SECONDS = 0.02
+"""A job that takes longer holds its thread: it waits for something, or computes outside of Python."""
 
 
 @dataclass(slots=True, eq=False)
-class _Wagon:
-    """A load; `failure` is what it raised."""
+class Job:
+    """A load. `result` or `error` is set by the thread that did it."""
 
-    steps: Steps[Any]
+    work: Callable[[], Any]
     done: asyncio.Future[Any]
-    made: Any = None
-    failure: BaseException | None = None
+    result: Any = None
+    error: BaseException | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Thread:
-    """One of those that take loads; `since` is when it took its last step. `begins`: it begins loads, and does not yet
-    go on with those that were begun."""
+class _Worker:
+    """A thread that does jobs; `since` is the time when it took its last one."""
 
-    since: float = field(default_factory=monotonic)
-    begins: bool = True
+    since: float
 
     def is_held(self, now: float) -> bool:
-        return now - self.since > QUICK_SECONDS
+        return now - self.since > LONG_JOB_SECONDS
 
 
-def _all_held(threads: Sequence[_Thread], now: float) -> bool:
-    return all(thread.is_held(now) for thread in threads)
-
-
-class LoadTrain:
-    """Each of its threads has one of the `slots` as long as it takes loads. `on_thread` runs one of them."""
+class StartupLoader:
+    """Each worker thread holds one of the `slots` while it does jobs (C17). `run_on_thread` runs a worker."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         slots: LoadSlots,
-        on_thread: Callable[[Callable[[_Thread], None], _Thread], Awaitable[None]],
+        run_on_thread: Callable[[Callable[[_Worker], None], _Worker], Awaitable[None]],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self._loop = loop
         self._slots = slots
-        self._on_thread = on_thread
-        self._waiting: deque[_Wagon] = deque()
-        self._begun: deque[_Wagon] = deque()
-        """In the order of their next steps."""
-        self._made: deque[_Wagon] = deque()
-        self._threads: list[_Thread] = []
-        """Read on its threads, too."""
+        self._run_on_thread = run_on_thread
+        self._clock = clock
+        self._queue: deque[Job] = deque()
+        self._finished: deque[Job] = deque()
+        self._workers: list[_Worker] = []
+        """Also read on the threads."""
         self._joining = False
-        """Whether a thread waits for a slot."""
-        self._riding: set[asyncio.Task[None]] = set()
+        """Whether a new worker waits for a slot."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
 
-    async def run(self, steps: Steps[A]) -> A:
-        """What the steps return, or raise; on threads, among those of other loads."""
-        wagon = _Wagon(steps, self._loop.create_future())
-        self._waiting.append(wagon)
+    async def run(self, work: Callable[[], A]) -> A:
+        """Does the work on a thread, after the jobs before it; returns or raises what it does."""
+        job = Job(work, self._loop.create_future())
+        self._queue.append(job)
         if self._timer is None:
             self._timer = self._loop.call_soon(self._tick)
-        made: A = await wagon.done
-        return made
+        result: A = await job.done
+        return result
 
     def _tick(self) -> None:
         self._deliver()
-        if (self._waiting or self._begun) and not self._joining and _all_held(self._threads, monotonic()):
+        # At the first tick there is no worker, so all of them are held.
+        if self._queue and not self._joining and self._all_held():
             self._joining = True
-            task = self._loop.create_task(self._ride())
-            self._riding.add(task)
-            task.add_done_callback(self._riding.discard)
-        busy = self._waiting or self._begun or self._threads or self._made
+            task = self._loop.create_task(self._join())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        busy = self._queue or self._workers or self._finished
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick) if busy else None
 
-    async def _ride(self) -> None:
-        """Waits for a slot, and lets a thread take loads."""
-        async with self._slots.taken():
+    def _all_held(self) -> bool:
+        now = self._clock()
+        return all(worker.is_held(now) for worker in self._workers)
+
+    def _is_redundant(self, worker: _Worker) -> bool:
+        """Whether an older worker is not held any more. Called on the threads."""
+        now = self._clock()
+        for other in tuple(self._workers):
+            if other is worker:
+                return False
+            if not other.is_held(now):
+                return True
+        return False
+
+    async def _join(self) -> None:
+        """Waits for a slot, and adds a worker."""
+        async with self._slots.acquired():
             self._joining = False
-            thread = _Thread()
-            self._threads.append(thread)
+            worker = _Worker(self._clock())
+            self._workers.append(worker)
             try:
-                await self._on_thread(self._take_loads, thread)
-            except Exception as error:  # the system gives no thread, or there are none any more
-                if len(self._threads) == 1:  # else the others go on
-                    self._fail(error)
+                await self._run_on_thread(self._work, worker)
+            except Exception as error:
+                # The system refuses a thread, or the pool is shut down. If other workers are left they go on.
+                if len(self._workers) == 1:
+                    self._fail_all(error)
             finally:
-                self._threads.remove(thread)
+                self._workers.remove(worker)
                 self._deliver()
 
-    def _fail(self, error: Exception) -> None:
-        """All that wait."""
-        for wagons in (self._begun, self._waiting):
-            while wagons:
-                wagon = wagons.popleft()
-                wagon.failure = error
-                self._made.append(wagon)
+    def _fail_all(self, error: Exception) -> None:
+        while self._queue:
+            job = self._queue.popleft()
+            job.error = error
+            self._finished.append(job)
 
-    def _take_loads(self, thread: _Thread) -> None:
-        """On a thread, until there are no more, or another one does it as well."""
-        while (wagon := self._next(thread)) is not None:
-            if self._take_steps(thread, wagon) and self._is_not_needed(thread):
+    def _work(self, worker: _Worker) -> None:
+        """On a thread: does jobs until there are none."""
+        while True:
+            try:
+                job = self._queue.popleft()
+            except IndexError:
+                return
+            worker.since = self._clock()
+            try:
+                job.result = job.work()
+            except BaseException as error:  # its caller gets it; the other jobs go on
+                job.error = error
+            self._finished.append(job)
+            if self._is_redundant(worker):
                 return
 
-    def _is_not_needed(self, thread: _Thread) -> bool:
-        return not _all_held([each for each in tuple(self._threads) if each is not thread], monotonic())
-
-    def _next(self, thread: _Thread) -> _Wagon | None:
-        """On a thread: many loads are begun, then all of them are brought to their ends, step by step."""
-        for _ in (0, 1):
-            if thread.begins and len(self._begun) >= TOGETHER:
-                thread.begins = False
-            with suppress(IndexError):  # another thread may take the last one
-                return (self._waiting if thread.begins else self._begun).popleft()
-            thread.begins = not thread.begins
-        return None
-
-    def _take_steps(self, thread: _Thread, wagon: _Wagon) -> bool:
-        """On a thread: a step, and after one that takes long all others at once; whether one did."""
-        took_long = False
-        while True:
-            thread.since = monotonic()
-            try:
-                next(wagon.steps)
-            except StopIteration as end:
-                wagon.made = end.value
-            except BaseException as error:
-                wagon.failure = error
-            else:
-                took_long |= thread.is_held(monotonic())
-                if took_long:
-                    continue
-                self._begun.append(wagon)
-                return False
-            self._made.append(wagon)
-            return took_long or thread.is_held(monotonic())
-
     def _deliver(self) -> None:
-        while self._made:
-            wagon = self._made.popleft()
-            if wagon.done.done():  # nobody waits for it any more
+        while self._finished:
+            job = self._finished.popleft()
+            if job.done.done():  # cancelled
                 continue
-            if wagon.failure is not None:
-                wagon.done.set_exception(wagon.failure)
+            if job.error is not None:
+                job.done.set_exception(job.error)
             else:
-                wagon.done.set_result(wagon.made)
+                job.done.set_result(job.result)

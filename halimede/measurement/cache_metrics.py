@@ -1,4 +1,4 @@
-"""The metrics of the response cache, computed when they are asked for (contract M15, M16, M17b). Event-loop thread."""
+"""The metrics of the response cache, computed at a scrape (M15, M16, M17b). Event-loop thread only."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -43,8 +43,8 @@ _CACHE: tuple[tuple[str, str, Callable[[CacheCounts], float]], ...] = (
 
 
 def model_cache_families(models: Iterable[tuple[Mapping[str, str], Mapping[str, Duration]]]) -> list[MetricFamily]:
-    """`models` are the labels and the durations of those that have their responses kept. The families are there without
-    one too (contract M24)."""
+    """The families of models with a response cache, from their labels and durations. They exist without series too
+    (M24)."""
     read = list(models)
     return [
         MetricFamily(name, text, "counter", tuple((labels, value(durations[phase])) for labels, durations in read))
@@ -53,7 +53,7 @@ def model_cache_families(models: Iterable[tuple[Mapping[str, str], Mapping[str, 
 
 
 def cache_families(counts: CacheCounts | None) -> list[MetricFamily]:
-    """Those of the cache itself, where there is one that has numbers."""
+    """The families of the cache itself, if it counts anything."""
     if counts is None:
         return []
     return [MetricFamily(name, text, "gauge", (({}, value(counts)),)) for name, text, value in _CACHE]

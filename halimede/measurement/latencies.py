@@ -1,7 +1,7 @@
-"""How long inferences of a model version took lately: quantiles over a sliding window, and a histogram of the time to
-the first response (contract M12 to M14, M17). There only where it was asked for. Event-loop thread only.
+"""Recent latencies of a model version: quantiles over a sliding window, and a histogram of the time to the first
+response (M12 to M14, M17). Kept only if the options ask for them. Event-loop thread only.
 
-Counts and sums of the summaries are those of the statistics; only what these cannot say is kept here.
+The counts and sums of summaries come from the statistics; only what these lack is kept here.
 """
 
 from bisect import bisect_left
@@ -14,22 +14,21 @@ from math import ceil, inf, nan
 from halimede.engine_port import Histogram
 
 WINDOW_NS = 60_000_000_000
-"""How far back quantiles look, as in the real server: so far at most, and at least four fifths of it."""
+"""Length of the window, as in the real server. It advances in steps, so it covers at least four fifths of this."""
 _STEPS = 5
 _STEP_NS = WINDOW_NS // _STEPS
 
 _BITS = 7
 _EXACT = 2 << _BITS
-"""Smaller numbers of microseconds have a bucket each; larger ones share one with those that differ by less than one in
-128."""
+"""Fewer microseconds than this have a bucket each. Larger values share buckets with a relative width of 1/128."""
 
 FIRST_RESPONSE = "nv_inference_first_response_histogram_ms"
 DEFAULT_BUCKETS = (100.0, 500.0, 2000.0, 5000.0)
-"""Milliseconds (contract M12)."""
+"""Upper bounds in milliseconds (M12)."""
 
 
 def bucket_of(micros: int) -> int:
-    """The bucket of a duration: the numbers ascend with the durations."""
+    """The number of the bucket of a duration. Longer durations have higher numbers."""
     if micros < _EXACT:
         return max(micros, 0)
     shift = micros.bit_length() - _BITS - 1
@@ -37,7 +36,7 @@ def bucket_of(micros: int) -> int:
 
 
 def micros_of(bucket: int) -> float:
-    """The middle of a bucket."""
+    """The middle of a bucket, in microseconds."""
     if bucket < _EXACT:
         return float(bucket)
     shift = (bucket >> _BITS) - 1
@@ -46,7 +45,7 @@ def micros_of(bucket: int) -> float:
 
 
 class Quantiles:
-    """Durations of the last minute, in buckets, in five parts of which the oldest is forgotten every 12 seconds."""
+    """Durations of the last minute, in buckets. There are five parts; every 12 seconds the oldest is dropped."""
 
     __slots__ = ("_current", "_ends", "_parts")
 
@@ -64,7 +63,7 @@ class Quantiles:
         current[bucket] = current.get(bucket, 0) + 1
 
     def read(self, quantiles: Sequence[float], now: int) -> tuple[float, ...]:
-        """The microseconds at each quantile; not a number where nothing was observed in the window."""
+        """The microseconds at each quantile, or NaN if the window is empty."""
         if now >= self._ends:
             self._turn(now)
         counts: dict[int, int] = {}
@@ -79,7 +78,7 @@ class Quantiles:
         return tuple(micros_of(buckets[bisect_left(upto, rank)]) for rank in ranks)
 
     def _turn(self, now: int) -> None:
-        """Begins new parts until the present one is not over."""
+        """Adds parts until the current one covers `now`."""
         if not self._ends or now >= self._ends + WINDOW_NS:
             self._parts.clear()
             self._parts.append({})
@@ -91,7 +90,7 @@ class Quantiles:
 
 
 class Buckets:
-    """A histogram of durations: how many were at most each of `bounds`, which are so many nanoseconds each."""
+    """A histogram of durations. `bounds` are upper bounds in units of `unit_ns` nanoseconds."""
 
     __slots__ = ("_counts", "_ns", "_unit", "bounds")
 
@@ -111,7 +110,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Quantiles of each phase of the inferences. Of a model whose responses are kept, hits and misses too."""
+    """The quantiles of each phase of inferences, and of cache hits and misses."""
 
     request: Quantiles
     queue: Quantiles
@@ -128,13 +127,13 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """What is kept of a model version beside its statistics; None what was not asked for."""
+    """The latencies of a model version. A field is None if the options do not ask for it."""
 
     recent: Recent | None = None
     first_response: Buckets | None = None
 
     def going_on_as(self, previous: "Latencies") -> "Latencies":
-        """What was observed before goes on; a histogram only where it has the same buckets."""
+        """Continues the observations of a replaced version; its histogram only if the buckets are equal."""
         mine, theirs = self.first_response, previous.first_response
         same = mine is not None and theirs is not None and mine.bounds == theirs.bounds
         return Latencies(previous.recent, theirs if same else mine)

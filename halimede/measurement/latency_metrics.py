@@ -1,5 +1,5 @@
-"""Summaries and histograms of the models (contract M12 to M14, M17), computed when they are asked for. Counts and sums
-are those of the statistics. Event-loop thread only."""
+"""Summaries and histograms of the models (M12 to M14, M17), computed at a scrape. Counts and sums come from the
+statistics. Event-loop thread only."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -10,9 +10,9 @@ from halimede.measurement.latencies import FIRST_RESPONSE, Latencies, Quantiles
 from halimede.measurement.statistics import Totals
 
 Models = Sequence[tuple[Mapping[str, str], Totals, Latencies | None, bool]]
-"""The labels of each version, its integers, what is kept beside them, and whether its responses are kept."""
+"""For each version: its labels, its sums, its latencies, and whether it has a response cache."""
 Sizes = Iterable[tuple[Mapping[str, str], Totals, int]]
-"""The labels of each version, its integers, and the most rows that a batch may have, 0 where there are none."""
+"""For each version: its labels, its sums, and its maximum batch size (0: it does not batch)."""
 
 _INPUT = "Cumulative compute input duration in microseconds (does not include cached requests)"
 _INFER = "Cumulative compute inference duration in microseconds (does not include cached requests)"
@@ -53,7 +53,7 @@ BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 def summaries(models: Models, quantiles: Sequence[float], now: int) -> Iterator[MetricFamily]:
-    """Of models whose responses are kept not the whole request (contract M13), of others nothing of caches."""
+    """The summaries. Models with a response cache have none of the whole request (M13), others none of the cache."""
     for name, text, phase, part in _SUMMARIES:
         series = tuple(
             (labels, _summary(totals.inference[phase], getattr(kept.recent, part), quantiles, now))
@@ -73,7 +73,7 @@ def _summary(duration: Duration, recent: Quantiles, quantiles: Sequence[float], 
 
 
 def first_responses(models: Models) -> MetricFamily:
-    """Contract M12."""
+    """The histogram of the time to the first response (M12)."""
     series = tuple(
         (labels, kept.first_response.read())
         for labels, _, kept, _ in models
@@ -84,13 +84,13 @@ def first_responses(models: Models) -> MetricFamily:
 
 
 def batch_sizes(models: Sizes) -> MetricFamily:
-    """Nothing is counted for it: the statistics have the executions by their size."""
+    """The histogram of batch sizes, from the executions by size in the statistics."""
     series = tuple((labels, _sizes(totals, most)) for labels, totals, most in models)
     return MetricFamily("halimede_batch_size", "Rows of the executed batches", "histogram", series)
 
 
 def _sizes(totals: Totals, most: int) -> Histogram:
-    """With no more buckets than a batch of the model can fall into."""
+    """The histogram of one model, with only the buckets that its batches can reach."""
     bounds = [bound for bound in BATCH_BOUNDS if bound < most * 2] or [1]
     counts: dict[float, int] = dict.fromkeys((*bounds, inf), 0)
     for batch in totals.batches:

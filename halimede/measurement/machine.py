@@ -1,19 +1,18 @@
-"""What the machine does beside the models: processors, memory, GPUs (contract M18 to M22).
+"""Host metrics: processors, memory and GPUs (M18 to M22).
 
-A thread of its own looks every half interval (C40) and leaves what it saw, so that no scrape waits for a driver.
+A thread reads them every half interval (C40) and keeps the last readings, so that no scrape waits for a driver.
 """
 
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, Thread
 from typing import Protocol
 
 from halimede.engine_port import MetricFamily
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
 from halimede.platform.machine import Memory, Processors, memory
-from halimede.platform.threads import Thread
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ class Gpus(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen at the last look; None what nobody tells, or what is not looked at."""
+    """The last readings. A field is None if the system does not tell it or the options exclude it."""
 
     utilization: float | None = None
     memory: Memory | None = None
@@ -33,7 +32,7 @@ class Seen:
 
 
 class Machine:
-    """`open_gpus` is called on the thread. `seen` may be read on any thread."""
+    """Owns the thread. `open_gpus` is called on it. Any thread may read `seen`."""
 
     def __init__(self, options: MetricsOptions, open_gpus: Callable[[], Gpus | None]) -> None:
         self.seen = Seen()
@@ -43,13 +42,13 @@ class Machine:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begins to look, where there is anything to look at."""
+        """Starts the thread if the options ask for host metrics."""
         if self._options.cpu or self._options.gpu:
             self._thread = Thread(target=self._run, name="metrics", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Looks no more; does not wait for a look that hangs."""
+        """Ends the thread, without waiting for a driver call that hangs."""
         self._ended.set()
 
     def _run(self) -> None:
@@ -63,7 +62,7 @@ class Machine:
                 self.seen = Seen(used, _memory(processors), _read(gpus))
                 ended = self._ended.wait(self._options.interval_ms / 2000)
         except Exception:
-            log.exception("measuring this machine broke, and goes on no more")
+            log.exception("host metrics disabled after an error; restart the server to enable them again")
             self.seen = Seen()
         if gpus is not None:
             gpus.close()

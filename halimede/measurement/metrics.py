@@ -1,6 +1,5 @@
-"""The metrics of the models, computed when they are asked for from the integers that the statistics are made of.
-
-Contract M1 to M11; and those that models make for themselves, beside them (M23). Event-loop thread only.
+"""The metric families of the server, computed from the statistics at a scrape (M1 to M11), and those that models define
+themselves (M23). Event-loop thread only.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,15 @@ from halimede.scheduling.runner_config import Reason
 
 @dataclass(frozen=True, slots=True)
 class ModelMeasures:
-    """What the metrics say of one model version. `waiting` inferences have no instance yet, the oldest of them for
-    `oldest_seconds`; `inline_executions` of its batches ran on the event loop; `busy` of its `instances` run a batch;
-    its worker processes were started again `restarts` times, None where it has none. `tags` are further labels."""
+    """What the metrics show of one model version.
+
+    - `waiting`: inferences without an instance; the oldest has waited for `oldest_seconds`
+    - `inline_executions`: batches that ran on the event loop
+    - `busy`: how many of its `instances` run a batch
+    - `restarts`: how often its worker processes were restarted; None if it has none
+    - `device_copies`: tensors that were copied from a device to the host; None if it runs on the host
+    - `tags`: further labels
+    """
 
     name: str
     version: int
@@ -40,6 +45,7 @@ class ModelMeasures:
     busy: int = 0
     cached: bool = False
     max_batch_size: int = 0
+    device_copies: int | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -48,7 +54,7 @@ class ModelMeasures:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A version with its labels in the order of their names, as the real server has them, and its integers."""
+    """A version with its labels, sorted by name as in the real server, and its sums."""
 
     measures: ModelMeasures
     labels: Mapping[str, str]
@@ -63,7 +69,7 @@ def _micros(phase: str) -> _Value:
 
 
 def _busy_seconds(read: Read) -> float:
-    """What executions took, their inputs and outputs included."""
+    """The time of all executions, with their input and output phases."""
     batches = read.totals.batches
     return sum(b.compute_input.ns + b.compute_infer.ns + b.compute_output.ns for b in batches) / 1e9
 
@@ -119,6 +125,11 @@ _OWN_COUNTERS: tuple[tuple[str, str, _Value], ...] = (
         "halimede_worker_restarts_total",
         "Number of worker processes of the model that ended unasked and were started again",
         lambda read: read.measures.restarts,
+    ),
+    (
+        "halimede_device_copies_total",
+        "Number of tensors of the model that were copied from a device to the host",
+        lambda read: read.measures.device_copies,
     ),
     (
         "halimede_instance_busy_seconds_total",
@@ -189,8 +200,10 @@ def families(
     lag: Histogram | None = None,
     now: int = 0,
 ) -> list[MetricFamily]:
-    """Every family that there can be with these options, also one without series (contract M24): the counters first,
-    then gauges, summaries and histograms. `now` is for the windows of quantiles."""
+    """All families that these options allow, with or without series (M24): counters, gauges, summaries, histograms.
+
+    `now` is the end of the window of quantiles, in monotonic nanoseconds.
+    """
     models = [Read(each, _in_order(each.labels), each.statistics.totals) for each in measured]
     kept = [(read.labels, read.totals.inference) for read in models if read.measures.cached]
     latencies = [
@@ -218,7 +231,7 @@ def families(
 
 
 def custom_metrics() -> CustomMetrics:
-    """A registry for the metrics of models, which knows the families of the server."""
+    """A registry for the metrics of models. It knows the server's families, so that models cannot redefine them."""
     everything = Seen(0.0, Memory(0, 0), (GpuReading("", 0, 0, 0, 0, 0, 0),))
     lag = Histogram(BOUNDS, (0,) * len(BOUNDS), 0)
     own = families((), MetricsOptions(summaries=True, histograms=True), everything, CacheCounts(), lag)
@@ -229,8 +242,8 @@ _KINDS = {kind.word: kind for kind in Kind}
 
 
 def with_custom(own: Sequence[MetricFamily], custom: Iterable[FamilyReading]) -> list[MetricFamily]:
-    """The families of the server and those of its models. A model may add series to one of the server's, but none that
-    is there already: no scraper takes a series twice."""
+    """The families of the server and of its models. A model may add series to a family of the server. Series that exist
+    already are left out, because scrapers refuse duplicates."""
     added = {reading.name: family_of(reading) for reading in custom}
     found = []
     for family in own:

@@ -1,4 +1,4 @@
-"""What answers a scrape: the models, the machine and the event loop as they are now. Event-loop thread only."""
+"""Answers a scrape from the models, the machine and the event loop as they are now. Event-loop thread only."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +22,12 @@ from halimede.options import MetricsOptions
 log = logging.getLogger(__name__)
 
 Oldest = Callable[[], Mapping[ModelVersion, int]]
-"""Since when the oldest inference has been waiting, by version, of those where one waits."""
+"""Returns since when the oldest queued inference waits, by version, in monotonic nanoseconds."""
 
 
 class Measuring:
-    """`answers` are questions of the port. `cache_counts` is what the response cache says of itself."""
+    """Collects the metrics. `answers` are the questions of the engine port that it answers. `cache_counts` reads the
+    counters of the response cache."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class Measuring:
                     load_seconds=None if version.loaded.ensemble else version.loaded.load_seconds,
                     inline_executions=version.inline_executions,
                     restarts=version.restarts,
+                    device_copies=version.device_copies,
                     tags=self._tags(version),
                     oldest_seconds=max(0, now - since) / 1e9,
                     instances=len(version.serving),
@@ -80,11 +82,11 @@ class Measuring:
                 )
 
     def _tags(self, version: ModelVersion) -> dict[str, str]:
-        """Labels besides name and version: the namespace where there are such, the GPU where the version is on one."""
+        """Labels besides name and version: tags of the configuration, the namespace, the GPU if there is just one."""
         tags = dict(version.config.metric_tags)
         if version.key != version.name:
             tags["namespace"] = version.key.removesuffix(f"::{version.name}")
-        devices = {place.device_id for place in version.loaded.places if place.kind is InstanceKind.GPU}
+        devices = {place.device_id for place in version.places if place.kind is InstanceKind.GPU}
         gpus = self._machine.seen.gpus
         if len(devices) == 1 and (device := devices.pop()) < len(gpus):
             tags["gpu_uuid"] = gpus[device].uuid
@@ -92,10 +94,11 @@ class Measuring:
 
 
 def latencies_of(config: ModelConfig, options: MetricsOptions) -> Latencies | None:
-    """What is kept of a version beside its statistics; None where nothing was asked for."""
+    """The latencies to keep for a version, or None if the options ask for none."""
     for family in config.metric_buckets:
         if family != FIRST_RESPONSE:
-            log.warning("model '%s': the buckets of the metric family '%s' cannot be chosen", config.name, family)
+            text = "model '%s': metric family '%s' has fixed buckets; its 'histogram_options' are ignored"
+            log.warning(text, config.name, family)
     if not (options.summaries or options.histograms):
         return None
     bounds = config.metric_buckets.get(FIRST_RESPONSE, DEFAULT_BUCKETS)

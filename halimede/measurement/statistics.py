@@ -1,6 +1,6 @@
-"""The statistics of one model version: mergeable integers, and nothing that computes on the way of a request.
+"""The statistics of one model version: integers that can be added up. The request path only adds to them.
 
-Told by the runner (its `Observer`); read by the engine. Event-loop thread only.
+The runner reports to them (they are its `Observer`), the engine reads them. Event-loop thread only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from halimede.scheduling.runner_config import Reason
 
 
 class _Batches:
-    """What was executed at one batch size: how often, and the nanoseconds of each phase."""
+    """The executions at one batch size: their number, and the nanoseconds of each phase."""
 
     __slots__ = ("count", "infer", "input", "output")
 
@@ -29,7 +29,7 @@ class _Batches:
 
 
 class _Responses:
-    """How the responses of one number ended: how often, and the nanoseconds that they took."""
+    """The responses with one index: number and nanoseconds, by how they ended."""
 
     __slots__ = ("cancelled", "empty", "failed", "made")
 
@@ -50,7 +50,7 @@ class _Responses:
         made = Duration(*self.made)
         return ResponseCounts(
             compute_infer=made,
-            compute_output=Duration(made.count),  # a model hands over its outputs: there is nothing to write
+            compute_output=Duration(made.count),  # models hand their outputs over: no time passes
             success=made,
             fail=Duration(*self.failed),
             empty_response=Duration(*self.empty),
@@ -59,16 +59,15 @@ class _Responses:
 
 
 RESPONSES_KEPT = 1000
-"""Responses of a higher number are not told apart: a model may answer a request without end."""
-
+"""Responses with a higher index are not counted: the number of responses to a request has no bound."""
 
 EARLIER_KEPT = 4
-"""Versions whose place was taken and that may still end what they have begun; of older ones only the sums are kept."""
+"""Replaced versions whose statistics are kept, because inferences on them may still end. Older ones are summed up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """As `ModelCounts`, with the failures by their reasons."""
+    """The sums that metrics show: those of `ModelCounts`, and the failures by reason."""
 
     inference_count: int = 0
     execution_count: int = 0
@@ -78,9 +77,10 @@ class Totals:
 
 
 class Statistics:
-    """Contract H119. Durations are summed per request; a batch of one execution counts once in its size.
+    """Durations are summed per request; an execution counts once in its batch size (H119).
 
-    `latencies` is there where metrics were asked for that sums cannot say."""
+    `latencies` keeps what summaries and histograms need. It is None if the options ask for neither.
+    """
 
     def __init__(self, latencies: Latencies | None = None) -> None:
         self.latencies = latencies
@@ -94,7 +94,7 @@ class Statistics:
         self._batches: dict[int, _Batches] = {}
         self._responses: list[_Responses] = []
         self.failures = dict.fromkeys(Reason, 0)
-        """How many inferences failed, by reason (contract M2)."""
+        """Failed inferences by reason (M2)."""
 
     def executed(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         batches = self._batches.get(rows)
@@ -112,7 +112,7 @@ class Statistics:
         self._last_ns = time_ns()
         if self.latencies is not None:
             self._observe(self.latencies, inference, now)
-        if not began:  # it never ran: a cache had the answer (contract K4)
+        if not began:  # it never ran: the answer came from the cache (K4)
             self._hits += 1
             self._hit_ns += now - queued
             return
@@ -123,7 +123,8 @@ class Statistics:
         self._inferences += inference.batch_size or 1
 
     def served(self, inference: Inference, rows: int, now: int) -> None:
-        """As `executed` and `succeeded`, of a batch of this one request."""
+        """Does the work of `executed` and `succeeded` in one call, for a batch of one request: the fast path ends
+        here."""
         start, queued, began, input_end, output_start, end = inference.times
         input_ns, infer_ns, output_ns = input_end - began, output_start - input_end, end - output_start
         batches = self._batches.get(rows)
@@ -145,8 +146,8 @@ class Statistics:
             self._observe(self.latencies, inference, now)
 
     def ran(self, inference: Inference) -> None:
-        """As in the real server each run is an inference that succeeded; the time that they all took is that of the
-        request, and comes with its end."""
+        """Counts one run of a request that will run again. As in the real server, each run is a successful inference;
+        the request's total time is added at its end."""
         self._successes += 1
         _, queued, began, input_end, output_start, end = inference.times
         self._queue_ns += began - queued
@@ -156,7 +157,7 @@ class Statistics:
         self._inferences += inference.batch_size or 1
 
     def missed(self, lookup_ns: int, insertion_ns: int) -> None:
-        """A cache did not have the answer, and has it now (contract K5, M5)."""
+        """Counts a cache miss: the lookup failed and the response was inserted (K5, M5)."""
         if self.latencies is not None and self.latencies.recent is not None:
             self.latencies.recent.cache_miss.observe(lookup_ns + insertion_ns, monotonic_ns())
         self._misses += 1
@@ -194,8 +195,10 @@ class Statistics:
         recent.compute_output.observe(end - output_start, now)
 
     def follow(self, previous: "Statistics") -> None:
-        """The version takes the place of one that served until now: its statistics begin anew, its metrics go on
-        (contract M26). What the old one has begun counts there to its end, and is in the metrics too."""
+        """Makes this the successor of a replaced version: statistics start from zero, metrics continue (M26).
+
+        Inferences in flight on the old version are counted there until they end; the metrics include them.
+        """
         if self.latencies is not None and previous.latencies is not None:
             self.latencies = self.latencies.going_on_as(previous.latencies)
         self._folded, previous._folded = previous._folded, None
@@ -205,7 +208,7 @@ class Statistics:
 
     @property
     def own(self) -> "Totals":
-        """Those of this version alone."""
+        """The sums of this version alone."""
         counts = self.read("", 0)
         return Totals(
             counts.inference_count, counts.execution_count, counts.inference, dict(self.failures), counts.batches
@@ -213,13 +216,13 @@ class Statistics:
 
     @property
     def totals(self) -> "Totals":
-        """What the metrics are made of: the same integers, and those of the versions whose place this one took."""
+        """The sums of this version and of those that it replaced: what the metrics show."""
         if not self._earlier:
             return self.own
         return _sum([self._folded or Totals(), *(each.own for each in self._earlier), self.own])
 
     def read(self, name: str, version: int) -> ModelCounts:
-        """What a client is told of them, under the name and number of the version."""
+        """The statistics as the protocols show them, under this name and version number."""
         done, ran = self._successes, self._successes - self._hits
         return ModelCounts(
             name=name,

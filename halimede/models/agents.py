@@ -1,7 +1,18 @@
-"""The agents of models that are loaded and served: who is told what, and when (contract R22).
+"""Calls the repository agents of models while they are loaded, served and unloaded (R22).
 
-One `Engagement` is a model's agents for one load and for the versions that come of it. Load and close threads; locked,
-since versions of one model may close at once.
+An `Engagement` is the agents of one model for one load and for the versions opened by it. Its states:
+
+    state       event                                  next state   agents are called with
+    LOADING     settle: the load succeeded             SERVING      load_complete
+    LOADING     settle: the load failed                FAILED       load_fail
+    LOADING     fail: nobody loads the model           FAILED       load_fail
+    SERVING     leave: the last version closes         UNLOADING    unload
+    SERVING     settle: a later load opened nothing    UNLOADING    unload, unload_complete
+    UNLOADING   left: the last version has closed      (end)        unload_complete
+    FAILED      left: the last version has closed      (end)        nothing
+
+At the end the folders that the agents made are removed. Used on load and closing threads. The counts are locked,
+because versions of one model may close at the same time.
 """
 
 import logging
@@ -21,11 +32,13 @@ from halimede.platform.scratch import Scratch, remove_leftovers
 log = logging.getLogger(__name__)
 
 PREFIX = "halimede-agents-"
+"""The prefix of the temporary folders of agents."""
 DIRECTORY = Path("/opt/tritonserver/repoagents")
+"""The default of `--repoagent-directory`."""
 
 
 class AgentsWanted(Exception):
-    """A model cannot be looked at before its agents did their work, which takes as long as it takes."""
+    """A model cannot be inspected before its agents have run, which may take long."""
 
 
 class _State(Enum):
@@ -36,7 +49,7 @@ class _State(Enum):
 
 
 class Engagement:
-    """`folder` is where the agents left the model."""
+    """The agents of one model for one load. `folder` is where they have put the model."""
 
     def __init__(self, found: FoundModel, seen: Fingerprint, asked: AskedAgents) -> None:
         self.found, self.seen, self.asked = found, seen, asked
@@ -45,18 +58,18 @@ class Engagement:
         self._scratch: list[Scratch] = []
         self._lock = threading.Lock()
         self._users = 0
-        """Loads that want to open versions, and versions that are open."""
+        """The number of loads under way and open versions."""
         self._leaving = 0
-        """Those of them that are being closed."""
+        """How many of the versions are being closed."""
         self._state = _State.LOADING
 
     def fits(self, found: FoundModel, seen: Fingerprint, asked: AskedAgents) -> bool:
-        """Whether it is for this state of the model, and lasts."""
+        """Whether a load of the model, as it is now, can use this engagement."""
         lasts = self._state in (_State.LOADING, _State.SERVING)
         return lasts and (self.found, self.seen, self.asked) == (found, seen, asked)
 
     def begin(self, directory: Path) -> None:
-        """Has the agents load, each after the other. Raises Error; those that had loaded are told that it failed."""
+        """Calls `load` of each agent in turn. If one raises, the agents before it get `load_fail`. Raises Error."""
         try:
             kinds = [(spec, find_agent(spec.name, directory)) for spec in self.asked.specs]
             for spec, kind in kinds:
@@ -66,12 +79,12 @@ class Engagement:
                 self.folder = agent.load() or self.folder
                 self._agents.append((spec.name, agent))
             self.folder = self._named(self.folder)
-        except BaseException as error:  # the operator's code: SystemExit too, which would end the server
+        except BaseException as error:  # the operator's code may raise SystemExit, which would end the server
             self.fail()
             raise self._explained(error) from error
 
     def reserve(self) -> bool:
-        """A load wants to open versions; False where it comes too late, and what the agents made is gone or going."""
+        """Begins a load. Returns False if it is too late: what the agents made is removed, or about to be."""
         with self._lock:
             if self._state not in (_State.LOADING, _State.SERVING):
                 return False
@@ -79,13 +92,14 @@ class Engagement:
             return True
 
     def settle(self, opened: int, failed: bool) -> None:
-        """That load is over, with so many versions opened, which are closed next where it failed."""
+        """Ends a load that `reserve` began, with this number of versions opened. If it failed they are closed next."""
         with self._lock:
             first = self._state is _State.LOADING
             if first:
                 self._state = _State.FAILED if failed else _State.SERVING
             self._users += opened - 1
             last = self._users == 0
+        # A later load, which found the agents' work still valid, calls neither.
         if first and failed:
             self._tell("load_fail", lambda agent: agent.load_fail())
         elif first:
@@ -94,7 +108,7 @@ class Engagement:
             self._end()
 
     def fail(self) -> None:
-        """Nobody loads the model after all; nothing where somebody does, or did."""
+        """The model was inspected, and is not loaded. Does nothing if a load has begun."""
         with self._lock:
             if self._state is not _State.LOADING or self._users:
                 return
@@ -103,7 +117,7 @@ class Engagement:
         self._end()
 
     def leave(self) -> None:
-        """A version is closed next."""
+        """A version is about to close."""
         with self._lock:
             self._leaving += 1
             all_leave = self._state is _State.SERVING and self._leaving == self._users
@@ -113,7 +127,7 @@ class Engagement:
             self._tell("unload", lambda agent: agent.unload())
 
     def left(self) -> None:
-        """A version is closed."""
+        """A version has closed."""
         with self._lock:
             self._users -= 1
             self._leaving -= 1
@@ -122,12 +136,13 @@ class Engagement:
             self._end()
 
     def _end(self) -> None:
-        """Nobody uses what the agents made, and nobody will."""
+        """No version is open, and no load is under way."""
         with self._lock:
-            untold = self._state is _State.SERVING
-            if untold:
+            # `leave` has called `unload` already, unless the last user was a load that opened nothing.
+            still_serving = self._state is _State.SERVING
+            if still_serving:
                 self._state = _State.UNLOADING
-        if untold:
+        if still_serving:
             self._tell("unload", lambda agent: agent.unload())
         if self._state is _State.UNLOADING:
             self._tell("unload_complete", lambda agent: agent.unload_complete())
@@ -136,24 +151,27 @@ class Engagement:
         self._scratch.clear()
 
     def _tell(self, what: str, tell: Callable[[RepositoryAgent], None]) -> None:
-        """All of them, in reverse order; what one of them raises changes nothing for the others."""
+        """Calls a method of all agents, in reverse order. An exception of one does not stop the others."""
         for name, agent in reversed(self._agents):
             log.debug("agent '%s' of model '%s': %s", name, self.found.name, what)
             try:
                 tell(agent)
-            except BaseException:  # here too
-                log.exception("agent '%s' of model '%s' failed in %s", name, self.found.name, what)
+            except BaseException:  # SystemExit too
+                log.exception(
+                    "model '%s': %s of its agent '%s' raised an exception; it is ignored", self.found.name, what, name
+                )
 
     def _private_folder(self) -> Path:
         self._scratch.append(Scratch(PREFIX))
         return self._scratch[-1].path
 
     def _named(self, folder: Path) -> Path:
-        """The folder under the name of the model, which a model's folder must have (contract R6)."""
+        """The folder under the model's name, which a model's folder must have (R6): itself, or a link to it."""
         if not folder.is_dir():
-            raise Internal(f"'{folder}', where an agent put model '{self.found.name}', is no directory")
+            raise Internal(f"an agent put model '{self.found.name}' in '{folder}', which is not a directory")
         if folder.name == self.found.name:
             return folder
+        # The configuration's name, if it has one, must be that of the folder.
         link = self._private_folder() / self.found.name
         link.symlink_to(folder.resolve(), target_is_directory=True)
         return link
@@ -161,23 +179,26 @@ class Engagement:
     def _explained(self, error: BaseException) -> Error:
         if isinstance(error, Error):
             return error
-        log.error("an agent of model '%s' failed", self.found.name, exc_info=error)
+        log.error("model '%s': one of its agents failed; the model is not loaded", self.found.name, exc_info=error)
         return Internal(f"an agent of model '{self.found.name}' failed: {type(error).__name__}: {error}")
 
 
 class Agents:
-    """The engagements of a server, by model. `directory` is that of `--repoagent-directory`."""
+    """The engagements of all models. `directory` is the one of `--repoagent-directory`."""
 
     def __init__(self, directory: Path = DIRECTORY, config_name: str = "") -> None:
         self.directory = directory
         self._config_name = config_name
         self._lock = threading.Lock()
         self._current: dict[tuple[str, bool], Engagement] = {}
-        """By model, and whether its configuration came with the load."""
+        """By the model's key, and whether its configuration came with the load."""
 
     def engage(self, found: FoundModel, seen: Fingerprint, may_ask: bool = True) -> FoundModel:
-        """The model as its agents leave it: itself where it has none. A second look at what has not changed asks them
-        nothing. Raises Error where one of them fails, AgentsWanted where they had to be asked and may not be."""
+        """The model as its agents leave it. If it has none, or has not changed since the last call, nothing runs.
+
+        Raises Error if an agent fails, AgentsWanted if agents must run and may not.
+        """
+        # Only the names and parameters of agents are read here: the rest of the model may be encrypted.
         asked = agents_of(found.folder, config_name=self._config_name, override=found.config)
         if not asked.specs:
             self._forget(found)
@@ -192,23 +213,23 @@ class Agents:
         return replace(found, folder=known.folder)
 
     def take(self, found: FoundModel) -> Engagement | None:
-        """The engagement for a load of a model that was engaged, reserved; None where it has no agents. Where what they
-        made has gone meanwhile, they do it once more. Raises Error where one of them fails then."""
+        """Begins a load of a model that was engaged. Returns None if it has no agents. Raises Error if one fails."""
         known = self._known(found)
         if known is None or known.reserve():
             return known
+        # Since the inspection the last version has closed, and what the agents made was removed: they run again.
         again = self._engaged(found, known.seen, known.asked)
         again.reserve()
         return again
 
     def give_up(self, found: FoundModel) -> None:
-        """The model is not loaded after all."""
+        """The model was inspected, and is not loaded."""
         known = self._known(found)
         if known is not None:
             known.fail()
 
     def settle(self, found: FoundModel, taken: Engagement, opened: int, failed: bool) -> None:
-        """A load of the model is over. What was only engaged to look at it is not needed any more."""
+        """A load of the model is over. An engagement that was only made to inspect it is not needed any more."""
         taken.settle(opened, failed)
         for is_override in (True, False):
             with self._lock:
@@ -217,13 +238,13 @@ class Agents:
                 other.fail()
 
     def _known(self, found: FoundModel) -> Engagement | None:
-        if not self._current:  # as on every server without agents
+        if not self._current:  # most servers have no agents, and need no lock
             return None
         with self._lock:
             return self._current.get((found.key, found.config is not None))
 
     def _forget(self, found: FoundModel) -> None:
-        """It has no agents any more; versions in service keep theirs."""
+        """The model has no agents any more. Versions in service keep theirs."""
         if self._known(found) is not None:
             with self._lock:
                 before = self._current.pop((found.key, found.config is not None))
@@ -235,6 +256,7 @@ class Agents:
             is_first = not self._current
             before = self._current.get((found.key, found.config is not None))
             self._current[found.key, found.config is not None] = engagement
+        # A server that was killed left its agents' folders, perhaps with decrypted models.
         if is_first:
             remove_leftovers(PREFIX)
         if before is not None:
@@ -243,7 +265,7 @@ class Agents:
         return engagement
 
     def _allow(self, found: FoundModel, asked: AskedAgents) -> None:
-        """What a client sends must not call agents that the operator did not ask for."""
+        """Raises Unsupported if a client's configuration would run other agents than the one in the repository."""
         if agents_of(found.folder, config_name=self._config_name) != asked:
             raise Unsupported(
                 f"the repository agents of model '{found.name}' can only be set by the configuration in its folder"

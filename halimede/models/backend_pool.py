@@ -9,8 +9,10 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
-from halimede.backends.api import Backend
-from halimede.backends.registry import BACKENDS, create_backend
+from halimede.backends.api import Backend, BackendContext, ProcessThreads
+from halimede.backends.creation import create_backend
+from halimede.backends.registry import served
+from halimede.backends.runtimes import unknown_backend
 from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -18,11 +20,11 @@ log = logging.getLogger(__name__)
 
 class BackendPool:
     """`create` makes a backend by name and may block or raise Error. Failures are not kept. `known` are the names that
-    it can be asked for."""
+    it can be asked for, those of the registry if None."""
 
-    def __init__(self, create: Callable[[str], Backend], known: Container[str] = BACKENDS) -> None:
+    def __init__(self, create: Callable[[str], Backend], known: Container[str] | None = None) -> None:
         self._create = create
-        self._known = known
+        self._known = served() if known is None else known
         self._made: dict[str, Future[Backend]] = {}
         self._closed = False
 
@@ -58,11 +60,23 @@ class BackendPool:
         self._made.clear()
 
 
+def backends_in(context: Callable[[str], BackendContext]) -> BackendPool:
+    """The backends of the registry, each with the `context` for its name."""
+
+    def create(name: str) -> Backend:
+        traits = served().get(name)
+        if traits is None:
+            raise unknown_backend(name)
+        return create_backend(traits, context(name))
+
+    return BackendPool(create)
+
+
 @contextmanager
 def pool_to_look(settings: Callable[[str], Mapping[str, str]]) -> Iterator[BackendPool]:
     """For those who only look at models, and run none; closed at the end. `settings` by the name of a backend."""
     loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
-    backends = BackendPool(lambda name: create_backend(name, loop, settings(name)))
+    backends = backends_in(lambda name: BackendContext(loop, settings(name), process_threads=ProcessThreads(name)))
     try:
         yield backends
     finally:

@@ -1,7 +1,7 @@
-"""What a request must be to reach a model: names, datatypes, shapes, sizes (contract 1.3).
+"""Checks requests against a model's configuration: names, datatypes, shapes, sizes (H60 to H74).
 
-Two halves: a quick check, compiled once per load, that only says yes or no, and the explanation, which walks the rules
-in the order of the contract and raises the error whose words the client knows. Pure; any thread.
+There are two checks. The quick one is compiled once per load and only says yes or no. If it says no, the explanation
+applies the rules one by one, in Triton's order, and raises the error with Triton's text. Pure; any thread.
 """
 
 import struct
@@ -24,22 +24,26 @@ _BATCHING_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a model version makes of requests of one form: the rows (0 without batching), the names to answer with,
-    which of them may share a batch (see `RequestCheck.batch_key`), and the bytes of each input, in its order."""
+    """The result of a check. Equal for all requests of one form."""
 
     batch_size: int
+    """Rows; 0 if the model does not batch."""
     outputs: Sequence[str]
+    """The outputs to respond with."""
     batch_key: Hashable
+    """Equal for requests that may share a batch."""
     byte_sizes: list[int]
+    """Of the inputs, in the request's order."""
 
 
 class RequestCheck:
-    """The checks of one model version. `fit` and `check` also complete the request: raw input deduced, inputs reshaped
-    for the model."""
+    """The checks of one model version. `fit` and `check` also complete the request: they deduce a raw input and reshape
+    inputs for the model."""
 
     FITS_LIMIT: ClassVar[int] = 256
+    """The most forms of requests whose results are remembered."""
     FITTED_TENSORS_LIMIT: ClassVar[int] = 4096
-    """In all forms together, which are as large as they name tensors: 256 of a thousand would take 40 MB."""
+    """The most tensors in all remembered forms: 256 forms with a thousand tensors each would take 40 MB."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._config = config
@@ -54,20 +58,21 @@ class RequestCheck:
         self._quick = tuple(
             (spec.name, spec.datatype, lead + spec.dims, spec.datatype.size, spec.optional) for spec in config.inputs
         )
-        # What BYTES hold is looked at each time, and a reshaped request is another one than was asked.
+        # Not with BYTES, whose contents must be checked each time, and not if the request is changed by a reshape.
         self._remembers = not self._reshapes and all(spec.datatype is not BYTES for spec in config.inputs)
         self._fits: dict[Hashable, Fit] = {}
         tensors = max(len(config.inputs) + len(config.outputs), 1)
         self._most_fits = max(min(self.FITS_LIMIT, self.FITTED_TENSORS_LIMIT // tensors), 1)
 
     def fit(self, request: InferRequest) -> Fit:
-        """What the model makes of the request. Raises Error with the text of the first rule that the request breaks.
+        """Checks a request. Raises Error for the first rule that it breaks.
 
-        Of a request whose form fitted before, only the sizes are looked at."""
+        If a request of the same form passed before, only the sizes of the inputs are checked.
+        """
         form = request.form
         if form is not None and (known := self._fits.get(form)) is not None:
             sizes = known.byte_sizes
-            for i, tensor in enumerate(request.inputs.values()):  # as many as there are sizes
+            for i, tensor in enumerate(request.inputs.values()):  # the form says how many there are
                 if tensor.memory.byte_size != sizes[i]:
                     break
             else:
@@ -77,30 +82,34 @@ class RequestCheck:
         batch_key = self.batch_key(request) if self._config.max_batch_size else None
         fit = Fit(batch_size, self.outputs(request), batch_key, sizes)
         if form is not None and self._remembers:
+            # A client that sends ever new shapes must not fill the memory. To find the oldest would cost each request.
             if len(self._fits) >= self._most_fits:
                 self._fits.clear()
             self._fits[form] = fit
         return fit
 
     def check(self, request: InferRequest) -> int:
-        """The batch size, 0 without batching. Raises Error with the text of the first rule that the request breaks."""
+        """The batch size, 0 if the model does not batch. Raises Error for the first rule that the request breaks."""
         raw = request.raw is not None
         if raw:
             self._deduce_raw(request)
         batch = self._pass(request)
+        # The quick check only says no. The walk through the rules finds the text that Triton would send.
         if batch < 0:
             self._explain(request, raw)
+            # Not reached unless the two checks disagree.
             raise Internal(f"request to model '{self._config.name}' failed a check that has no explanation")
         if self._reshapes:
             self._reshape(request)
         return batch
 
     def outputs(self, request: InferRequest) -> Sequence[str]:
-        """The names to answer with (contract H74)."""
+        """The outputs to respond with: those that the request names, or all (H74)."""
         return request.outputs or self.all_outputs
 
     def batch_key(self, request: InferRequest) -> Hashable:
-        """Equal for requests that may share a batch (contract S4, S5); None where any two may."""
+        """Equal for requests that may share a batch (S4, S5). None if all requests may."""
+        # Requests with different optional inputs cannot be one batch, so the names belong to the key.
         if self._has_optional:
             return tuple((name, self._shape_of_key(request.inputs[name])) for name in sorted(request.inputs))
         if not self._wildcards:
@@ -110,10 +119,10 @@ class RequestCheck:
         return tuple(request.inputs[name].shape[1:] for name in self._wildcards)
 
     def _shape_of_key(self, tensor: Tensor) -> Shape:
-        """What of its shape must be equal: nothing where the input is ragged."""
+        """The part of the shape that must be equal within a batch: nothing if the input is ragged."""
         return () if self._inputs[tensor.name].allow_ragged_batch else tensor.shape[1:]
 
-    # The quick half.
+    # The quick check.
 
     def _pass(self, request: InferRequest) -> int:
         """The batch size if every rule holds, else -1."""
@@ -137,7 +146,7 @@ class RequestCheck:
                     return -1
                 elements *= got
             if not elements and batching and not shape[0] and prod(shape[1:]) > 0:
-                return -1  # a batch of none
+                return -1  # a batch of zero rows
             if size:
                 if tensor.memory.byte_size != elements * size:
                     return -1
@@ -152,7 +161,7 @@ class RequestCheck:
         return max(batch, 0)
 
     def _reshape(self, request: InferRequest) -> None:
-        """Gives the inputs the shape that the model sees; -1 is filled from the request in order (contract H71)."""
+        """Gives the inputs the shapes that the model sees (H71)."""
         lead = 1 if self._config.max_batch_size else 0
         for name, tensor in request.inputs.items():
             spec = self._inputs[name]
@@ -163,7 +172,7 @@ class RequestCheck:
     # Raw requests.
 
     def _deduce_raw(self, request: InferRequest) -> None:
-        """Makes the body the model's single input (contract H34)."""
+        """Makes the body of a raw request the model's only input (H34)."""
         raw, config = request.raw, self._config
         assert raw is not None
         if len(config.inputs) != 1:
@@ -174,6 +183,7 @@ class RequestCheck:
         spec = config.inputs[0]
         lead = (1,) if config.max_batch_size else ()
         if spec.datatype is BYTES:
+            # The body is one element, without the length that BYTES have in tensors.
             if prod(lead + spec.dims) != 1:
                 raise Invalid(
                     f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
@@ -197,8 +207,8 @@ class RequestCheck:
     # The explanation.
 
     def _explain(self, request: InferRequest, raw: bool) -> None:
-        """Raises the error of the first rule broken, in the order of the contract. The input of a raw request is called
-        `raw_input` there."""
+        """Raises the error of the first rule that is broken, in Triton's order. Triton calls the input of a raw request
+        `raw_input`."""
         for name in request.outputs:
             if name not in self._output_names:
                 raise Invalid(f"unexpected inference output '{name}' for model '{self._config.name}'")
@@ -214,7 +224,7 @@ class RequestCheck:
             raise error.prefixed(request.log_prefix) from None
 
     def _explain_count(self, request: InferRequest) -> None:
-        """Contract H60, H61; a required input that is missing is noticed by name (docs/compatibility.md, D44)."""
+        """The number of inputs (H60, H61). A required input that is missing is found by its name (D44)."""
         given, most, least = len(request.inputs), len(self._inputs), len(self._required)
         missing = sorted(self._required.difference(request.inputs))
         if given > most or given < least or (self._has_optional and missing):
@@ -257,7 +267,7 @@ class RequestCheck:
         elements, given = prod(tensor.shape), tensor.memory.byte_size
         none = self._config.max_batch_size > 0 and not tensor.shape[0] and prod(tensor.shape[1:]) > 0
         if none and not given:
-            elements = prod(tensor.shape[1:])  # the real server wants the bytes of one
+            elements = prod(tensor.shape[1:])  # Triton expects the bytes of one row
         if spec.datatype is BYTES and not (none and given):
             problem = bytes_problem(tensor, elements, model)
             if problem is not None:
@@ -287,7 +297,7 @@ class RequestCheck:
 
 
 class OutputShapes:
-    """Gives outputs the shape that the configuration shows to clients, where the model itself sees another (R47)."""
+    """Gives outputs the shapes that clients see, if the model's own shapes are others (R47)."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._lead = 1 if config.max_batch_size else 0
@@ -297,7 +307,7 @@ class OutputShapes:
         return bool(self._specs)
 
     def restore(self, tensor: Tensor) -> Tensor:
-        """The tensor with its shape seen from outside; as it is where the model did not answer in its own shape."""
+        """The tensor with the shape that clients see. Unchanged if the model has not used its own shape."""
         spec = self._specs.get(tensor.name)
         if spec is None or spec.reshape is None or len(tensor.shape) != self._lead + len(spec.reshape):
             return tensor
@@ -308,28 +318,30 @@ class OutputShapes:
 
 
 _LENGTH = struct.Struct("<I")
+"""The length prefix of a BYTES element."""
 _FEW_STRINGS = 1000
-"""They are gone through one by one, in less than 0.1 ms of the event loop."""
+"""Up to this many strings are checked one by one, which takes less than 0.1 ms of the event loop."""
 
 
 class _Unprefixed(Invalid):
-    """An error of the core whose text does not begin with the request's id (contract H62)."""
+    """An error whose text does not begin with the request's id (H62)."""
 
 
 def _names(names: Sequence[str], none: str = "[]") -> str:
-    """Names in the list form of contract H60, where an empty list of missing inputs is written `]`."""
+    """Names as Triton lists them. It writes an empty list of missing inputs as `]` (H60)."""
     return none if not names else "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 
 def reshaped(dims: Shape, reshape: Shape, actual: Shape) -> Shape:
-    """`reshape` with each -1 filled by what stands at the -1s of `dims` in `actual`, in order (contract H71)."""
+    """`reshape` with its -1s replaced, in order, by the sizes that `actual` has at the -1s of `dims` (H71)."""
     variable = iter([got for want, got in zip(dims, actual, strict=True) if want == -1])
     return tuple(next(variable) if d == -1 else d for d in reshape)
 
 
 def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
-    """What is wrong with the framing of a BYTES input of `expected` elements (contract H70); None if nothing is."""
+    """What is wrong with the length prefixes of a BYTES input of `expected` elements (H70), or None."""
     view = tensor.memory.host()
+    # Many strings are checked at once with numpy. If they are not all short, the loop below decides.
     if expected > _FEW_STRINGS and are_short_strings(view, expected):
         return None
     at, end, found = 0, view.nbytes, 0
@@ -345,7 +357,7 @@ def bytes_problem(tensor: Tensor, expected: int, model: str) -> Error | None:
 
 
 def _bytes_complaint(tensor: Tensor, view: memoryview, expected: int, model: str) -> Error:
-    """The words for the first thing that is wrong."""
+    """The error for the first wrong length prefix."""
     at, end, found = 0, view.nbytes, 0
     where = f"inference input '{tensor.name}' for model '{model}'"
     while at < end:

@@ -1,6 +1,7 @@
-"""What a model version is made of, as one digest: equal for versions that answer alike, on whatever server.
+"""Makes a digest of all that a model version is made of. Two servers whose versions have equal digests may share
+responses.
 
-On a load thread; reads every file of the version once.
+Runs on a load thread; reads every file of the version once.
 """
 
 import hashlib
@@ -16,14 +17,18 @@ from halimede.models.repository import fingerprint, version_names
 A = TypeVar("A")
 
 _SAMPLES = "warmup"
+"""The folder of warm-up samples, which change no response."""
 
 
 def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
-    """Of the configuration, the version's number, its files and those beside the versions, and the code that runs it
-    where that lies elsewhere; symbolic links are followed. What a model fetches from other places is not in it. Raises
-    Internal where a file cannot be read."""
+    """Covers the configuration, the version's number, its files, the files beside the versions, and the code of a
+    Python-based backend. Follows symbolic links. Does not cover what the model reads from other places.
+
+    Raises Internal if a file cannot be read.
+    """
     digest = hashlib.sha256(config.message)
     digest.update(repr(folder.number).encode())
+    # Other versions are no part of this one.
     others = {name for name in _listed(version_names, folder.model) if name != folder.version.name}
     for path, name in _files(folder.model, {*others, _SAMPLES}):
         _add(digest, name, path)
@@ -41,7 +46,7 @@ def _listed(listing: Callable[[Path], A], folder: Path) -> A:
 
 
 def _files(folder: Path, without: set[str]) -> Iterator[tuple[Path, str]]:
-    """Those that a change of counts as one of the model. `without` are names that lie directly in the folder."""
+    """The files of a folder that belong to the fingerprint. `without` are names directly in the folder."""
     for name, _ in _listed(fingerprint, folder):
         path = folder / name
         if name.partition("/")[0] not in without and path.is_file():

@@ -1,13 +1,14 @@
-"""Which models are made of which: the order in which they are loaded, and whom a change concerns (contract S83).
+"""The graph of ensembles and their members, by key: in which order to load them, and which ensembles a change of a
+model concerns (S83).
 
-Names only; pure. Owned by the event-loop thread.
+Knows names only; pure. `loading.ensembles` keeps one on the event loop.
 """
 
 from collections.abc import Iterable, Iterator
 
 
 class Dependencies:
-    """The members of each ensemble that is known, by key. A member may be unknown, or no ensemble itself."""
+    """The members of each known ensemble. A member may be unknown, or may be no ensemble."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, ...]] = {}
@@ -16,31 +17,32 @@ class Dependencies:
         return ensemble in self._members
 
     def learn(self, ensemble: str, members: Iterable[str]) -> None:
+        """Adds an ensemble, or replaces its members."""
         self._members[ensemble] = tuple(members)
 
     def forget(self, ensemble: str) -> None:
         self._members.pop(ensemble, None)
 
     def members(self, ensemble: str) -> tuple[str, ...]:
-        """Those that it is made of itself."""
+        """The direct members."""
         return self._members.get(ensemble, ())
 
     def circle(self, ensemble: str) -> list[str]:
-        """A way from an ensemble back to itself, both ends included; empty where there is none."""
-        ways = [[ensemble]]
+        """A path from an ensemble to itself, with both ends. Empty if there is none."""
+        paths = [[ensemble]]
         seen: set[str] = set()
-        while ways:
-            way = ways.pop()
-            for member in self.members(way[-1]):
+        while paths:
+            path = paths.pop()
+            for member in self.members(path[-1]):
                 if member == ensemble:
-                    return [*way, ensemble]
+                    return [*path, ensemble]
                 if member not in seen:
                     seen.add(member)
-                    ways.append([*way, member])
+                    paths.append([*path, member])
         return []
 
     def dependents(self, model: str) -> list[str]:
-        """The ensembles that are made of this model, directly or not, each after those of them that it is made of."""
+        """The ensembles that are made of this model, directly or not. Each comes after the ensembles it is made of."""
         concerned: set[str] = set()
         waiting = [model]
         while waiting:
@@ -52,7 +54,7 @@ class Dependencies:
         return [each for each in self.order() if each in concerned]
 
     def order(self) -> list[str]:
-        """All ensembles, each after those that it is made of; where they go in a circle, each once."""
+        """All ensembles, each after the ensembles that it is made of. Those of a circle come once, in any order."""
         ordered: dict[str, None] = {}
         for ensemble in sorted(self._members):
             ordered.update(dict.fromkeys(self._below(ensemble, {ensemble})))
@@ -66,9 +68,12 @@ class Dependencies:
         yield ensemble
 
     def only_for(self, ensemble: str, kept: Iterable[str]) -> list[str]:
-        """What an ensemble that goes leaves behind: the models that it is made of, directly or not, that no other
-        ensemble needs and that are not among `kept`. Those first that others of them are made of last."""
+        """The members of an ensemble, direct or not, that are not `kept` and that no ensemble outside of them needs.
+
+        An ensemble among them comes before its members.
+        """
         keep = set(kept)
+        # The list grows while it is read: an ensemble that goes may leave members of its own.
         going = [ensemble]
         for each in going:
             for member in self.members(each):

@@ -1,5 +1,7 @@
-"""An ensemble and the models of its steps: whether they fit (contract S82, S89), and how tensors get from one to the
-next. Pure but for `bind`, which looks at versions that serve; that one on the event loop.
+"""Checks an ensemble against the models of its steps (S82, S89), and connects its steps with the versions that serve.
+
+Pure, except for `bind`, which looks up versions and runs on the event loop. When to load an ensemble is decided in
+`loading.ensembles`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,12 +16,12 @@ from halimede.scheduling.step_graph import StepGraph, StepLinks
 from halimede.tensors import DataType, Shape, shape_text
 
 Members = Mapping[str, ModelConfig]
-"""The configurations of the models of the steps, by the names that the steps use."""
+"""The configurations of the steps' models, by the names that the steps use."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Inferred:
-    """What the first who said something of a tensor said."""
+    """The type and shape of an ensemble tensor, as the first model that uses it has them."""
 
     model: str
     batching: bool
@@ -31,9 +33,10 @@ class _Inferred:
         return (-1, *self.dims) if self.batching else self.dims
 
     def fits(self, other: "_Inferred") -> bool:
-        """A dimension of any size fits all: what it is shows when it runs."""
+        """Whether another model's view of the tensor agrees. A dimension of variable size agrees with any."""
         if _agree(self.dims, other.dims):
             return True
+        # A tensor with a batch dimension may feed a model that has the same dimension in its shape, and the reverse.
         return self.batching != other.batching and _agree(self.full, other.full)
 
 
@@ -42,18 +45,18 @@ def _agree(one: Shape, other: Shape) -> bool:
 
 
 def steps_of(config: ModelConfig) -> tuple[EnsembleStep, ...]:
-    """None where the model is no ensemble."""
+    """The steps; empty if the model is no ensemble."""
     return config.ensemble.steps if config.ensemble is not None else ()
 
 
 def check_members(config: ModelConfig, members: Members) -> None:
-    """Raises Invalid for the first tensor that does not fit (contract S82), in Triton's words."""
+    """Raises Invalid, in Triton's words, for the first tensor that does not fit (S82)."""
     for problem in member_problems(config, members):
         raise Invalid(problem)
 
 
 def member_problems(config: ModelConfig, members: Members) -> Iterator[str]:
-    """All that `check_members` could say."""
+    """The texts of all problems, in the order in which Triton would find them."""
     name = config.name
     batching = config.max_batch_size > 0
     tensors: dict[str, _Inferred] = {}
@@ -84,7 +87,7 @@ def _step_problems(
     for spec in member.inputs:
         if spec.name in mapped:
             yield from _consistency_problems(prefix, mapped[spec.name], step.model, member, spec, tensors)
-        elif not spec.optional:
+        elif not spec.optional:  # an optional input may be left out
             yield f"{prefix}input {spec.name} in model {step.model} is not mapped to any ensemble tensors"
     outputs = {spec.name: spec for spec in member.outputs}
     for put, tensor in step.outputs:
@@ -113,10 +116,14 @@ def _consistency_problems(
 
 
 def _check_origins(config: ModelConfig, members: Members, tensors: Mapping[str, _Inferred]) -> None:
-    """No step, nor the response, is made of tensors of which one steps through the responses of a decoupled model and
-    the other does not, or through those of another (contract S89)."""
+    """The inputs of a step, and the outputs of the ensemble, must depend on the same decoupled step or on none (S89).
+
+    Otherwise nobody could say which of its responses belong together. Raises Invalid.
+    """
+    # By tensor, the index of the decoupled step that it depends on; -1 for none.
     origins = dict.fromkeys((spec.name for spec in config.inputs), -1)
     waiting = dict(enumerate(steps_of(config)))
+    # Steps in the order in which their inputs become known. Those of a cycle never do, and are refused elsewhere.
     while ready := [i for i, step in waiting.items() if all(tensor in origins for _, tensor in step.inputs)]:
         for i in ready:
             step = waiting.pop(i)
@@ -138,21 +145,23 @@ def _one(origins: set[int], ensemble: str, model: str) -> int:
 
 
 def is_decoupled(config: ModelConfig, members: Members) -> bool:
-    """Whether a step is (contract S89)."""
+    """Whether a step is decoupled, so that the ensemble is, too (S89)."""
     return any(members[step.model].decoupled for step in steps_of(config))
 
 
 def inherited_labels(
     config: ModelConfig, own: Mapping[str, Sequence[str]], labels_of: Callable[[str], Mapping[str, Sequence[str]]]
 ) -> dict[str, Sequence[str]]:
-    """The labels of the outputs: the ensemble's own, else those of the model that makes them (contract H82).
-    `labels_of` says them of the model of a step."""
+    """The labels of the outputs: the ensemble's own, or else those of the model that makes the output (H82).
+
+    `labels_of` returns the labels of a step's model.
+    """
     found = {tensor: labels_of(step.model).get(put, ()) for step in steps_of(config) for put, tensor in step.outputs}
     return {spec.name: own.get(spec.name) or found.get(spec.name, ()) for spec in config.outputs}
 
 
 def graph_of(config: ModelConfig) -> StepGraph:
-    """The steps and the tensors between them, by numbers."""
+    """The graph of the steps and the tensors between them."""
     return StepGraph(
         [spec.name for spec in config.inputs],
         [spec.name for spec in config.outputs],
@@ -161,7 +170,7 @@ def graph_of(config: ModelConfig) -> StepGraph:
 
 
 class Serving(Member, Protocol):
-    """A version that serves."""
+    """A version in service."""
 
     @property
     def name(self) -> str: ...
@@ -169,17 +178,23 @@ class Serving(Member, Protocol):
     def number(self) -> int: ...
     @property
     def config(self) -> ModelConfig: ...
+    @property
+    def takes_device(self) -> bool:
+        """Whether it takes tensors on a device as they are."""
+        ...
 
 
 def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Serving]) -> Binding:
-    """The steps with the versions that serve now. Raises Error where one of them cannot serve the ensemble."""
+    """Finds the version in service of each step's model. Raises Error if one of them cannot serve the ensemble."""
     versions = [find(step.model, step.version) for step in steps_of(config)]
     for version in versions:
+        # The model was loaded again, and the ensemble not yet.
         if version.decoupled and not config.decoupled:
             raise Unavailable(f"model '{version.name}' has become decoupled")
     batching = config.max_batch_size > 0
     batched = {number: versions[step].config.max_batch_size > 0 for number, step in graph.writer.items()}
-    steps = []
+    on_device = _on_device(config, graph, versions)
+    steps: list[BoundStep] = []
     for version, reads in zip(versions, graph.reads, strict=True):
         dims = {spec.name: spec.dims for spec in version.config.inputs}
         batches = version.config.max_batch_size > 0
@@ -187,7 +202,8 @@ def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Servi
             (name, number, _fitting(batched.get(number, batching), batches, dims.get(name, ())))
             for name, number in reads
         )
-        steps.append(BoundStep(version, version.name, version.number, inputs, version.decoupled))
+        takes = on_device[len(steps)]
+        steps.append(BoundStep(version, version.name, version.number, inputs, version.decoupled, takes))
     results = {
         spec.name: _fitting(batched.get(graph.number[spec.name], batching), batching, spec.model_dims)
         for spec in config.outputs
@@ -195,16 +211,26 @@ def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Servi
     return Binding(tuple(steps), results, tuple(dict.fromkeys(versions)))
 
 
+def _on_device(config: ModelConfig, graph: StepGraph, versions: Sequence[Serving]) -> list[bool]:
+    """Of each step, whether all that it writes is read on a device: not by a model of the host, and by no client."""
+    on_host = {graph.number[spec.name] for spec in config.outputs}
+    for version, reads in zip(versions, graph.reads, strict=True):
+        if not version.takes_device:
+            on_host |= {number for _, number in reads}
+    held = {step for number, step in graph.writer.items() if number in on_host}
+    return [step not in held for step in range(len(versions))]
+
+
 def _fitting(written: bool, read: bool, dims: Shape) -> Fitting | None:
-    """Between a tensor that has a batch dimension or none, and a reader with or without."""
+    """How a tensor, `written` with a batch dimension or without one, is changed for a reader. None if it is not."""
     return None if written is read else Fitting(dims, strips=written)
 
 
 def members_of(ensemble: Ensemble) -> tuple[str, ...]:
-    """The names of the models of the steps, each once, in order."""
+    """The names of the steps' models, each once, in order."""
     return tuple(dict.fromkeys(step.model for step in ensemble.steps))
 
 
 def missing(ensemble: str, names: Iterable[str]) -> Invalid:
-    """Contract S83."""
+    """The error for members that are not known (S83)."""
     return Invalid(f"ensemble {ensemble} contains models that are not available or ambiguous: {', '.join(names)}")

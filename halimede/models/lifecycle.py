@@ -1,6 +1,23 @@
-"""Which models exist, in which state, and which version answers: the state table, and the plan that changes it.
+"""The table of models: which exist, in which state each version is, and which version answers a request.
 
-The plan is pure; the table belongs to the event-loop thread. Loads run elsewhere and come back through `publish`.
+The states of a version, with the method of `ModelTable` that is the event:
+
+    state         event                       next state     source
+    (none)        loading                     LOADING        H110
+    (none)        refuse                      UNAVAILABLE    R11
+    LOADING       publish                     READY          R11
+    LOADING       refuse                      UNAVAILABLE    R11
+    READY         loading, refuse             READY          R11  a failed load leaves what serves
+    READY         publish (its successor)     READY          R11  the record is the successor's now
+    READY         publish (without it)        UNLOADING      R12
+    READY         retire                      UNLOADING      R14
+    UNLOADING     gone                        UNAVAILABLE    R14  with the reason "unloaded"
+    UNLOADING     loading                     LOADING        R11  `gone` finds another record and changes nothing
+    UNLOADING     refuse                      UNAVAILABLE    R11  likewise
+    UNAVAILABLE   loading                     LOADING        R10
+    UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
+
+The table is used on the event loop only. Loads run elsewhere; their results come back through `publish` and `refuse`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,11 +29,11 @@ from halimede.errors import Error, Invalid, NotFound, Unavailable
 from halimede.models.version import ModelVersion
 
 UNLOADED = "unloaded"
-"""The reason of a version that was taken out of service."""
+"""The reason of a version that was taken out of service (H110)."""
 
 
 class State(Enum):
-    """The states of a model version, as the protocol names them (contract H110)."""
+    """The states of a model version, by their names in the protocol (H110)."""
 
     UNKNOWN = "UNKNOWN"
     LOADING = "LOADING"
@@ -27,30 +44,30 @@ class State(Enum):
 
 @dataclass(slots=True)
 class VersionRecord:
-    """What is known of a version: `reason` says why it does not serve, `version` is there until it is closed."""
+    """What is known of a version. `reason` says why it does not serve."""
 
     state: State
     reason: str = ""
     version: ModelVersion | None = None
+    """Set while requests hold the version."""
 
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of a model. `key` is its name, or its name within its namespace.
-
-    `reason` says why it has no versions at all. `no_usable_version` is true if its configuration is valid, but its
-    version policy allows none of the versions in the repository.
-    """
+    """What is known of a model."""
 
     name: str
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
+    """Why the model has no versions at all."""
     no_usable_version: bool = False
+    """Whether its configuration is valid, but its version policy allows none of the versions in the repository."""
     key: str = ""
+    """Its name, or its name within its namespace (R20)."""
 
     @property
     def unloaded(self) -> bool:
-        """Whether all that it had was unloaded."""
+        """Whether all of its versions were unloaded, or are being unloaded."""
         return bool(self.versions) and all(
             version.state is State.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
         )
@@ -58,14 +75,14 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What must be done to get from what is to what is wanted; new models first."""
+    """The models to load and to unload, by key."""
 
     load: tuple[str, ...]
     unload: tuple[str, ...]
 
 
 def plan(actual: Collection[str], desired: Collection[str]) -> Plan:
-    """Idempotent: when what is equals what is wanted, nothing is done."""
+    """What to load and to unload so that the desired models serve, and no others. Pure."""
     return Plan(
         tuple(sorted(set(desired).difference(actual))),
         tuple(sorted(set(actual).difference(desired))),
@@ -77,41 +94,43 @@ def _serves(record: ModelRecord, number: int) -> bool:
 
 
 class ModelTable:
-    """The models by key, which is what clients call them by. `find` is on the way of every request: one look-up."""
+    """The models by key, which is what clients call them by."""
 
     def __init__(self) -> None:
         self._models: dict[str, ModelRecord] = {}
         self._latest: dict[str, ModelVersion] = {}
         self._ready: dict[tuple[str, int], ModelVersion] = {}
         self._leaving: dict[ModelVersion, VersionRecord] = {}
+        """The records of retired versions that are not yet closed."""
         self.changes = 0
-        """Grows whenever a version comes into service or leaves it."""
+        """Incremented whenever a version comes into service or leaves it."""
 
     def __iter__(self) -> Iterator[ModelRecord]:
         """In the order of keys."""
         return iter(sorted(self._models.values(), key=lambda record: record.key))
 
     def get(self, name: str) -> ModelRecord | None:
-        """By key, or by what a client calls it."""
+        """The model of this key or name."""
         return self._models.get(name)
 
     def keys(self) -> list[str]:
         return list(self._models)
 
     def keys_of(self, name: str) -> list[str]:
-        """Those of the models with this name."""
+        """The keys of the models with this name."""
         return [name] if name in self._models else []
 
-    # On the way of a request.
+    # Look-ups.
 
     def find(self, name: str, number: int) -> ModelVersion:
-        """The version that answers; -1 asks for the latest. Raises the errors of contract H14."""
+        """The version that answers a request; -1 asks for the latest. Every request calls this. Raises Error (H14)."""
         found = self._latest.get(name) if number == -1 else self._ready.get((name, number))
         if found is None:
             raise self._missing(name, number)
         return found
 
     def _missing(self, name: str, number: int) -> Error:
+        """Why there is no such version, in Triton's words (H14)."""
         record = self.get(name)
         unknown = f"Request for unknown model: '{name if record is None else record.key}'"
         if record is None or not record.versions:
@@ -123,7 +142,7 @@ class ModelTable:
         return Unavailable(f"{unknown} version {number} is not at ready state")
 
     def ready_versions(self, name: str) -> list[ModelVersion]:
-        """In ascending order."""
+        """The versions in service, in ascending order."""
         record = self.get(name)
         if record is None:
             return []
@@ -132,11 +151,10 @@ class ModelTable:
     # Changes.
 
     def loading(self, key: str, numbers: Iterable[int] = (), name: str = "") -> None:
-        """The model is being loaded; of its versions those that are not in service are shown so. `name` is its name
-        where the key is another."""
+        """The model and these versions are being loaded. `name` is needed if the key is another one."""
         record = self._record(key, name)
         for number in numbers:
-            if not _serves(record, number):
+            if not _serves(record, number):  # a version that serves is shown as READY while it is loaded again
                 record.versions[number] = VersionRecord(State.LOADING)
 
     def _record(self, key: str, name: str = "") -> ModelRecord:
@@ -146,16 +164,15 @@ class ModelTable:
         return record
 
     def refuse(self, key: str, number: int | None, reason: str, no_usable_version: bool = False) -> None:
-        """A model (None) or a version of it could not be loaded; the reason is kept for whoever asks. A version that
-        serves meanwhile goes on (contract R11); of one that is unloaded meanwhile, this is the last word."""
+        """A version, or with None the whole model, could not be loaded. Keeps the reason for the repository index."""
         record = self._record(key)
         if number is None:
             record.reason, record.no_usable_version = reason, no_usable_version
-        elif not _serves(record, number):
+        elif not _serves(record, number):  # a version in service serves on (R11)
             record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
-        """From now on these versions answer, all at once; others that did until now are retired (R11, R12)."""
+        """These versions answer from now on, all at once. Others that served until now are retired (R11, R12)."""
         record = self._record(key)
         record.reason, record.no_usable_version = "", False
         before = self.ready_versions(key)
@@ -168,11 +185,12 @@ class ModelTable:
             if record.versions[old.number].version is old:
                 self.retire(old, closed)
             else:
+                # A new version has taken its number and its record, so no client sees this one being unloaded.
                 old.retire(partial(closed, old))
 
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
-        """The version answers nobody any more; `closed` is called when the last who held it let go. It is shown as
-        unloading until `gone` says that what it held is given back (contract R14)."""
+        """The version answers no further request. It is shown as UNLOADING until `gone` (R14). Calls `closed` when no
+        request holds it any more."""
         record = self._leaving[version] = self._models[version.key].versions[version.number]
         record.state = State.UNLOADING
         self._index(version.key)
@@ -184,18 +202,18 @@ class ModelTable:
         closed(version)
 
     def gone(self, version: ModelVersion) -> None:
-        """The end of a version that was retired or replaced. Another in its place has a record of its own."""
+        """A version that was retired or replaced is closed."""
         record = self._leaving.pop(version, None)
-        if record is not None:
+        if record is not None:  # a version that was replaced had lost its record
             record.state, record.reason = State.UNAVAILABLE, UNLOADED
 
     def _index(self, key: str) -> None:
-        """Brings the look-ups of one model up to date."""
+        """Updates the look-ups of one model."""
         self.changes += 1
         self._point(key, [self._models[key]], self.ready_versions(key))
 
     def _point(self, name: str, records: Iterable[ModelRecord], versions: Iterable[ModelVersion]) -> None:
-        """From now on the name stands for these versions, in ascending order, and no others of these models."""
+        """Lets the name stand for these versions, in ascending order, and for no other version of these models."""
         for record in records:
             for number in record.versions:
                 self._ready.pop((name, number), None)
@@ -205,8 +223,8 @@ class ModelTable:
             self._latest[name] = version
 
     def forget_failures(self, key: str) -> None:
-        """The model is gone, and with it what could not be loaded of it. Its versions in service are not, and
-        those that leave it are unloading until they are `gone`."""
+        """The model's folder is gone: forgets what could not be loaded from it. Versions that serve or are being
+        unloaded stay in the table."""
         record = self._models.get(key)
         if record is None:
             return
@@ -219,8 +237,10 @@ class ModelTable:
     # Readiness.
 
     def all_ready(self) -> bool:
-        """Strict readiness (contract H8): every model has a version, each is ready or was unloaded. One whose
-        configuration cannot be used is not among the models, as a folder that somebody is still filling."""
+        """Strict readiness (H8): every model has a version, and each version is ready or was unloaded.
+
+        A model whose configuration cannot be read does not count: somebody may still be filling its folder.
+        """
         return not any(
             (record.no_usable_version and not record.versions)
             or any(v.state is not State.READY and v.reason != UNLOADED for v in record.versions.values())
@@ -229,8 +249,10 @@ class ModelTable:
 
 
 class NamespacedTable(ModelTable):
-    """Several models may have one name, each in its namespace (contract R20). A name stands for the one model that has
-    it and was not unloaded; where there are several, it stands for none of them."""
+    """A table in which several models may have one name, each in its namespace (R20).
+
+    A name stands for the one model that has it and was not unloaded. If several do, it stands for none of them.
+    """
 
     def keys_of(self, name: str) -> list[str]:
         return [record.key for record in self if name in (record.name, record.key)]
@@ -243,6 +265,7 @@ class NamespacedTable(ModelTable):
         return known[0] if len(known) == 1 else None
 
     def _known(self, name: str) -> list[ModelRecord]:
+        """The models of this name that were not unloaded."""
         return [record for record in self._models.values() if record.name == name and not record.unloaded]
 
     def _missing(self, name: str, number: int) -> Error:

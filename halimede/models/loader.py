@@ -1,7 +1,7 @@
-"""One load: a model directory becomes opened versions with their instances, or errors; and how to undo it.
+"""Opens the versions of a model: a model directory becomes opened versions with their instances, or errors.
 
-Runs on a load thread and may block for as long as a model takes. Touches no table: what it returns, the lifecycle
-publishes or refuses on the event loop.
+Runs on a load thread and may block for as long as a model takes. Changes no table: the event loop publishes or refuses
+what `load` returns (`loading.model_loads`).
 """
 
 import logging
@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from types import MappingProxyType
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
+from halimede.backends.traits import Completes, Traits
 from halimede.config import (
     LATENCY_TARGET,
     Description,
@@ -24,19 +26,17 @@ from halimede.config import (
     read,
     read_labels,
     read_override,
-    versions_to_load,
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
-from halimede.models.repository import Fingerprint, FoundModel, fingerprint, version_names
+from halimede.models.repository import FoundModel, version_names
 from halimede.models.sequence_states import states_for
-from halimede.models.steps import Steps, all_of, timed
 from halimede.models.strategies import PARAMETER, strategy_of
 from halimede.models.warmup import OnLoop, Warming, warm_up
 from halimede.platform.hosts import host_policy
-from halimede.scheduling.rate_limiter import LimiterSlots
+from halimede.scheduling.rate_limiter import Demand, LimiterSlots, RateLimiter, Resource, Slot
 from halimede.scheduling.states import ModelStates
 from halimede.scheduling.step_binding import Binding
 from halimede.scheduling.step_graph import StepGraph
@@ -44,20 +44,17 @@ from halimede.scheduling.strategy import BatchStrategy
 
 log = logging.getLogger(__name__)
 
-MOST_TOGETHER = 8
-"""How many instances of one model start at once."""
+MAX_PARALLEL_INSTANCES = 8
+"""Instances of one model that start, or warm up, at the same time."""
 
 DEFAULT_MAX_BATCH_SIZE = 4
-"""What a completed configuration gets when the model can batch and nobody says how much (contract R72, C45)."""
-
+"""The completed `max_batch_size` of a model that can batch, if neither configuration nor flags set one (R72, C45)."""
 
 _NO_POLICIES: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-_RUNTIMES_FOR_DATA = frozenset({"", "identity", "onnxruntime"})
-"""Backends for which the files of a model are data (an ensemble has none). Any other may be a Python-based one."""
 
 
 class Backends(Protocol):
-    """Finds a backend by name; may be called from several load threads."""
+    """Finds a backend by name. Called on several load threads."""
 
     def __contains__(self, name: object) -> bool: ...
     def get(self, name: str) -> Backend: ...
@@ -65,196 +62,134 @@ class Backends(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """`settings` gives the `--backend-config` settings of a backend, `host_policies` are those of `--host-policy`;
-    `gpus` are the ids of the machine's devices; `backend_directory` is where Python-based backends lie (contract R83).
-    `on_loop` has something done on the event loop; `ending` says whether the server ends, so that nobody waits for a
-    load any more."""
+    """What the server's options say about loads, and what a load needs of the server."""
 
     auto_complete: bool = True
     config_name: str = ""
     retries: int = 0
+    """Further attempts to open a version after the first one failed (C18)."""
     settings: Callable[[str], Mapping[str, str]] = lambda backend: {}
+    """The `--backend-config` settings of a backend, by its name."""
     host_policies: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The `--host-policy` settings, by the name of the policy."""
     gpus: tuple[int, ...] = ()
+    """The ids of the machine's GPUs."""
     backend_directory: Path = Path()
+    """Where the Python-based backends are (R83)."""
     on_loop: OnLoop = lambda work: work()
+    """Runs a callback on the event loop, soon."""
     ending: Callable[[], bool] = lambda: False
+    """Whether the server ends, so that nobody waits for a load any more."""
     agents: Agents = field(default_factory=Agents)
     digests: bool = False
-    """Whether responses are kept where other servers find them, so that versions must be known by their contents."""
+    """Whether versions need a digest of their contents, because they share a response cache with other servers."""
+    limiter: RateLimiter | None = None
+    """The rate limiter, if there is one. A load only makes slots for it; the event loop registers them."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsembleParts:
-    """What an ensemble runs with: its steps, whoever serves them at a moment, and a number that changes when those may
-    be others. On the event loop."""
+    """What an ensemble runs with. Used on the event loop."""
 
     graph: StepGraph
     bind: Callable[[], Binding]
+    """Finds the versions that serve the steps now. Raises Error if one of them cannot."""
     changes: Callable[[], int]
+    """A number that is another one if `bind` may find other versions."""
 
 
 class NoModel:
-    """What an ensemble is in itself."""
+    """The backend model of an ensemble, which has none."""
 
     placement = Placement.LOOP
     inline_safe = False
+    gathers = False
+    in_flight = 1
 
     def create_instance(self, place: InstancePlace) -> Instance:
         raise Internal("an ensemble has no instances")
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class LoadedVersion:
-    """An opened version, not yet serving. `labels` by output (contract H82). `places` are those of the instances;
-    `turns` is there once the rate limiter knows them, where there is one."""
+    """An opened version as it was loaded. It never changes.
+
+    What changes while it serves (its instances and their number) is in `models.version.ModelVersion`.
+    """
 
     number: int
     config: ModelConfig
     model: BackendModel
-    instances: list[Instance]
+    instances: Sequence[Instance]
+    places: Sequence[InstancePlace] = ()
+    """Of the instances, in their order."""
     load_seconds: float = 0.0
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    places: list[InstancePlace] = field(default_factory=list)
-    turns: LimiterSlots | None = None
+    """By the name of the output (H82)."""
+    limiter_slots: LimiterSlots | None = None
+    """The slots of the instances at the rate limiter, if there is one."""
     strategy: BatchStrategy | None = None
     states: ModelStates | None = None
-    """What each sequence begins with, where the server keeps implicit states for the model."""
+    """The initial implicit states of a sequence, if the model has any."""
     contents: bytes = b""
-    """A digest of what the version is made of, where that was asked for."""
+    """A digest of what the version is made of, if `LoadOptions.digests`."""
     ensemble: EnsembleParts | None = None
-    """Of an ensemble, once its members are known."""
+    """Of an ensemble whose members are known (`loading.ensembles`)."""
     key: str = ""
-    """Of the model, where that is not its name (contract R20)."""
-    signatures: dict[int, tuple[InstanceGroup, int]] = field(default_factory=dict)
-    """What its instances are (`models.resizing`), once they are others than it was opened with."""
+    """The model's name within its namespace, if there are namespaces (R20)."""
     agents: Engagement | None = None
-    """Who is told when it goes."""
+    """The model's agents, which are told when the version goes."""
 
-    def close(self) -> None:
-        """Gives everything back. May block; does not raise."""
+    def close(self, instances: Sequence[Instance] | None = None) -> None:
+        """Closes the model and its instances: those that it has now, if they are not those that were loaded. May block;
+        does not raise."""
         if self.agents is not None:
             self.agents.leave()
-        close_all([*self.instances, self.model])
+        close_all([*(self.instances if instances is None else instances), self.model])
         if self.agents is not None:
             self.agents.left()
 
 
 @dataclass(slots=True)
 class LoadResult:
-    """What came of a load: each version that was asked for, opened or the error why not."""
+    """The result of a load: each version that was asked for, opened, or the reason why not."""
 
     name: str
     versions: dict[int, LoadedVersion | Error] = field(default_factory=dict)
 
     @property
-    def failed(self) -> bool:
-        return any(isinstance(v, Error) for v in self.versions.values())
+    def opened(self) -> list[LoadedVersion]:
+        return [version for version in self.versions.values() if isinstance(version, LoadedVersion)]
 
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What a configuration makes run as code: a backend that is no runtime for data, the environment of its models
-    and where they are executed, where it says so."""
-
-    backend: str
-    environment: str
-    execution: str
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What a look at a model's directory says: its configuration can be read, these are the versions to serve (or why
-    there are none), and this is how to tell whether something has changed since."""
-
-    backend: str
-    versions: tuple[int, ...] | Error
-    fingerprint: Fingerprint
-    code: Code | None
-    ensemble: ModelConfig | None = None
-    """The configuration, where the model is made of others."""
-    load_digest: bytes = b""
-    """Equal for configurations that a version need not be loaded again for (contract R13)."""
-    draft: Draft | None = field(default=None, compare=False)
-    """The configuration as it was read, so that a load need not read it once more; nobody changes this one."""
-
-
-def inspect_model(found: FoundModel, options: LoadOptions, may_ask_agents: bool = True) -> Inspection:
-    """Opens nothing; the model's agents are asked where something has changed. Raises Error where the configuration
-    cannot be read or an agent fails: what the real server calls a poll failure; AgentsWanted where agents had to be
-    asked and may not be."""
-    try:
-        seen = fingerprint(found.folder)
-        there = options.agents.engage(found, seen, may_ask_agents)
-        draft = _read(there, options)
-        ensemble = draft.finish() if draft.is_ensemble else None
-        names = version_names(there.folder)
-    except OSError as error:
-        options.agents.give_up(found)
-        raise Internal(f"failed to read {error.filename}: {error.strerror}") from error
-    except Error:
-        options.agents.give_up(found)
-        raise
-    try:
-        numbers, warnings = versions_to_load(draft.version_policy, names, found.name)
-    except Invalid as error:
-        options.agents.give_up(found)
-        return Inspection(draft.backend, error, seen, _code_of(draft), ensemble)
-    for warning in warnings:
-        log.warning(warning)
-    # What agents did for versions in service they do again for others: where anything changed, all are loaded again.
-    load_digest = draft.load_digest() if there is found else draft.load_digest() + repr(seen).encode()
-    # Agents may do their work once more before the load, and leave another configuration.
-    again = draft if there is found else None
-    return Inspection(draft.backend, tuple(numbers), seen, _code_of(draft), ensemble, load_digest, again)
-
-
-def _pause(options: LoadOptions) -> Steps[None]:
-    """Between two steps, while nothing is open that would have to be closed. Raises Unavailable where the server ends
-    meanwhile."""
-    yield
-    if options.ending():
-        raise Unavailable("Server exiting")
-
-
-def _code_of(draft: Draft) -> Code | None:
-    is_data = draft.backend in _RUNTIMES_FOR_DATA and draft.runtime != PYTHON_BASED
-    return None if is_data else Code(draft.backend, draft.environment, draft.execution)
+    @property
+    def failures(self) -> dict[int, Error]:
+        return {number: error for number, error in self.versions.items() if isinstance(error, Error)}
 
 
 def load(
     found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions, seen: Draft | None = None
 ) -> LoadResult:
-    """Opens these versions, which a survey found and whose configuration it may have `seen`. Never raises: what goes
-    wrong is in the result."""
-    return all_of(load_in_steps(found, numbers, backends, options, seen))
-
-
-def load_in_steps(
-    found: FoundModel, numbers: Sequence[int], backends: Backends, options: LoadOptions, seen: Draft | None = None
-) -> Steps[LoadResult]:
-    """The same; what a backend does is a step of its own, each on whatever load thread."""
+    """Opens these versions, which an inspection found. `seen` is the configuration that it read. Never raises: the
+    result says what failed."""
     try:
         agents = options.agents.take(found)
     except Error as error:
         return LoadResult(found.name, dict.fromkeys(numbers, error))
+    # Agents may have put the model elsewhere, decrypted for example.
     there = found if agents is None else replace(found, folder=agents.folder)
-    versions: dict[int, LoadedVersion | Error] = {}
-    for number in numbers:
-        versions[number] = yield from _load_version(there, number, backends, options, seen)
-    result = LoadResult(found.name, versions)
+    result = LoadResult(
+        found.name, {number: _load_version(there, number, backends, options, seen, agents) for number in numbers}
+    )
     if agents is not None:
-        opened = [version for version in versions.values() if isinstance(version, LoadedVersion)]
-        for version in opened:
-            version.agents = agents
-        options.agents.settle(found, agents, len(opened), result.failed)
+        options.agents.settle(found, agents, len(result.opened), bool(result.failures))
     return result
 
 
-def _read(found: FoundModel, options: LoadOptions) -> Draft:
+def read_draft(found: FoundModel, options: LoadOptions) -> Draft:
+    """Reads the configuration of a model: the one that came with the load, or the file. Raises Error."""
     strict = not options.auto_complete
     if found.config is not None:
         return read_override(found.config, found.folder, strict=strict)
@@ -262,98 +197,122 @@ def _read(found: FoundModel, options: LoadOptions) -> Draft:
 
 
 def _load_version(
-    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
-) -> Steps[LoadedVersion | Error]:
-    """Tries as often as the options say (contract C18), with the configuration as it is then; the error of the last try
-    is the answer."""
+    found: FoundModel,
+    number: int,
+    backends: Backends,
+    options: LoadOptions,
+    seen: Draft | None,
+    agents: Engagement | None,
+) -> LoadedVersion | Error:
+    """Tries as often as the options say (C18); returns the error of the last attempt."""
     outcome: LoadedVersion | Error = Internal("never tried")
+    # All kinds of failures are tried again, as in Triton: a GPU may have no memory left for the moment.
     for attempt in range(1 + options.retries):
         try:
-            steps = _open_version(found, number, backends, options, None if attempt else seen)
-            version, seconds = yield from timed(steps)
-            version.load_seconds = seconds
-            return version
+            # A further attempt reads the configuration again: a file may have been half written.
+            return _open_version(found, number, backends, options, None if attempt else seen, agents)
         except Error as error:
-            outcome = _apart(error)
+            outcome = _without_frames(error)
         except Exception as error:
-            log.exception("loading model '%s' version %d broke", found.name, number)
+            log.exception(
+                "model '%s' version %d: unexpected error while it was opened; the version does not serve",
+                found.name,
+                number,
+                extra={"model": found.name, "version": number},
+            )
             outcome = Internal(f"{type(error).__name__}: {error}")
     return outcome
 
 
-def _apart(error: Error) -> Error:
-    """Without the frames that it went through: they hold what was opened, such as a session, and the one that keeps the
-    error is among them, so that only the garbage collector would let go of all that."""
+def _without_frames(error: Error) -> Error:
+    """The error without its traceback. The frames hold what was opened, such as a session, and the error is kept for
+    the repository index: only the garbage collector would free all that."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 def _open_version(
-    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None
-) -> Steps[LoadedVersion]:
+    found: FoundModel,
+    number: int,
+    backends: Backends,
+    options: LoadOptions,
+    seen: Draft | None,
+    agents: Engagement | None,
+) -> LoadedVersion:
+    """One attempt: complete the configuration, open the model, create its instances, warm them up. Raises whatever the
+    backend does; then nothing is left open."""
+    began = monotonic()
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
-    draft = _read(found, options) if seen is None else seen.copy()
-    if draft.is_ensemble:
-        return _open_ensemble(found, number, draft, options)
+    draft = read_draft(found, options) if seen is None else seen.copy()
+    if draft.is_ensemble:  # it has no backend; the event loop gives it its members
+        return _open_ensemble(found, number, draft, options, agents)
     folder, backend = prepare_draft(found, number, draft, backends, options)
     if options.auto_complete:
-        described = yield from _complete(draft, backend, folder, options)
+        described = _complete(draft, backend, folder, options)
+        # A backend that had to open the model to describe it need not open it twice.
         if described is not None:
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
     states = states_for(config, found.folder)
     contents = digest_of(config, folder) if options.digests and config.response_cache else b""
-    yield from _pause(options)
+    _check_ending(options)
+    # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
         model = backend.open(config, folder)
     try:
-        opened = create_instances(model, wanted)
-        try:
-            warming = Warming(config, model.placement, options.on_loop, options.ending)
-            warm_up(warming, found.folder, number, list(zip(wanted, opened, strict=True)), MOST_TOGETHER)
-        except BaseException:
-            close_all(opened)
-            raise
-    except BaseException:
+        instances = create_warm_instances(model, config, wanted, found.folder, number, options)
+    except BaseException:  # whatever it is, the model must not stay open
         close_all([model])
         raise
     return LoadedVersion(
         number,
         config,
         model,
-        opened,
+        tuple(instances),
+        tuple(wanted),
+        load_seconds=monotonic() - began,
         labels=labels,
-        places=wanted,
-        contents=contents,
+        limiter_slots=_limiter_slots(config, instances, options.limiter),
         strategy=strategy,
         states=states,
+        contents=contents,
         key=found.key,
+        agents=agents,
     )
 
 
-def _open_ensemble(found: FoundModel, number: int, draft: Draft, options: LoadOptions) -> LoadedVersion:
+def _check_ending(options: LoadOptions) -> None:
+    """Called before what takes long, while nothing is open. Raises Unavailable if the server ends."""
+    if options.ending():
+        raise Unavailable("Server exiting")
+
+
+def _open_ensemble(
+    found: FoundModel, number: int, draft: Draft, options: LoadOptions, agents: Engagement | None
+) -> LoadedVersion:
     config = draft.finish()
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
-    # What its members are made of is not known here: no other server shall find its responses.
+    # The contents of its members are unknown here. A random digest keeps other servers from finding its responses.
     contents = os.urandom(32) if options.digests else b""
-    return LoadedVersion(number, config, NoModel(), [], labels=labels, contents=contents, key=found.key)
+    return LoadedVersion(number, config, NoModel(), (), labels=labels, contents=contents, key=found.key, agents=agents)
 
 
 def prepare(
     found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None = None
 ) -> tuple[Draft, ModelFolder, Backend]:
     """What a version is opened with: its configuration as it was read, its folder, and its backend. Raises Error."""
-    draft = _read(found, options) if seen is None else seen.copy()
+    draft = read_draft(found, options) if seen is None else seen.copy()
     return draft, *prepare_draft(found, number, draft, backends, options)
 
 
 def prepare_draft(
     found: FoundModel, number: int, draft: Draft, backends: Backends, options: LoadOptions
 ) -> tuple[ModelFolder, Backend]:
+    """The folder and the backend of a version whose configuration was read. Raises Error."""
     folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     if runtime.code is not None:
@@ -363,27 +322,109 @@ def prepare_draft(
 
 
 def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:
-    """What a client sends must not make code of the server's of a file that is none by the repository's own."""
+    """The model's own batch strategy. Raises Error."""
+    # A configuration that a client sent must not make the server run a file of the repository as code.
     if found.config is not None and PARAMETER in config.parameters:
         raise Unsupported(f"the parameter '{PARAMETER}' can only be set by the configuration in the model's folder")
     strategy = strategy_of(config, folder)
     if strategy is not None and config.dynamic_batching is not None and config.dynamic_batching.latency_target_us:
-        raise Invalid(f"model '{config.name}': a batch strategy and '{LATENCY_TARGET}' cannot decide both")
+        raise Invalid(
+            f"model '{config.name}' has both a batch strategy and '{LATENCY_TARGET}', and both decide when a batch is "
+            "full; remove one of them"
+        )
     return strategy
 
 
+def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
+    """Fills in what the configuration leaves open, from the model itself (R72, R77). Raises Error."""
+    _complete(draft, backend, folder, options)
+
+
+def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
+    """Returns the description that was used, if there is one."""
+    if not _completes(backend.traits, draft):
+        return None
+    gpus = backend.usable_gpus(options.gpus)
+    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
+    _check_ending(options)
+    described = backend.describe(asked, folder, draft.model_filename)
+    if isinstance(described, Description):
+        completed = draft.complete(described, _default_max_batch_size(options.settings(backend.traits.name)))
+        for warning in completed.warnings:
+            log.warning("%s", warning)
+        if completed.fields:
+            fields = ", ".join(completed.fields)
+            log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
+        return described
+    if (
+        described is not None
+    ):  # a mapping with fields of the configuration, as from `auto_complete_config` of a model.py
+        draft.update(described)
+    return None
+
+
+def _completes(traits: Traits, draft: Draft) -> bool:
+    """Whether the backend completes this configuration (R72, R77)."""
+    if traits.completes is Completes.MISSING:
+        return draft.needs_description
+    return traits.completes is Completes.ALWAYS
+
+
+def _default_max_batch_size(settings: Mapping[str, str]) -> int:
+    text = settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
+    if not text.isdecimal():
+        raise Invalid(f"backend config 'default-max-batch-size' must be a number >= 0, got '{text}'")
+    return int(text)
+
+
+def version_folder(folder: Path, number: int) -> Path:
+    """A version's directory. A name such as `1abc` counts as version 1 if there is no `1` (R2)."""
+    plain = folder / str(number)
+    if is_directory(str(plain)):
+        return plain
+    # Triton converts the name with `stoll`, which ignores what follows the digits.
+    for name in version_names(folder):
+        if name.startswith(str(number)) and not name[len(str(number))].isdigit():
+            return folder / name
+    return plain
+
+
+# The instances of a version.
+
+
+def create_warm_instances(
+    model: BackendModel,
+    config: ModelConfig,
+    wanted: Sequence[InstancePlace],
+    folder: Path,
+    number: int,
+    options: LoadOptions,
+) -> list[Instance]:
+    """Creates the instances and runs the warm-up samples on each. Raises whatever the backend does; then all are
+    closed. `folder` is the model's."""
+    created = create_instances(model, wanted)
+    try:
+        warming = Warming(config, model.placement, options.on_loop, options.ending)
+        warm_up(warming, folder, number, list(zip(wanted, created, strict=True)), MAX_PARALLEL_INSTANCES)
+    except BaseException:
+        close_all(created)
+        raise
+    return created
+
+
 def create_instances(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
-    """All of them, or none and the error. Those that are processes of their own start together."""
+    """Creates all of them, or closes them and raises. Instances that are processes start in parallel."""
+    # An instance that is called on the loop is a process. Its start takes seconds, and none of this process's time.
     if model.placement is Placement.LOOP and len(wanted) > 1:
-        return _create_together(model, wanted)
-    opened: list[Instance] = []
+        return _create_in_parallel(model, wanted)
+    created: list[Instance] = []
     try:
         for place in wanted:
-            opened.append(_create_instance(model, place))
+            created.append(_create_instance(model, place))
     except BaseException:
-        close_all(opened)
+        close_all(created)
         raise
-    return opened
+    return created
 
 
 def _create_instance(model: BackendModel, place: InstancePlace) -> Instance:
@@ -391,9 +432,10 @@ def _create_instance(model: BackendModel, place: InstancePlace) -> Instance:
         return model.create_instance(place)
 
 
-def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
-    with ThreadPoolExecutor(min(len(wanted), MOST_TOGETHER), "instance") as pool:
+def _create_in_parallel(model: BackendModel, wanted: Sequence[InstancePlace]) -> list[Instance]:
+    with ThreadPoolExecutor(min(len(wanted), MAX_PARALLEL_INSTANCES), "instance") as pool:
         begun = [pool.submit(_create_instance, model, place) for place in wanted]
+        # After the first failure no further instance starts. Those that are starting are waited for, to be closed.
         wait(begun, return_when=FIRST_EXCEPTION)
         pool.shutdown(cancel_futures=True)
     over = [future for future in begun if not future.cancelled()]
@@ -404,50 +446,11 @@ def _create_together(model: BackendModel, wanted: Sequence[InstancePlace]) -> li
     return [future.result() for future in over]
 
 
-def version_folder(folder: Path, number: int) -> Path:
-    """A version's directory; names such as `1abc` count as 1 where there is no `1` (contract R2)."""
-    plain = folder / str(number)
-    if is_directory(str(plain)):
-        return plain
-    for name in version_names(folder):
-        if name.startswith(str(number)) and not name[len(str(number))].isdigit():
-            return folder / name
-    return plain
-
-
-def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
-    """Fills in what the configuration leaves open, from the model itself (contract R72, R77)."""
-    all_of(_complete(draft, backend, folder, options))
-
-
-def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Steps[Description | None]:
-    """The same; the description that counted, if one did."""
-    if not (draft.needs_description or backend.describes_always):
-        return None
-    gpus = backend.usable_gpus(options.gpus)
-    asked = draft.incomplete(gpus=gpus, default_instance_count=backend.default_instance_count)
-    yield from _pause(options)
-    described = backend.describe(asked, folder, draft.model_filename)
-    yield from _pause(options)
-    if isinstance(described, Description):
-        for warning in draft.complete(described, _default_max_batch_size(options.settings(backend.name))):
-            log.warning(warning)
-        return described
-    if described is not None:
-        draft.update(described)
-    return None
-
-
-def _default_max_batch_size(settings: Mapping[str, str]) -> int:
-    text = settings.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))
-    if not text.isdecimal():
-        raise Invalid(f"backend config 'default-max-batch-size' must be a number >= 0, got '{text}'")
-    return int(text)
-
-
 def spread(config: ModelConfig) -> list[tuple[InstanceGroup, int, int]]:
-    """The instances that a configuration asks for: group, device, and number in the group on this device. An instance
-    that is not on a GPU is on device 0 (contract S105)."""
+    """The instances that a configuration asks for: group, device, and number in the group on this device.
+
+    An instance that is not on a GPU counts as on device 0 (S105).
+    """
     return [
         (group, device, number)
         for group in config.instance_groups
@@ -457,8 +460,11 @@ def spread(config: ModelConfig) -> list[tuple[InstanceGroup, int, int]]:
 
 
 def places(config: ModelConfig, policies: Mapping[str, Mapping[str, str]] = _NO_POLICIES) -> list[InstancePlace]:
-    """The instances that a configuration asks for, each named after its group and its number there (contract P5).
-    `policies` are the settings of host policies. Raises Invalid for one that means nothing (contract C57)."""
+    """The places of the instances that a configuration asks for. An instance is named after its group and its number
+    in it (P5).
+
+    `policies` are the settings of host policies. Raises Invalid for a setting that is wrong (C57).
+    """
     wanted = spread(config)
     return [
         InstancePlace(
@@ -475,9 +481,30 @@ def places(config: ModelConfig, policies: Mapping[str, Mapping[str, str]] = _NO_
     ]
 
 
+def _limiter_slots(
+    config: ModelConfig, instances: Sequence[Instance], limiter: RateLimiter | None
+) -> LimiterSlots | None:
+    """A slot for each instance that is given batches, by its index."""
+    if limiter is None:
+        return None
+    slots = {
+        index: Slot(demand(group, device), instances[index])
+        for index, (group, device, _) in enumerate(spread(config))
+        if not group.passive
+    }
+    return LimiterSlots(limiter, slots)
+
+
+def demand(group: InstanceGroup, device: int) -> Demand:
+    """What an instance of the group on this device takes of the rate limiter's resources while it runs (S100, S105)."""
+    needs = {Resource.of(need.name, None if need.is_global else device): need.count for need in group.resources}
+    return Demand(needs, group.priority)
+
+
 def close_all(parts: Sequence[Instance | BackendModel]) -> None:
+    """Closes each of them, also if another one raises."""
     for part in parts:
         try:
             part.close()
         except Exception:
-            log.exception("closing a model broke")
+            log.exception("unexpected error while a %s was closed; what it held may stay in use", type(part).__name__)

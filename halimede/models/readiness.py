@@ -1,17 +1,17 @@
-"""Whether all who are asked say that they are ready (contract P9). Event-loop thread only."""
+"""Asks versions or instances whether they are ready, and combines their answers (P9). Event-loop thread only."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
 class Asked(Protocol):
-    """A version of a model, or one of its instances, that has a say in its readiness."""
+    """A version or an instance that reports its readiness."""
 
     def ask_ready(self, done: Callable[[bool], None], /) -> None: ...
 
 
 def ask_all(those: Sequence[Asked], done: Callable[[bool], None]) -> None:
-    """Tells `done` once, possibly before this returns: False as soon as one says no, True when nobody did."""
+    """Calls `done` once, possibly before this returns: with False at the first no, with True if all say yes."""
     _Poll(len(those), done).ask(those)
 
 

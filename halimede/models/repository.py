@@ -1,6 +1,6 @@
-"""What lies in the model repositories: a catalogue of model directories. Data only; reads directories, opens no model.
+"""Lists the model directories of repositories, and tells whether one has changed.
 
-Any thread; blocks on the file system.
+Opens no model. Any thread; blocks on the file system.
 """
 
 import os
@@ -13,70 +13,73 @@ from typing import Protocol
 from halimede.errors import Invalid
 
 Stamp = tuple[int, int]
-"""When a file was written last, in ns, and its size."""
+"""The time of a file's last change in ns, and its size."""
 Fingerprint = tuple[tuple[str, Stamp], ...]
-"""Every file and directory of a model with its stamp, which is zero for a directory."""
+"""Every file and directory of a model with its stamp."""
 
 _BYTECODE = "__pycache__"
-_NO_STAMP = (0, 0)
+_DIRECTORY_STAMP = (0, 0)
+"""What a directory has instead of a stamp."""
 
 
 class RemoteModel(Protocol):
-    """A model that lies elsewhere and is copied to `folder`. The calls block; they raise Error."""
+    """A model in cloud storage, with a local copy at `folder`. The methods block and raise Error."""
 
     @property
     def folder(self) -> Path: ...
     def fetch(self) -> None:
-        """Makes the copy as the model is now."""
+        """Copies the model as it is now."""
         ...
 
     def look(self) -> tuple[Fingerprint, int]:
-        """As `Look` has it, of the model and not of the copy."""
+        """The fields of `Look` for the model in the storage."""
         ...
 
 
 Remote = Callable[[str], Mapping[str, RemoteModel] | None]
-"""The models of a repository that lies elsewhere, None for one of this machine."""
+"""Returns the models of a repository in cloud storage, None if its path is a local one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model directory, which is a model's name in a repository (contract R1). `config` is a configuration as JSON
-    that counts instead of the one in the directory (contract H113). `namespace` is its repository where one name may be
-    that of several models (contract R20). One that is `remote` must be fetched before its folder is read."""
+    """A model directory. Its name in the repository is the model's name (R1)."""
 
     name: str
     folder: Path
     config: str | None = None
+    """A configuration as JSON that replaces the one in the directory (H113)."""
     namespace: str = ""
+    """The repository, if several models may have one name (R20)."""
     remote: RemoteModel | None = field(default=None, compare=False)
+    """Set for a model in cloud storage, which must be fetched before its folder is read."""
 
     @property
     def key(self) -> str:
-        """What no other model has: its name, or the name within its namespace."""
+        """Unique among all models: the name, or the name within the namespace."""
         return f"{self.namespace}::{self.name}" if self.namespace else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The models found, by key, and the names that more than one repository has where they must not (contract R5).
-    `unnamed` are directories whose names are no text, so that nobody could ask for them."""
+    """The models of all repositories, by key."""
 
     models: dict[str, FoundModel]
     duplicates: tuple[str, ...] = ()
+    """Names that several repositories have, without namespaces. Such a model cannot be loaded (R5)."""
     unnamed: tuple[Path, ...] = ()
+    """Directories whose names are not valid UTF-8, so that no client could ask for them."""
 
     def named(self, name: str) -> list[FoundModel]:
-        """Those of this name: several only where there are namespaces."""
+        """The models of this name: several only if there are namespaces."""
         found = self.models.get(name)
-        if found is not None:
+        if found is not None:  # without namespaces the key is the name
             return [found]
         return [found for found in self.models.values() if found.namespace and found.name == name]
 
 
 def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote = lambda repository: None) -> Catalog:
-    """Looks through the repositories, each of which is a namespace or none is. Raises Invalid for a path that is no
-    directory (contract C8)."""
+    """Lists the repositories. With `namespaces` each of them is one. Raises Invalid for a path that is not a directory
+    (C8)."""
     models: dict[str, FoundModel] = {}
     duplicates: set[str] = set()
     unnamed: list[Path] = []
@@ -85,9 +88,10 @@ def scan(repositories: Sequence[str], namespaces: bool = False, remote: Remote =
             if not _is_text(found.name):
                 unnamed.append(found.folder)
                 continue
-            if found.key in models:
+            if found.key in models:  # in another repository, or as a folder and in the cloud
                 duplicates.add(found.key)
             models[found.key] = found
+    # A client could not say which one it means, so none of them is loaded (R5).
     unique = {name: model for name, model in models.items() if name not in duplicates}
     return Catalog(unique, tuple(sorted(duplicates)), tuple(unnamed))
 
@@ -101,7 +105,7 @@ def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundMode
         ]
     root = Path(repository)
     try:
-        if not repository or not root.is_dir():  # an empty path is not the folder where the server was started
+        if not repository or not root.is_dir():  # `Path("")` would be the working directory
             raise Invalid(f"failed to stat file {repository}: repository path is not a valid directory")
         folders = [root / entry.name for entry in os.scandir(root) if _is_model(entry)]
     except OSError as error:
@@ -110,11 +114,12 @@ def _found_in(repository: str, namespace: str, remote: Remote) -> list[FoundMode
 
 
 def _is_model(entry: os.DirEntry[str]) -> bool:
+    # Version control and editors keep hidden folders next to models.
     return not entry.name.startswith(".") and _is_there(entry.is_dir)
 
 
 def _is_text(name: str) -> bool:
-    """Whether the name of a file, of which the system knows bytes only, is text in UTF-8."""
+    """Whether the name of a file is valid UTF-8. The system allows any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -123,7 +128,7 @@ def _is_text(name: str) -> bool:
 
 
 def _is_there(what: Callable[[], bool]) -> bool:
-    """A link that leads to itself is nothing; another error is one."""
+    """Returns what the check does. A link that leads to itself counts as nothing there. Raises OSError otherwise."""
     try:
         return what()
     except OSError as error:
@@ -133,30 +138,29 @@ def _is_there(what: Callable[[], bool]) -> bool:
 
 
 def version_names(folder: Path) -> list[str]:
-    """The names of the directories in a model's directory, which may be versions (contract R2)."""
+    """The names of the directories in a model's directory, which may be versions (R2). Raises OSError."""
     with os.scandir(folder) as entries:
         return sorted([entry.name for entry in entries if _is_there(entry.is_dir)])
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """Equal as long as nothing within the directory has changed (contract R9, R10); symbolic links are followed.
-
-    What Python leaves beside the code that it imports is no change. Raises OSError.
-    """
+    """Equal as long as nothing within the directory has changed (R9, R10). Follows symbolic links, ignores Python's
+    bytecode caches. Raises OSError."""
     return look(folder).fingerprint
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A model's directory at one time. `changed_at` is when anything in it was written, moved or renamed last, in ns of
-    the wall clock: copies may keep the time of writing of what they copy, this time is their own."""
+    """A model's directory at one time."""
 
     fingerprint: Fingerprint
     changed_at: int
+    """When anything in it was written, moved or renamed last, in ns of the wall clock. This is the files' `ctime`: a
+    copy may keep the `mtime` of its original."""
 
 
 def look(folder: Path) -> Look:
-    """Raises OSError, also where something vanishes meanwhile."""
+    """Looks at a model's directory. Raises OSError, also if a file is removed meanwhile."""
     status = folder.stat()
     times = [status.st_ctime_ns]
     found: list[tuple[str, Stamp]] = []
@@ -168,14 +172,17 @@ def look(folder: Path) -> Look:
 def _add_entries(
     found: list[tuple[str, Stamp]], folder: str, prefix: str, above: frozenset[tuple[int, int]], times: list[int]
 ) -> None:
-    """`above` are the directories on the way here, this one included: a link to one of them goes round in a circle.
-    `times` takes when each entry changed."""
+    """Adds the entries of a folder to `found`, and the times of their changes to `times`.
+
+    `above` are the folder and its parents, by device and inode. A link to one of them is a circle and is not followed.
+    """
     with os.scandir(folder) as entries:
         for entry in entries:
             name = prefix + entry.name
+            # Python writes its cache while the model loads, which is no change of the model.
             if entry.name != _BYTECODE and _is_there(entry.is_dir):
                 status = entry.stat()
-                found.append((name, _NO_STAMP))
+                found.append((name, _DIRECTORY_STAMP))
                 times.append(status.st_ctime_ns)
                 here = (status.st_dev, status.st_ino)
                 if here not in above:

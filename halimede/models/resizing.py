@@ -1,72 +1,89 @@
-"""A version that serves gets other instances, and is not opened again (contract R13).
+"""Changes the instances of a version in service without opening it again (R13).
 
-What takes long runs on a load thread: the instances that are missing are created beside those that serve. The event
-loop then takes them in, and lets go of those that are too many (`ModelVersion.resize`).
+The load thread creates the missing instances beside those that serve (`reload`). Then the event loop adds them and
+removes those that are no longer wanted (`ModelVersion.resize`).
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from halimede.backends.api import Instance, InstancePlace
 from halimede.config import Draft, InstanceGroup, ModelConfig
 from halimede.errors import Error, Internal
 from halimede.models.loader import (
-    MOST_TOGETHER,
     Backends,
     LoadedVersion,
     LoadOptions,
     LoadResult,
     close_all,
-    create_instances,
+    create_warm_instances,
     load,
     places,
     prepare,
     spread,
 )
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint
-from halimede.models.warmup import Warming, warm_up
 
 log = logging.getLogger(__name__)
 
 Signature = tuple[InstanceGroup, int]
-"""Instances that are alike: their group without its name and count, and their device."""
+"""Equal for instances that can stand in for each other: their group without its name and count, and their device."""
+
+MODEL_FOLDER = ""
+"""Among the names of changed files: the model's folder itself is gone or cannot be read."""
 
 
 class Vacant:
-    """Where an instance was that has left."""
+    """Stands in the list of instances for one that was removed, so that the others keep their indices."""
 
     healthy = False
 
     def execute(self, batch: object, responses: object) -> None:
         """Never called."""
-        raise RuntimeError("this instance has left")
+        raise RuntimeError("this instance was removed")
 
     def close(self) -> None:
-        """It was closed when it left."""
+        """It was closed when it was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstancesNow:
+    """The instances of a version in service when a load begins. The event loop takes it, the load thread reads it."""
+
+    loaded: LoadedVersion
+    config: ModelConfig
+    signatures: Mapping[int, Signature]
+    """By index, without those that were removed."""
+    indices: int
+    """How many indices are in use, those of removed instances included."""
+    vacant: Sequence[int]
+    """The indices of removed instances, which can be used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The instances that come, by their places in the list of the version, and the places of those that go."""
+    """The change of a version's instances, by their indices: `added` were created, `removed` are still in service."""
 
     config: ModelConfig
     added: Mapping[int, tuple[InstancePlace, Instance, Signature]]
     removed: Sequence[int]
 
     def undo(self) -> None:
-        """Closes what was created. May block."""
+        """Closes the instances that were created. May block."""
         close_all([instance for _, instance, _ in self.added.values()])
 
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What came of a load: the versions that were opened or not, and those that only get other instances. `changed` are
-    the files of the model that were written meanwhile, where that was to be looked at."""
+    """The result of a load of a model of which versions may serve already."""
 
-    opened: LoadResult
-    resized: Mapping[int, Resized]
+    result: LoadResult
+    """The versions that were opened, or could not be opened or resized."""
+    resized: Mapping[int, Resized] = field(default_factory=dict)
+    """The versions that stay in service, by number."""
     changed: frozenset[str] = frozenset()
+    """Files of the model that were written during the load, if the load looked for them."""
 
     def undo(self) -> None:
         """Closes the instances that were created for versions that stay. May block."""
@@ -77,71 +94,73 @@ class Reloaded:
 def reload(
     found: FoundModel,
     numbers: Sequence[int],
-    kept: Mapping[int, LoadedVersion],
+    kept: Mapping[int, InstancesNow],
     backends: Backends,
     options: LoadOptions,
     before: Fingerprint | None = None,
     seen: Draft | None = None,
 ) -> Reloaded:
-    """Opens these versions; those that are `kept` get the instances of the configuration as it is now, or are opened
-    too where that cannot be done in place. On a load thread; never raises: what goes wrong is in the result. `before`:
-    how the folder was, to see what is not so any more at the end. `seen`: its configuration, if it was read."""
+    """Resizes the versions that are `kept`, and opens the others.
+
+    A kept version is opened too if its instances cannot be changed in place. `before` is the fingerprint at the
+    inspection, to find files that changed since; `seen` is the configuration that it read. On a load thread. Never
+    raises: the result says what failed.
+    """
     result = LoadResult(found.name)
     resized: dict[int, Resized] = {}
-    for number, version in kept.items():
+    for number, now in kept.items():
         try:
-            change = _resize(found, number, version, backends, options, seen)
+            change = _resize(found, number, now, backends, options, seen)
             if change is not None:
                 resized[number] = change
         except Error as error:
             result.versions[number] = error
         except Exception as error:
-            log.exception("changing the instances of model '%s' version %d broke", found.name, number)
+            log.exception(
+                "model '%s' version %d: unexpected error while its instances were changed; it serves on as it was",
+                found.name,
+                number,
+                extra={"model": found.name, "version": number},
+            )
             result.versions[number] = Internal(f"{type(error).__name__}: {error}")
-    opened = [number for number in numbers if number not in resized and number not in result.versions]
-    result.versions.update(load(found, opened, backends, options, seen).versions)
-    return Reloaded(result, resized, frozenset() if before is None else _changed(found, before))
+    # A kept version that failed is not opened again: the load fails, and the version serves on as it was.
+    to_open = [number for number in numbers if number not in resized and number not in result.versions]
+    result.versions.update(load(found, to_open, backends, options, seen).versions)
+    return Reloaded(result, resized, frozenset() if before is None else _changed_since(before, found))
 
 
-THE_FOLDER = ""
-"""Among the names of files that changed: the model's folder is not there, or cannot be read."""
-
-
-def _changed(found: FoundModel, before: Fingerprint) -> frozenset[str]:
+def _changed_since(before: Fingerprint, found: FoundModel) -> frozenset[str]:
     try:
         now = fingerprint(found.folder)
     except OSError:
-        return frozenset({THE_FOLDER})
+        return frozenset({MODEL_FOLDER})
     return frozenset(name for name, _ in set(before).symmetric_difference(now))
 
 
 def _resize(
-    found: FoundModel,
-    number: int,
-    version: LoadedVersion,
-    backends: Backends,
-    options: LoadOptions,
-    seen: Draft | None,
+    found: FoundModel, number: int, now: InstancesNow, backends: Backends, options: LoadOptions, seen: Draft | None
 ) -> Resized | None:
+    """None if the version must be opened again instead."""
     draft, _, backend = prepare(found, number, backends, options, seen)
-    draft.complete_as(version.config.message)
+    # The model's files are the same, so its description is too: there is no need to ask the model for it again.
+    draft.complete_as(now.config.message)
     gpus = backend.usable_gpus(options.gpus)
-    config = draft.finish(gpus=gpus, default_instance_count=backend.default_instance_count)
-    had = signatures(version)
-    left = list(had)
+    config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
+    left = list(now.signatures)
     missing: list[tuple[InstancePlace, Signature]] = []
     for place, signature in zip(places(config, options.host_policies), _signatures(config), strict=True):
-        same = next((index for index in left if had[index] == signature), None)
+        same = next((index for index in left if now.signatures[index] == signature), None)
+        # An instance that serves is kept if it is like one that is wanted, whatever its name and position.
         if same is None:
             missing.append((place, signature))
         else:
             left.remove(same)
-    if (missing or left) and not _possible(version, config, [place for place, _ in missing]):
+    if (missing or left) and not _is_resizable(now, config, [place for place, _ in missing]):
         return None
-    vacant = [index for index, instance in enumerate(version.instances) if isinstance(instance, Vacant)]
-    indices = [*vacant, *range(len(version.instances), len(version.instances) + len(missing))]
+    indices = [*now.vacant, *range(now.indices, now.indices + len(missing))]
     wanted = [replace(place, index=index) for (place, _), index in zip(missing, indices, strict=False)]
-    created = _create(found, number, version, config, wanted, options) if wanted else []
+    loaded = now.loaded
+    created = create_warm_instances(loaded.model, config, wanted, found.folder, number, options) if wanted else []
     added = {
         place.index: (place, instance, signature)
         for place, instance, (_, signature) in zip(wanted, created, missing, strict=True)
@@ -149,36 +168,21 @@ def _resize(
     return Resized(config, added, left)
 
 
-def _possible(version: LoadedVersion, config: ModelConfig, added: Sequence[InstancePlace]) -> bool:
-    """Not where what was decided when the version was opened would be another."""
-    if version.turns is not None:
+def _is_resizable(now: InstancesNow, config: ModelConfig, added: Sequence[InstancePlace]) -> bool:
+    """Whether all that was decided when the version was opened would be decided again."""
+    # The rate limiter knows the instances; its slots are made with the version.
+    if now.loaded.limiter_slots is not None:
         return False
-    if any(all(group.passive for group in each.instance_groups) for each in (config, version.config)):
+    # A version without an instance that takes requests has another policy: it refuses them.
+    if any(all(group.passive for group in each.instance_groups) for each in (config, now.config)):
         return False
-    return not (version.model.inline_safe and any(place.host for place in added))
+    # A host policy binds a thread. Such a version must not run on the event loop.
+    return not (now.loaded.model.inline_safe and any(place.host for place in added))
 
 
-def _create(
-    found: FoundModel,
-    number: int,
-    version: LoadedVersion,
-    config: ModelConfig,
-    wanted: Sequence[InstancePlace],
-    options: LoadOptions,
-) -> list[Instance]:
-    created = create_instances(version.model, wanted)
-    try:
-        warming = Warming(config, version.model.placement, options.on_loop, options.ending)
-        warm_up(warming, found.folder, number, list(zip(wanted, created, strict=True)), MOST_TOGETHER)
-    except BaseException:
-        close_all(created)
-        raise
-    return created
-
-
-def signatures(version: LoadedVersion) -> dict[int, Signature]:
-    """Of the instances of a version that are there, by their places in its list."""
-    return version.signatures or dict(enumerate(_signatures(version.config)))
+def signatures_of(config: ModelConfig) -> dict[int, Signature]:
+    """The signatures of the instances of a version that was just opened, by index."""
+    return dict(enumerate(_signatures(config)))
 
 
 def _signatures(config: ModelConfig) -> list[Signature]:

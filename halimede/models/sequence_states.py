@@ -1,5 +1,6 @@
-"""What the sequences of a model version start with: the implicit states of its configuration, and the files that hold
-their first values (contract S68 to S70). On a load thread; reads files.
+"""Reads the initial implicit states of sequences from the configuration and the model's files (S68 to S70).
+
+Runs on a load thread; reads files.
 """
 
 import os
@@ -14,12 +15,13 @@ from halimede.scheduling.states import ModelStates, State
 from halimede.tensors import BYTES, HostMemory, Tensor, split_bytes
 
 FOLDER = "initial_state"
-"""Of a model, where the files of its initial states lie."""
-_EMPTY_STRING = 4
+"""The folder within a model's folder that has the files of initial states."""
+_EMPTY_STRING_SIZE = 4
+"""Bytes of an empty string in a BYTES tensor: its length."""
 
 
 def states_for(config: ModelConfig, folder: Path) -> ModelStates | None:
-    """None for a model without. Raises Error where an initial state cannot be read."""
+    """The states, or None if the model has none. Raises Error if an initial state cannot be read."""
     specs = config.states
     if not specs:
         return None
@@ -31,10 +33,12 @@ def states_for(config: ModelConfig, folder: Path) -> ModelStates | None:
 
 
 def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> State:
-    """Without an initial state it is zeros, of one element where any size goes. The real server leaves what the memory
-    held before."""
+    """A state without an initial value is zeros, with one element in each dimension of variable size.
+
+    Triton leaves it uninitialized.
+    """
     dims = spec.initial.dims if spec.initial else tuple(1 if dim == -1 else dim for dim in spec.dims)
-    size = prod(dims) * (spec.datatype.size or _EMPTY_STRING)
+    size = prod(dims) * (spec.datatype.size or _EMPTY_STRING_SIZE)
     file = spec.initial.file if spec.initial else None
     data = bytes(size) if file is None else _of_file(spec, file, size, model, folder)
     initial = Tensor(spec.input_name, spec.datatype, lead + dims, HostMemory(data))
@@ -42,7 +46,7 @@ def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> 
 
 
 def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) -> bytes:
-    """A configuration may come from afar: it reads what lies in the folder, and nothing else."""
+    """Reads an initial state. A client may have sent the configuration, so the file must be in the folder."""
     name = file.lstrip("/")
     if os.pardir in Path(name).parts:
         raise Invalid(f"'data_file' must stay within the folder '{FOLDER}' for {model}, got '{file}'")
@@ -55,7 +59,7 @@ def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) ->
         raise Invalid(
             f"initial_state setting expects {size} bytes, but the data provided from {file}only has {len(data)} bytes."
         )
-    if spec.datatype is not BYTES:
+    if spec.datatype is not BYTES:  # the file may be longer, as in Triton
         return data[:size]
     assert spec.initial is not None
     try:
@@ -66,7 +70,7 @@ def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) ->
 
 
 def _problem(specs: tuple[StateSpec, ...]) -> str:
-    """What the real server notices when a sequence starts. It wants a GPU for memory that can grow; here any does."""
+    """What Triton finds wrong when a sequence starts. Unlike Triton, this server needs no GPU for growable memory."""
     for spec in specs:
         if spec.growable and not spec.same_buffer:
             return (

@@ -1,9 +1,9 @@
-"""Finds and makes the batch strategy of a model: a class of its owner that says which requests go together (contract
-S40). On a load thread; its code runs in the server's own process, on the event loop afterwards.
+"""Finds and creates the batch strategy of a model, a class of its owner that decides which requests share a batch
+(S40).
 
-`batch_strategy.py` in the version's directory or in the model's, or the file that the parameter
-TRITON_BATCH_STRATEGY_PATH names, which must lie in the model's directory, defines a class `BatchStrategy`. It is made
-once a version, with the model's configuration as JSON values.
+The class `BatchStrategy` is in `batch_strategy.py` in the directory of the version or of the model, or in the file of
+the model's directory that the parameter TRITON_BATCH_STRATEGY_PATH names. One object is created for each version, with
+the model's configuration as JSON values. This module runs on a load thread; the strategy then runs on the event loop.
 """
 
 import json
@@ -24,7 +24,7 @@ _METHODS = ("start", "include", "finish")
 
 
 def strategy_of(config: ModelConfig, folder: ModelFolder) -> BatchStrategy | None:
-    """None for a model that has none, or no dynamic batcher to use it. Raises NotFound, Invalid."""
+    """The strategy, or None if the model has none or no dynamic batcher. Raises NotFound, Invalid."""
     if config.sequence_batching is not None and PARAMETER in config.parameters:
         raise Invalid(f"{PARAMETER} cannot be specified with sequence batcher, using default batching strategy")
     file = strategy_file(config, folder)
@@ -34,12 +34,13 @@ def strategy_of(config: ModelConfig, folder: ModelFolder) -> BatchStrategy | Non
 
 
 def strategy_file(config: ModelConfig, folder: ModelFolder) -> Path | None:
-    """None for a model that has none. Raises NotFound, Invalid for one that is not where the configuration says."""
+    """The file of the strategy, or None if the model has none. Raises NotFound or Invalid if the parameter is wrong."""
     named = config.parameters.get(PARAMETER)
     if named is None:
         places = (folder.version, folder.model)
         return next((place / FILENAME for place in places if is_file(f"{place}/{FILENAME}")), None)
     file = (folder.model / named).resolve()
+    # A link within the folder may lead out of it, too.
     if not file.is_relative_to(folder.model.resolve()):
         raise Invalid("Batching library path escapes model repository.")
     if not file.is_file():
@@ -55,17 +56,20 @@ def _made(file: Path, config: ModelConfig) -> BatchStrategy:
         made: BatchStrategy = strategy(json.loads(config.json))
     except Invalid:
         raise
-    except BaseException as error:  # code of the model's owner: SystemExit too
+    except BaseException as error:  # the code of the model's owner may raise SystemExit, too
         raise Invalid(f"{file}: {type(error).__name__}: {error}") from error
     return made
 
 
 def _imported(file: Path) -> ModuleType:
-    """As it is now: Python's own import would take the bytecode of an earlier file of the same second and size, and
-    leave some in the repository. Raises whatever the code does."""
+    """Runs the file as a module. Raises whatever its code does.
+
+    Python's own import would take the bytecode of an earlier file with the same second and size, and would write
+    bytecode to the repository.
+    """
     module = ModuleType(str(file))
     module.__file__ = str(file)
-    sys.modules[module.__name__] = module  # where a dataclass looks for its module
+    sys.modules[module.__name__] = module  # a dataclass looks for its module there
     try:
         exec(compile(read_whole(file), file, "exec"), vars(module))
     finally:

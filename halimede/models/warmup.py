@@ -1,7 +1,7 @@
-"""Warm-up: the samples of a configuration are run on every instance before its version serves (contract W1 to W4).
+"""Runs the warm-up samples of a configuration on every instance before its version serves (W1 to W4).
 
-On a load thread, which waits for each sample; an instance runs where it always does: on its own thread, or called on
-the event loop. The answers go nowhere and nothing is counted: neither a policy nor statistics know of it.
+Runs on a load thread, which waits for each sample. An instance executes where it always does: on its own thread, or on
+the event loop. Responses are dropped; neither the scheduling policy nor the statistics see a sample.
 """
 
 import logging
@@ -20,7 +20,7 @@ from halimede.config import ModelConfig, WarmupData, WarmupInput, WarmupSample
 from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.requests import NOBODY, InferRequest
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
@@ -29,28 +29,29 @@ from halimede.tensors import BOOL, BYTES, DataType, HostMemory, Tensor
 log = logging.getLogger(__name__)
 
 FOLDER = "warmup"
-"""Of a model, where the files of its samples lie."""
-MOST_TOLD = 64
-"""How often the same complaint is repeated, once for each request of a sample."""
-LOOK_SECONDS = 0.1
-"""How often who waits for a sample looks whether the server ends meanwhile."""
+"""The folder within a model's folder that has the files of samples."""
+MAX_REPEATED_ERRORS = 64
+"""How often one error is repeated, once for each request of a sample."""
+ENDING_CHECK_SECONDS = 0.1
+"""How often the wait for a sample checks whether the server ends."""
 
 _VERBOSE = logging.INFO - 1
-"""What `--log-verbose=1` shows."""
+"""The log level that `--log-verbose=1` shows."""
 _EMPTY_STRING = bytes(4)
-_TRUTH = bytes(byte & 1 for byte in range(256))
+"""A BYTES element without content: its length."""
+_TO_BOOL = bytes(byte & 1 for byte in range(256))
+"""Translates random bytes to valid booleans."""
 
 _Asked = tuple[WarmupSample, InferRequest, Fit]
-"""A sample, and the request that each of its requests is."""
+"""A sample, and the request that it consists of (once, or several times as a batch)."""
 
 OnLoop = Callable[[Callable[[], None]], object]
-"""Has something done on the event loop, soon; called on any thread."""
+"""Runs a callback on the event loop, soon. Called on any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warming:
-    """What an instance needs to run samples: where its model runs, and what is known of its outputs. `ending`: nobody
-    waits for the load any more, whose samples may be many, or hang."""
+    """What an instance needs to run samples. `ending` returns whether the server ends: samples may be many, or hang."""
 
     config: ModelConfig
     placement: Placement
@@ -61,8 +62,8 @@ class Warming:
     def datatypes(self) -> Mapping[str, DataType]:
         return {spec.name: spec.datatype for spec in self.config.outputs}
 
-    def go_on(self) -> None:
-        """Raises Unavailable where that makes no sense."""
+    def check_ending(self) -> None:
+        """Raises Unavailable if the server ends."""
         if self.ending():
             raise Unavailable("Server exiting")
 
@@ -70,13 +71,12 @@ class Warming:
 def warm_up(
     warming: Warming, folder: Path, version: int, instances: Sequence[tuple[InstancePlace, Instance]], together: int
 ) -> None:
-    """Runs every sample on every instance that may be given a batch, up to `together` of them at the same time. Blocks.
-    One that breaks and comes back is warmed up again.
+    """Runs every sample on every instance that is not passive, on up to `together` instances at the same time. Blocks.
 
-    Raises Error for the first sample that makes no request, or is not answered well.
+    Instances that restart are warmed up again from then on. Raises Error if a sample is no valid request or fails.
     """
     samples = [(sample, *_request(sample, warming.config, folder, version)) for sample in warming.config.warmup]
-    if not samples:
+    if not samples:  # as for most models, which need no thread then
         return
     failed = Event()
 
@@ -97,7 +97,7 @@ def warm_up(
 
 
 def sample_problems(config: ModelConfig, folder: Path, version: int) -> list[Error]:
-    """Of each sample that makes no request, why. Runs none."""
+    """The error of each sample that is no valid request. Runs none of them."""
     problems = []
     for sample in config.warmup:
         try:
@@ -114,13 +114,13 @@ def _warm(
     instance: Instance,
     failed: Event,
 ) -> None:
-    """Up to the end, or until another instance has `failed`. Raises Error."""
+    """Runs all samples on one instance, or stops once another instance has `failed`. Raises Error."""
     model = warming.config.name
     for sample, request, fit in samples:
         for iteration in range(1, sample.count + 1):
-            if failed.is_set():
+            if failed.is_set():  # the load fails anyway
                 return
-            warming.go_on()
+            warming.check_ending()
             log.log(
                 _VERBOSE,
                 "model '%s' instance %s is running warmup sample '%s' for iteration %d",
@@ -138,11 +138,13 @@ def _warm(
 def _run(
     warming: Warming, name: str, instance: Instance, sample: WarmupSample, request: InferRequest, fit: Fit
 ) -> Sequence[Error]:
-    """What went wrong, in the order in which it was told."""
+    """Runs a sample once. Returns the errors in the order in which they came."""
     most, number = warming.config.max_batch_size, sample.batch_size
+    # The scheduler would refuse such a request; an instance must not get it either. A model without batching (0) may
+    # still have a sample with one request.
     if number > 1 and number > most:
         complaint = Internal(f"batch size {number} for '{name}', max allowed is {most}")
-        return [complaint] * min(number, MOST_TOLD)
+        return [complaint] * min(number, MAX_REPEATED_ERRORS)
     told: SimpleQueue[Execution] = SimpleQueue()
     execution = _execution(warming, sample, request, fit, told.put)
     _start(execution, instance, warming)
@@ -152,7 +154,7 @@ def _run(
 def _execution(
     warming: Warming, sample: WarmupSample, request: InferRequest, fit: Fit, told: Callable[[Execution], None]
 ) -> Execution:
-    """A batch of as many of the request as the sample says."""
+    """The batch of a sample: its request, as often as the sample says."""
     reply, number = NOBODY, sample.batch_size
     batch = [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(number)]
     execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told)
@@ -162,31 +164,34 @@ def _execution(
 
 def _start(execution: Execution, instance: Instance, warming: Warming) -> None:
     own = getattr(instance, "thread", None)
+    finishes = warming.placement is not Placement.ASYNC
+    # A library may keep data for each thread, so the warm-up must run where requests will run.
     if warming.placement is Placement.LOOP:
         execution.on_loop = True
         warming.on_loop(partial(execution.run, instance.execute, False))
     elif own is not None:
-        own.submit(partial(execution.run, instance.execute, True))
+        own.submit(partial(execution.run, instance.execute, finishes))
     else:
-        execution.run(instance.execute, True)
+        execution.run(instance.execute, finishes)
 
 
 def _errors(execution: Execution, told: "SimpleQueue[Execution]", warming: Warming) -> Sequence[Error]:
-    """Waits until every request has had its last answer, and the batch is over."""
+    """Waits for the last response of every request and the end of the batch. Returns the errors among the responses."""
     errors: list[Error] = []
     missing = set(range(len(execution.requests)))
     while missing or not execution.done:
         try:
-            told.get(timeout=LOOK_SECONDS)
+            told.get(timeout=ENDING_CHECK_SECONDS)
         except Empty:
-            warming.go_on()
+            warming.check_ending()
             continue
         errors += _taken(execution, warming.config.decoupled, missing)
     return errors
 
 
 def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Error]:
-    """The errors among what it has said since; who had the last answer is not `missing` any more."""
+    """Takes new responses. Removes requests with their last response from `missing`, and returns the errors."""
+    # A decoupled model's responses come one by one, others all at the end of the batch.
     if decoupled:
         outcomes = execution.take()
     elif execution.done:
@@ -197,12 +202,14 @@ def _taken(execution: Execution, decoupled: bool, missing: set[int]) -> list[Err
     return [outcome.answer for outcome in outcomes if isinstance(outcome.answer, Error)]
 
 
-# On an instance that came back.
+# An instance that restarted.
 
 
 class _WarmingAgain:
-    """On the event loop: runs the samples, which were well the first time, one after the other, from its creation on.
-    Where one is not now, that is logged, and the instance serves: `over` is called in any case."""
+    """Runs the samples on an instance that restarted, one after the other, on the event loop.
+
+    They succeeded at the load, so a failure now is only logged, and the instance serves: `over` is called in any case.
+    """
 
     def __init__(
         self,
@@ -233,21 +240,25 @@ class _WarmingAgain:
 
     def _told(self, sample: str, missing: set[int], errors: list[Error], execution: Execution) -> None:
         errors += _taken(execution, self._warming.config.decoupled, missing)
+        # A decoupled model may end the batch before its responses, or send its responses before the end.
         if not execution.done or missing:
             return
         if errors:
-            log.error("%s failed to run warmup sample '%s': %s", self._who, sample, errors[0])
+            log.error(
+                "%s: warmup sample '%s' failed after a restart: %s; it serves anyway", self._who, sample, errors[0]
+            )
             self._over()
         else:
+            # Not called directly: many samples that answer at once would be a deep recursion.
             self._warming.on_loop(self._run_next)
 
 
-# What a sample asks.
+# The request of a sample.
 
 
 def _request(sample: WarmupSample, config: ModelConfig, folder: Path, version: int) -> tuple[InferRequest, Fit]:
-    """The request that each of the sample's requests is, checked as one of a client; inputs that the configuration does
-    not know (those of a control) are added as they are. Raises Error."""
+    """The request of a sample, checked like a client's. Inputs that are not in the configuration, such as those of
+    sequence controls, are added unchecked. Raises Error."""
     request = InferRequest(config.name, version)
     known = {spec.name for spec in config.inputs}
     lead = (1,) if config.max_batch_size else ()
@@ -276,11 +287,11 @@ def _data(each: WarmupInput, config: ModelConfig, folder: Path, request: InferRe
     if each.data is WarmupData.ZERO or each.datatype is BYTES:
         return bytes(size)
     data = os.urandom(size)
-    return data.translate(_TRUTH) if each.datatype is BOOL else data
+    return data.translate(_TO_BOOL) if each.datatype is BOOL else data
 
 
 def _of_file(each: WarmupInput, size: int, config: ModelConfig, folder: Path, request: InferRequest) -> memoryview:
-    """A configuration may come from afar: it reads what lies in the folder, and nothing else."""
+    """Reads the data of an input. A client may have sent the configuration, so the file must be in the folder."""
     name = each.file.lstrip("/")
     if os.pardir in Path(name).parts:
         raise Invalid(f"'input_data_file' must stay within the folder '{FOLDER}' for {config.name}, got '{each.file}'")

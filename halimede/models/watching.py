@@ -1,36 +1,41 @@
-"""What has changed in the repositories, and when it may be loaded: once it stays as it is (contract R9, D17). Pure.
+"""Decides which models a poll loads and unloads: those whose folders have changed and settled (R9, D17).
 
-Told what was seen and the time; remembers what of it was loaded. Event-loop thread only.
+Pure: it is given the looks of the folders and the time. Event-loop thread only.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from halimede.models.repository import Fingerprint, Look
-from halimede.models.resizing import THE_FOLDER
+from halimede.models.resizing import MODEL_FOLDER
 
-LONGEST_WAIT = 16
-"""After how many polls at most a model is tried again that could not be loaded and has not changed."""
+MAX_POLLS_BETWEEN_TRIES = 16
+"""The most polls between two loads of a model that fails and has not changed."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """`seen` is how the folder was at the last look (None: it was not there), and `since` when. `tried` is what the
-    last load began with; `failures` counts those since the last one that went well, `again_at` is when to try again.
-    `own` are files that the model writes itself while it is loaded, `suspects` those that changed in the last load."""
+    """What is known of a model's folder."""
 
     seen: Fingerprint | None = None
+    """At the last look; None if it was not there."""
     since: int = 0
+    """The time when it first looked like that."""
     tried: Fingerprint | None = None
+    """When the last load began."""
     failures: int = 0
+    """Failed loads since the last one that succeeded."""
     again_at: int = 0
+    """The time of the next try after a failure."""
     own: set[str] = field(default_factory=set)
+    """Files that the model writes itself while it is loaded."""
     suspects: frozenset[str] = frozenset()
+    """Files that changed during the last load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Todo:
-    """By key. `unsettled` are those that still change; `look_at` is when the first of them may be settled."""
+    """Models by key. `unsettled` still change; `look_at` is the time when the first of them may have settled."""
 
     load: tuple[str, ...]
     unload: tuple[str, ...]
@@ -39,8 +44,10 @@ class Todo:
 
 
 class Watch:
-    """A folder has settled when it has been the same for `settle`, or nothing in it has changed for so long by the
-    clock on the wall. Times are ns; `interval` is that between two polls."""
+    """A folder has settled if it looked the same for `settle`, or if its last change is as long ago by the wall clock.
+
+    Times are nanoseconds. `interval` is the time between two polls.
+    """
 
     def __init__(self, settle: int, interval: int) -> None:
         self._settle = settle
@@ -48,20 +55,22 @@ class Watch:
         self._watched: dict[str, _Watched] = {}
 
     def look(self, found: Mapping[str, Look], busy: Collection[str], now: int, wall: int, took: int = 0) -> Todo:
-        """What to do about the folders that were `found`. Those that are `busy` are being loaded: not now.
+        """What to do about the folders that were `found`. Nothing is done about `busy` models, which are being loaded.
 
-        `took` is how long ago the looking began, and `wall` the time then: a machine that stalls meanwhile makes no
-        folder older than it was seen to be.
+        `took` is how long ago the looks began, and `wall` the wall-clock time then. Without them a machine that stalls
+        during the looks would make folders seem older than they were when they were looked at.
         """
         load, unload, unsettled, times = [], [], [], []
         for key in sorted({*found, *self._watched}):
             watched = self._watched.setdefault(key, _Watched(since=now))
             look = found.get(key)
+            # Files that the model writes itself do not count, or each of its loads would cause another one.
             seen = None if look is None else _without(look.fingerprint, watched.own)
             if seen != watched.seen:
                 watched.seen, watched.since = seen, now
             if key in busy or not self._is_due(watched, now):
                 continue
+            # A folder in the middle of a copy must not be loaded, and one that is being replaced not be unloaded.
             at = watched.since + self._settle
             if now - took < at and (look is None or wall - look.changed_at < self._settle):
                 unsettled.append(key)
@@ -79,29 +88,35 @@ class Watch:
         return watched.seen != watched.tried or bool(watched.failures and now >= watched.again_at)
 
     def loaded(self, key: str) -> None:
+        """The model was loaded."""
         watched = self._watched.get(key)
         if watched is not None:
             watched.failures, watched.suspects = 0, frozenset()
 
     def failed(self, key: str, now: int) -> None:
-        """It is tried again after some polls, later each time, and at once when it has changed."""
+        """The load failed. It is tried again after twice as many polls as before, or once the folder has changed."""
         watched = self._watched.get(key)
         if watched is not None:
             watched.failures += 1
-            watched.again_at = now + self._interval * min(2 ** (watched.failures - 1), LONGEST_WAIT)
+            watched.again_at = now + self._interval * min(2 ** (watched.failures - 1), MAX_POLLS_BETWEEN_TRIES)
 
     def changed(self, key: str, names: Iterable[str], now: int) -> bool:
-        """Files changed while the model was loaded; whether that is no harm, since it writes them itself: they did so
-        in the load before, too. Else the model must settle again."""
+        """Files changed while the model was loaded. Returns whether the load counts all the same.
+
+        It does if the same files changed during the load before: then the model writes them itself. Otherwise the
+        folder must settle again.
+        """
         watched = self._watched.get(key)
         if watched is None:
             return False
         others = frozenset(names) - watched.own
-        if others and (others <= watched.suspects and THE_FOLDER not in others):
+        # The same files changed in two loads in a row: the model writes them. It does not remove its own folder.
+        if others and (others <= watched.suspects and MODEL_FOLDER not in others):
             watched.own |= others
             watched.tried = None if watched.tried is None else _without(watched.tried, watched.own)
             watched.seen = watched.tried
             return True
+        # Somebody else may have written them: what was loaded may be half of a copy.
         if others:
             watched.suspects = others
             watched.tried, watched.since = None, now

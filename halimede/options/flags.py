@@ -1,8 +1,7 @@
-"""The table of flags: every flag of the contract (C1 to C59) and those of this server alone, in the groups of the usage
-text, and which of them act.
+"""The table of flags: all flags of Triton (C1 to C59) and those of this server alone, in the groups of the usage text.
 
-Data only: reading a command line is `parser`, what the values become is `values`. A feature that arrives flips the
-`support` of its flags to SERVED and gives them a field in `ServerOptions`.
+Data, and the help that is printed from it. `parser` reads a command line, `values` is what the flags become. A feature
+that arrives sets the `support` of its flags to SERVED and gives them a field in `ServerOptions`.
 """
 
 from collections.abc import Mapping
@@ -41,17 +40,18 @@ class Support(Enum):
 
     SERVED = auto()
     PLANNED = auto()
-    """Refused when it is set to anything but its default: ignoring it would serve something else than was asked."""
+    """Refused with any value but its default, since the server cannot do what it asks for."""
     INERT = auto()
-    """Read, checked and without effect: a hint for machinery that is not here. `note` says so to the user."""
+    """Read and checked, but without effect: a setting of machinery that does not exist here. `note` says which."""
 
 
+_USAGE_WIDTH = 80
 SERVED, PLANNED, INERT = Support.SERVED, Support.PLANNED, Support.INERT
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `default` is written as on a command line; None means that the flag has no value until it is given."""
+    """One flag. `default` is written as on a command line; None: the flag has no value until it is given."""
 
     name: str
     kind: Kind
@@ -62,7 +62,7 @@ class Flag:
     """INERT: why it has no effect."""
     repeatable: bool = False
     deprecated: str = ""
-    """The warning when it is used, where {} stands for what was given."""
+    """The warning when it is used, with {} for the given text."""
 
     @property
     def default_value(self) -> Value | None:
@@ -103,7 +103,7 @@ def _trace_warning(flag: str, instead: str) -> str:
     )
 
 
-# One flag a line where it fits: a table is read down its columns.
+# One flag per line if it fits, so that the table can be read by columns.
 # fmt: off
 GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "": (
@@ -114,12 +114,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("id", TEXT, "triton", "Name of this server in its metadata."),
         Flag(
             "exit-timeout-secs", INTEGER, "30",
-            "Seconds to wait at shutdown for inferences in flight; then the server exits all the same.",
+            "Seconds to wait at shutdown for inferences in flight. After that the server exits anyway.",
         ),
         Flag("allow-client-shm", BOOLEAN, "false", "Let clients register shared memory."),
         Flag(
             "inline-execution", BOOLEAN, "true",
-            "Run models that are measured to be quick on the event loop; false: always on threads of their instances.",
+            "Run models that are measured to be fast on the event loop; false: always on threads of their instances.",
         ),
     ),
     "Logging": (
@@ -137,10 +137,10 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Model Repository": (
         Flag("model-store", TEXT, None, "Same as --model-repository.", repeatable=True),
         Flag("model-repository", TEXT, None, "Directory of a model repository.", repeatable=True),
-        Flag("exit-on-error", BOOLEAN, "true", "Exit when something fails at start; false: serve what did load."),
+        Flag("exit-on-error", BOOLEAN, "true", "Exit if something fails at start; false: serve what did load."),
         Flag(
             "disable-auto-complete-config", SWITCH, None,
-            "Never complete a model configuration from the model: it must say everything that is required.",
+            "Never complete a model configuration from the model. It must have every required field.",
         ),
         Flag(
             "strict-readiness", BOOLEAN, "true",
@@ -148,23 +148,23 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag(
             "model-control-mode", choice("invalid argument for --model-control-mode", "none", "poll", "explicit"),
-            "none", "Load all models once (none), follow changes of the repository (poll) or obey requests (explicit).",
+            "none", "Load all models once (none), follow its changes (poll) or load on request (explicit).",
         ),
         Flag(
-            "repository-poll-secs", INTEGER, "15", "Seconds between two looks at the repository in poll mode; 0: none.",
+            "repository-poll-secs", INTEGER, "15", "Seconds between two polls of the repository; 0: none.",
         ),
         Flag(
             "settle-secs", REAL, "2",
-            "Seconds that the files of a model must stay as they are before poll mode loads it.",
+            "Seconds that the files of a model must not change before poll mode loads it.",
         ),
         Flag("load-model", TEXT, None, "Model to load at start in explicit mode; * is all.", repeatable=True),
         Flag(
             "allow-code-upload", BOOLEAN, "false",
-            "Let clients load models whose files they send, even where these files are code that this server will run.",
+            "Let clients send model files with a load even if they are code, which this server then runs.",
         ),
         Flag(
             "model-config-name", filled("Error: empty argument for --model-config-name"), None,
-            "Use configs/<name>.pbtxt of a model, where it exists, instead of config.pbtxt.",
+            "Use configs/<name>.pbtxt of a model, if it exists, instead of config.pbtxt.",
         ),
         Flag("model-load-thread-count", INTEGER, "4", "Models loaded at the same time."),
         Flag("model-load-retry-count", INTEGER, "0", "Further attempts when a model version fails to load."),
@@ -197,7 +197,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("grpc-infer-allocation-pool-size", INTEGER, "8", "Request states kept for reuse.", INERT, _NO_REUSE),
         Flag(
             "grpc-max-response-pool-size", _RESPONSE_POOL, "2147483647",
-            "Responses of one request that may wait for a slow reader before the model does.",
+            "Responses of one request that may wait for a slow client before the model has to wait.",
         ),
         Flag("grpc-use-ssl", BOOLEAN, "false", "Encrypt gRPC."),
         Flag("grpc-use-ssl-mutual", BOOLEAN, "false", "Encrypt gRPC and check the client's certificate."),
@@ -240,7 +240,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("http-metrics", BOOLEAN, "false", "Serve metrics at /metrics of the HTTP port too."),
         Flag("metrics-address", TEXT, None, "Address to listen on for metrics; that of HTTP if not given."),
         Flag("metrics-port", PORT, "8002", "Port to listen on for metrics."),
-        Flag("metrics-interval-ms", INTEGER, "2000", "Twice the milliseconds between two looks at CPU and GPUs."),
+        Flag("metrics-interval-ms", INTEGER, "2000", "Twice the milliseconds between two samples of CPU and GPUs."),
         Flag(
             "metrics-config", METRICS_SETTING, None,
             "A setting of the metrics: counter_latencies=false, summary_latencies=true, histogram_latencies=true or "
@@ -251,7 +251,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Tracing": (
         Flag(
             "trace-config", TRACE_SETTING, None,
-            "A setting of tracing: level=TIMESTAMPS or TENSORS, rate=<one in so many>, count=<so many at most>, "
+            "A setting of tracing: level=TIMESTAMPS or TENSORS, rate=<requests per trace>, count=<most traces>, "
             "mode=triton or opentelemetry; triton,file=<path>, triton,log-frequency=<traces in a file>; "
             "opentelemetry,url=<collector>, opentelemetry,protocol=http/protobuf or grpc, "
             "opentelemetry,resource=<attribute>=<value>, opentelemetry,bsp_max_queue_size=<spans>, "
@@ -279,7 +279,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag(
             "cache-config", CACHE_SETTING, None,
             "A setting of the cache for responses: local,size=<bytes>, or redis,host=<name> and redis,port=<number>; "
-            "single_flight=true lets equal requests wait for the first of them.",
+            "single_flight=true lets equal requests wait for the first one.",
             repeatable=True,
         ),
         Flag(
@@ -290,11 +290,11 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "Rate Limiter": (
         Flag(
             "rate-limit", choice("invalid argument for --rate-limit", "execution_count", "off"), "off",
-            "Run instances as their resources allow (execution_count), or as soon as they are free (off).",
+            "Run instances when their resources allow it (execution_count), or as soon as they are free (off).",
         ),
         Flag(
             "rate-limit-resource", RATE_LIMIT_RESOURCE, None,
-            "How much there is of a resource, on each device or on one. If not given: as much as any instance needs.",
+            "The amount of a resource, on each device or on one. If not given: as much as any instance needs.",
             repeatable=True,
         ),
     ),
@@ -318,8 +318,8 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag(
             "host-policy", HOST_POLICY, None,
-            "Where instances of a host policy run: cpu-cores=<low>-<high>[,...] or numa-node=<node>. The policy of a "
-            "group that names none is cpu, gpu_<id> or model.",
+            "Where instances of a host policy run: cpu-cores=<low>-<high>[,...] or numa-node=<node>. An instance group "
+            "that names no policy has cpu, gpu_<id> or model.",
             repeatable=True,
         ),
         Flag(
@@ -364,3 +364,28 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
 # fmt: on
 
 FLAGS: Mapping[str, Flag] = MappingProxyType({flag.name: flag for group in GROUPS.values() for flag in group})
+
+
+def usage() -> str:
+    """The help of `halimede serve`: every flag under the heading of its group, as Triton prints it (C1)."""
+    groups = ((f"\n{title}:\n" if title else "") + "".join(map(_entry, flags)) for title, flags in GROUPS.items())
+    return "Usage: halimede serve [options]\n" + "".join(groups)
+
+
+def _entry(flag: Flag) -> str:
+    import textwrap  # only printed help needs it
+
+    label = f" <{flag.kind.label}>" if flag.kind.label else ""
+    lines = textwrap.wrap(flag.help + _remarks(flag), _USAGE_WIDTH, break_on_hyphens=False, break_long_words=False)
+    return f"  --{flag.name}{label}\n" + "".join(f"\t{line}\n" for line in lines)
+
+
+def _remarks(flag: Flag) -> str:
+    remarks = [
+        "may be repeated" if flag.repeatable else "",
+        f"default {flag.default}" if flag.default else "",
+        "not supported yet" if flag.support is PLANNED else "",
+        f"no effect: {flag.note}" if flag.support is INERT else "",
+    ]
+    shown = "; ".join(remark for remark in remarks if remark)
+    return f" ({shown})" if shown else ""

@@ -1,6 +1,6 @@
-"""Kinds of flag values: how the text after `--flag=` is read, and the words of the error when it cannot be.
+"""Kinds of flag values: how the text after `--flag=` is read, and the error text if it is wrong.
 
-Knows no flag by name. Pure; raises `errors.Invalid` with the texts of the contract (chapter "Command-line flags").
+Knows no flag by name. Pure. Raises Invalid with Triton's texts.
 """
 
 import re
@@ -18,7 +18,7 @@ _BOOLEANS = {"true": True, "on": True, "1": True, "false": False, "off": False, 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way to read a value; `label` is how the usage text names it. An empty label: the flag takes no value."""
+    """One way to read a value. `label` is its name in the usage text; it is empty if the flag takes no value."""
 
     label: str
     read: Callable[[str], Value]
@@ -32,7 +32,7 @@ def _read_boolean(text: str) -> bool:
 
 
 def _number(pattern: re.Pattern[str], text: str) -> str:
-    # As std::stoi: the longest number at the start counts; the parser warns about what follows it.
+    # std::stoi takes the longest number at the start. The parser warns about the rest.
     match = pattern.match(text)
     if match is None:
         raise Invalid(f"Invalid option value. Got {text}")
@@ -44,7 +44,7 @@ def _read_real(text: str) -> float:
 
 
 def integer(bits: int = 32, low: int | None = None, high: int | None = None, message: str = "") -> Kind:
-    """A signed integer of `bits` bits, within low and high; `message` is the text for one outside of these."""
+    """A signed integer of `bits` bits from `low` to `high`. `message` is the error text for one outside these."""
     lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def read(text: str) -> int:
@@ -66,8 +66,8 @@ def _read_verbosity(text: str) -> Value:
 
 
 def choice(message: str, *words: str, any_case: bool = True, also: tuple[str, ...] = ()) -> Kind:
-    """One of `words`; `message` is the contract's text for any other, where {} stands for what was given. The words in
-    `also` are taken as well, and nobody is told of them."""
+    """One of `words`. `message` is the error text for others, with {} for the given text. The words in `also` are valid
+    too, but no text mentions them."""
 
     def read(text: str) -> str:
         word = text.lower() if any_case else text
@@ -123,7 +123,7 @@ def _read_backend_setting(text: str) -> tuple[str, str, str]:
 
 
 def _read_resource(text: str) -> tuple[str, str, str]:
-    """Name, count and device, which is empty where each device has that much (C51)."""
+    """Name, count and device. An empty device stands for each device (C51)."""
     name, *numbers = text.split(":")
     if not 1 <= len(numbers) <= 2:
         raise Invalid(
@@ -170,7 +170,7 @@ def _read_metrics_setting(text: str) -> tuple[str, str, str]:
 
 
 def _read_trace_setting(text: str) -> tuple[str, str, str]:
-    """Mode, which is empty for a setting of both, setting and value (C42)."""
+    """Mode, setting and value. The mode is empty for a setting of both modes (C42)."""
     mode, comma, assignment = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
     if comma and not mode:
         raise Invalid(
@@ -194,11 +194,11 @@ CATEGORIES = (
     "trace",
     "logging",
 )
-"""What can be restricted (contract H24, G13)."""
+"""What can be restricted (H24, G13)."""
 
 
 def restriction(flag: str, word: str) -> Kind:
-    """`<names>:<key>=<value>`, the names with commas between them; `word` is what they are called (C26, C35)."""
+    """`<name>[,<name>]:<key>=<value>`. `word` is what the error text calls a name (C26, C35)."""
 
     def read(text: str) -> Value:
         names, _, setting = text.partition(":")

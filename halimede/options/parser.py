@@ -1,7 +1,7 @@
-"""From a command line and an environment to `ServerOptions`, in the way of GNU getopt_long and with Triton's texts.
+"""From a command line and an environment to `ServerOptions`, as GNU getopt_long does it and with Triton's texts.
 
-Pure: touches no file and prints nothing. Raises `Invalid` for a wrong line, `Unsupported` for a flag whose feature is
-not here yet, `HelpRequested` or `VersionRequested` where these come before any error (contract C1).
+Pure. Raises Invalid for a wrong line, Unsupported for a flag without its feature, `HelpRequested` or `VersionRequested`
+if such a flag comes before any error (C1).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +13,12 @@ from typing import TypeVar
 from halimede.errors import Invalid, Unsupported
 from halimede.options.flags import FLAGS, INERT, PLANNED, Flag
 from halimede.options.kinds import INTEGER, SWITCH, Value
-from halimede.options.measuring import metrics_options
-from halimede.options.tracing import OLD_TRACE_FLAGS, trace_options
+from halimede.options.settings import OLD_TRACE_FLAGS, metrics_options, trace_options
 from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions
 
 _Value = TypeVar("_Value", bound=Value)
+
+_EACH_DEVICE = -1
 
 
 class HelpRequested(Exception):
@@ -29,7 +30,7 @@ class VersionRequested(Exception):
 
 
 class _Given:
-    """The values of each flag in the order given, and what the user should hear about them."""
+    """The values of each flag in the order given, and warnings about them."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[Value]] = {}
@@ -57,7 +58,7 @@ class _Given:
         return _checked(values[-1] if values else FLAGS[name].default_value, kind)
 
     def changed(self) -> Iterator[tuple[Flag, Value]]:
-        """The flags that end with another value than their default, and that value, in the order of the table."""
+        """The flags whose last value is not their default, with that value, in the order of the table."""
         for flag in FLAGS.values():
             if flag.name in self._values and self._values[flag.name][-1] != flag.default_value:
                 yield flag, self._values[flag.name][-1]
@@ -69,7 +70,7 @@ def _checked(value: Value | None, kind: type[_Value]) -> _Value:
 
 
 def _is_read_in_part(text: str, value: Value) -> bool:
-    """True where only the start of `text` was a number (`80x`), which is taken as that number (C1)."""
+    """Whether only the start of `text` is a number: `80x` is read as 80 (C1)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or text[:1].isalpha():
         return False
     try:
@@ -79,7 +80,7 @@ def _is_read_in_part(text: str, value: Value) -> bool:
 
 
 def suggestion(word: str, known: Sequence[str], shown: str = "{}") -> str:
-    """` Did you mean 'x'?` for the nearest known word, or nothing when none is near."""
+    """A line `Did you mean 'x'?` with the nearest known word, or nothing if none is near."""
     import difflib  # only after a mistake
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -100,13 +101,13 @@ def _find(name: str, word: str) -> Flag:
 
 
 def _single_dash(word: str) -> Invalid:
-    """The error for `-x`, which getopt takes for the letter of a short option; there are none."""
+    """The error for `-x`. getopt takes it for a short option, and there are none."""
     name = word[1:].partition("=")[0]
     return Invalid(f"invalid option -- '{word[1]}'{suggestion(name, tuple(FLAGS), '--{}')}")
 
 
 def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
-    """Flags and the texts of their values, in order. A word that is neither is an error once the flags are read."""
+    """Flags and the texts of their values, in order. Raises Invalid for another word, after all flags were read."""
     words = iter(args)
     others: list[str] = []
     for word in words:
@@ -136,7 +137,7 @@ def _read_flag(word: str, following: Iterator[str]) -> tuple[Flag, str]:
 
 
 def _environment_words(environment: Mapping[str, str]) -> list[str]:
-    """Flags that the environment sets; those of the command line come later and win (C21, C37)."""
+    """Flags that the environment sets. Those of the command line come later and override them (C21, C37)."""
     if environment.get("AIP_MODE") != "PREDICTION":
         return []
     return ["--allow-http=false", "--allow-vertex-ai=true"]
@@ -156,10 +157,10 @@ def _check_combinations(given: _Given) -> None:
 
 
 def _check_support(given: _Given, environment: Mapping[str, str]) -> None:
-    """Refuse what is not here yet; warn about what is read and has no effect."""
+    """Refuses flags without their feature; warns about flags without effect."""
     for flag, value in given.changed():
         if flag.support is PLANNED:
-            # A flag that has a default is supported as far as that, so the value belongs to the message.
+            # The default of such a flag is supported, so the message names the value.
             shown = "" if flag.default is None else f"={str(value).lower()}"
             asked = f"--{flag.name}=true" in _environment_words(environment)
             hint = f"\nAIP_MODE asks for it: --{flag.name}=false does without." if asked else ""
@@ -169,7 +170,7 @@ def _check_support(given: _Given, environment: Mapping[str, str]) -> None:
 
 
 def _check_ports(options: ServerOptions) -> None:
-    """C38. Port 0 never collides: the system chooses."""
+    """Refuses two services at one address and port (C38). Port 0 never collides: the system chooses the port."""
     services = (("HTTP", options.http), ("GRPC", options.grpc), ("metrics", options.metrics))
     listening = [(name, endpoint) for name, endpoint in services if endpoint.allowed and endpoint.port]
     for (one, here), (other, there) in combinations(listening, 2):
@@ -205,15 +206,12 @@ def _backend_config(given: _Given) -> Mapping[str, Mapping[str, str]]:
 
 
 def _rate_limit_resources(given: _Given) -> Mapping[tuple[str, int], int]:
-    """Of one that is given twice the smaller counts, as in Triton (C51)."""
+    """Amounts by name and device. If a resource is given twice, the smaller amount counts (C51)."""
     counts: dict[tuple[str, int], int] = {}
     for name, count, device in given.every("rate-limit-resource", tuple):
         key = name, int(device or _EACH_DEVICE)
         counts[key] = min(int(count), counts.get(key, int(count)))
     return MappingProxyType(counts)
-
-
-_EACH_DEVICE = -1
 
 
 def _host_policies(given: _Given) -> Mapping[str, Mapping[str, str]]:
@@ -229,7 +227,7 @@ _CACHE_ENVIRONMENT = (
     ("redis", "user", "TRITONCACHE_REDIS_USERNAME"),
     ("redis", "password", "TRITONCACHE_REDIS_PASSWORD"),
 )
-"""What the environment says of a cache that was asked for, where the command line says nothing (contract K8)."""
+"""Settings that the environment has for a cache, unless the command line has them (K8)."""
 
 
 def _cache_config(given: _Given, environment: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
@@ -245,7 +243,7 @@ def _cache_config(given: _Given, environment: Mapping[str, str]) -> Mapping[str,
 
 
 def _backend_directory(given: _Given) -> str:
-    """The global setting (C45) goes before the flag (C44), in whatever order they come."""
+    """The global backend setting (C45) overrides the flag (C44) in any order."""
     return _backend_config(given).get("", {}).get("backend-directory") or given.last("backend-directory", str)
 
 
@@ -304,7 +302,7 @@ def _grpc(given: _Given) -> GrpcOptions:
     mutual = given.last("grpc-use-ssl-mutual", bool)
     return GrpcOptions(
         compression_level=given.last("grpc-infer-response-compression-level", str),
-        # Naming the flag of mutual TLS, whatever its value, asks for TLS (G37).
+        # The flag of mutual TLS switches TLS on, even with the value false (G37).
         tls=given.last("grpc-use-ssl", bool) or "grpc-use-ssl-mutual" in given,
         mutual_tls=mutual,
         server_cert=given.last("grpc-server-cert", str),
@@ -323,7 +321,7 @@ def _grpc(given: _Given) -> GrpcOptions:
 
 
 def _restrictions(given: _Given, flag: str, word: str) -> Mapping[str, tuple[str, str]]:
-    """The key and its value that each category wants; a category has one (C26, C35)."""
+    """The key and value that each category requires. Raises Invalid for a category with two (C26, C35)."""
     keys: dict[str, tuple[str, str]] = {}
     for names, key, value in given.every(flag, tuple):
         for name in names.split(","):
@@ -389,9 +387,9 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
 
 
 def parse(args: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
-    """Read the words after `serve`.
+    """Reads the words after `serve`.
 
-    That a repository was named at all is for the server to ask, as in Triton (C8): its text names a step of the start.
+    A missing repository is no error here: the server reports it as a step of its start (C8).
     """
     given = _Given()
     for flag, text in _scan([*_environment_words(environment), *args]):

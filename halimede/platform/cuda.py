@@ -32,7 +32,7 @@ class Driver:
     """The driver, initialised. Its devices are those that CUDA_VISIBLE_DEVICES leaves."""
 
     def __init__(self, library: Library) -> None:
-        """Raises CudaError where there is no usable device."""
+        """Raises CudaError if there is no usable device."""
         self._library = library
         self._contexts: dict[int, ctypes.c_void_p] = {}
         self._call("cuInit", ctypes.c_uint(0))
@@ -129,7 +129,7 @@ class IpcMemory:
 
 
 def load_driver(library: str = _LIBRARY) -> Driver:
-    """The driver of this machine. Raises CudaError where there is none, or no device."""
+    """The driver of this machine. Raises CudaError if there is none, or no device."""
     try:
         return Driver(ctypes.CDLL(library))
     except OSError as error:

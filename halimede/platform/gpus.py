@@ -36,7 +36,7 @@ _CAPABILITY = (75, 76)
 
 
 def compute_capability(device: int, library: str = "libcuda.so.1") -> str | None:
-    """The compute capability of a GPU, such as `9.0`; None where the driver does not tell."""
+    """The compute capability of a GPU, such as `9.0`; None if the driver does not tell."""
     try:
         cuda = ctypes.CDLL(library)
     except OSError:

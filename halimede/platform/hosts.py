@@ -1,6 +1,6 @@
-"""On which cores, and with the memory of which NUMA node, a thread runs: the host policies of instances (contract C57).
+"""Host policies of instances (C57): the cores of a thread, and the NUMA node of its memory.
 
-What is set for a thread holds for the threads and processes that it starts, too. Any thread.
+Threads and processes inherit them from the thread that starts them. Any thread.
 """
 
 import ctypes
@@ -18,23 +18,23 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _DEFAULT, _BIND = 0, 2
 _NODES = 64
 _LAST_CORE = 8191
-"""Linux knows no more; so a range may end anywhere."""
+"""The highest core number that Linux supports. A range that ends beyond it is cut here."""
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class HostPolicy:
-    """`cores` and `node` are None where the policy does not say."""
+    """`cores` and `node` are None if the policy does not say."""
 
     cores: frozenset[int] | None = None
     node: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """Whether the policy sets anything."""
         return self.cores is not None or self.node is not None
 
     def apply(self) -> None:
-        """The calling thread runs so from now on. Raises Internal in the words of the real server, Unsupported."""
+        """Sets the policy for the calling thread. Raises Internal with Triton's text, or Unsupported."""
         if self and not hasattr(os, "sched_setaffinity"):
             raise Unsupported("host policies are not supported on this system")
         if self.node is not None:
@@ -44,7 +44,7 @@ class HostPolicy:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The calling thread runs so for a while. Raises as `apply`."""
+        """Sets the policy for the calling thread inside the `with` block. Raises Internal or Unsupported."""
         if not self:
             yield
             return
@@ -63,14 +63,14 @@ ANYWHERE = HostPolicy()
 
 
 def available_cores() -> frozenset[int]:
-    """Cores that the calling thread may use: those of the process, or of a host policy."""
+    """The cores that the calling thread may use: those of the process, or of a host policy."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def host_policy(settings: Mapping[str, str]) -> HostPolicy:
-    """From `--host-policy` settings. Raises Invalid in the words of the real server."""
+    """The policy of `--host-policy` settings. Raises Invalid with Triton's text."""
     cores, node = settings.get("cpu-cores"), settings.get("numa-node")
     return HostPolicy(
         None if cores is None else frozenset().union(*map(_range, cores.split(","))),
@@ -88,7 +88,7 @@ def _range(text: str) -> frozenset[int]:
 
 
 def _integer(text: str, setting: str) -> int:
-    """As std::stoi: the number at the start counts."""
+    """The integer at the start of the text; the rest is ignored, as std::stoi does it."""
     match = _INTEGER.match(text)
     if match is None:
         raise Invalid(f"Parsing '{setting}' value: Can't parse '{text}' to integer")

@@ -1,4 +1,4 @@
-"""The import of a large program, without what only makes it slow. Main thread, before there are others."""
+"""Faster imports of a large program. Main thread, before other threads exist."""
 
 import gc
 import os
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 _SETTING = "OPENBLAS_THREAD_TIMEOUT"
 _SHORT = "20"
-"""2^20 ticks of the processor's clock. The library's own choice is 2^26."""
+"""2^20 ticks of the processor's clock. OpenBLAS's default is 2^26."""
 
 
 @contextmanager

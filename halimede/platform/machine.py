@@ -8,9 +8,9 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _IDLE = (3, 4)
-"""Of the times in /proc/stat those without work: idle, and idle while waiting for a disk."""
+"""Indices of the idle times in /proc/stat: idle, and idle while waiting for a disk."""
 _WITHIN_OTHERS = 8
-"""The times of guests, which come after the first eight, are also in those of users."""
+"""Times of /proc/stat that are counted. Those of guests, which follow, are contained in those of users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Memory:
 
 
 class Processors:
-    """The share of their time that all processors together worked since the last look; None where nobody tells."""
+    """The share of their time that all processors together worked since the last look; None if nobody tells."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._stat = proc / "stat"
@@ -51,7 +51,7 @@ def _times(stat: Path) -> tuple[int, int] | None:
 
 
 def memory(proc: Path = PROC) -> Memory | None:
-    """None where nobody tells."""
+    """None if nobody tells."""
     found: dict[str, int] = {}
     try:
         with (proc / "meminfo").open() as file:

@@ -40,6 +40,6 @@ _trim = _find_trim()
 
 
 def give_memory_back() -> None:
-    """Without it what a model had in many small pieces stays with the process, for the next model (contract D7)."""
+    """Without it what a model had in many small pieces stays with the process, for the next model (D7)."""
     if _trim is not None:
         _trim(0)

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from halimede.errors import Error, Internal
-from halimede.platform.threads import pool
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class Offload:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:
         self._loop = loop
-        self._pool = pool(threads, "offload")
+        self._pool = ThreadPoolExecutor(threads, "offload")
 
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
         self._pool.submit(self._run, work, done)

@@ -1,4 +1,4 @@
-"""Child processes as systems differ in them: waiting for an end without taking the exit status away.
+"""Waiting for the end of a child process without reaping it, on systems with and without pidfd.
 
 Any thread.
 """
@@ -11,17 +11,17 @@ _STEP = 0.01
 
 
 def ends_within(pid: int, seconds: float | None) -> bool:
-    """Whether this child has ended, or does so in that time (None: however long it takes). It stays a zombie, so that
-    its number, and that of its group, belong to nobody else yet. Blocks."""
+    """Waits up to `seconds` (None: for ever) for the end of a child and returns whether it ended. The child stays a
+    zombie, so that its number and that of its group cannot be reused yet. Blocks."""
     try:
         descriptor = _descriptor_of(pid)
         return _polled_ends(pid, seconds) if descriptor is None else _descriptor_ends(descriptor, seconds)
-    except (ProcessLookupError, ChildProcessError):  # somebody else has reaped it
+    except (ProcessLookupError, ChildProcessError):  # it was reaped elsewhere
         return True
 
 
 def _descriptor_of(pid: int) -> int | None:
-    """None where the system has no such thing, or none left."""
+    """A pidfd; None if the system has no pidfds, or no descriptor left."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

@@ -1,8 +1,8 @@
-"""Folders in the system's temporary folder that go with the process that made them.
+"""Folders in the system's temporary folder that end with the process that made them.
 
-A folder is locked for as long as its owner lives, however that ends; so whoever looks later can tell what a killed
-process left behind, and remove it. Any thread; blocks. Python's own modules for this are imported where they are
-used: they bring compressors, and most servers make no folder.
+A folder is locked while its owner lives, however the owner ends. So a later process recognizes and removes what a
+killed process left. Any thread; blocks. `tempfile` and `shutil` are imported when they are needed: they import
+compressors, and most servers make no folder.
 """
 
 import fcntl
@@ -14,8 +14,8 @@ _TRIES = 8
 
 
 class Scratch:
-    """A new empty folder, for its user only, whose name begins with `prefix`. `parent` is where it lies: TMPDIR, or
-    what the system has for it. Raises OSError."""
+    """A new empty folder in `parent`, for its user only, whose name begins with `prefix`. By default the parent is
+    TMPDIR or the system's temporary folder. Raises OSError."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
         import tempfile
@@ -23,21 +23,22 @@ class Scratch:
         for _ in range(_TRIES):
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
             lock = _lock(self.path)
-            if lock is not None:  # else somebody took it for a leftover in between
+            if lock is not None:  # else another process took it for a leftover in between
                 self._lock = lock
                 return
-            with suppress(OSError):  # gone already; or nothing can be locked in that file system
+            with suppress(OSError):  # removed already, or this file system has no locks
                 self.path.rmdir()
         raise OSError(f"no folder can be locked in '{self.path.parent}'")
 
     def remove(self) -> None:
-        """With all that is in it; what cannot be removed is a leftover from then on."""
+        """Removes the folder with its content. What cannot be removed becomes a leftover."""
         remove_tree(self.path)
         os.close(self._lock)
 
 
 def remove_leftovers(prefix: str, parent: Path | None = None) -> list[Path]:
-    """Removes the folders of this user that `prefix` begins and whose owners live no more, and says which."""
+    """Removes the folders of this user whose names begin with `prefix` and whose owners have ended. Returns their
+    paths."""
     import tempfile
 
     removed = []
@@ -51,7 +52,7 @@ def remove_leftovers(prefix: str, parent: Path | None = None) -> list[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """As much of it as can be removed, also where a process that is being killed still writes there."""
+    """Removes as much as possible. Tries again if a process that is being killed still writes there."""
     import shutil
 
     for _ in range(_TRIES):
@@ -61,7 +62,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """The descriptor that holds the lock, None where the folder is not ours, is in use, or is gone."""
+    """The descriptor that holds the lock; None if the folder is not ours, is in use, or is gone."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -19,8 +19,8 @@ _HOLDING_BYTES = 4 << 20  # copied in memory no other Python thread runs meanwhi
 
 
 def segment_name(key: str) -> str | None:
-    """The name in the folder that a key of `shm_open` stands for: without its leading slashes. None for a key that
-    stands for none, or could name something else: a path, a semaphore, bytes that a file name cannot have."""
+    """The file name for a key of `shm_open`: the key without its leading slashes. None for a key that names no segment:
+    a path, a semaphore, bytes that a file name cannot have."""
     name = key.lstrip("/")
     if not name or name in (".", "..") or "/" in name or "\0" in name or name.startswith("sem."):
         return None
@@ -31,16 +31,17 @@ def segment_name(key: str) -> str | None:
 
 
 class Segment:
-    """An open segment, not mapped yet. Close it, or hand it to `Mapping`, which does."""
+    """An open segment that is not mapped yet. Call `close`, or give it to `Mapping`, which closes it."""
 
     __slots__ = ("byte_size", "fd")
 
     def __init__(self, key: str, folder: Path = FOLDER) -> None:
-        """Raises OSError where there is no such segment, this process may not write to it, or it is none."""
+        """Raises OSError if there is no such segment, if it is no regular file, or if this process may not write to
+        it."""
         name = segment_name(key)
         if name is None:
             raise _invalid()
-        # As shm_open does: a link is not followed, and a pipe not waited for.
+        # The flags of shm_open, and O_NONBLOCK: the open must not wait for the other end of a pipe.
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         self.fd = os.open(folder / name, flags)
         status = os.fstat(self.fd)
@@ -54,22 +55,23 @@ class Segment:
 
 
 class Mapping:
-    """A part of a segment in this process's memory: there until the last view of it is gone, and no longer.
+    """A part of a segment, mapped until its last view is gone.
 
-    The segment belongs to somebody else, who may shrink it or take its pages away at any time; touching what is not
-    there would end this process. So `read` and `write` look first; only who shrinks it while a view is in use is not
-    caught. A page that was never written is made when it is touched, which ends this process where no memory is left.
+    The segment belongs to another process, which may shrink it or free its pages at any time. To touch a missing page
+    would end this process (SIGBUS). So `read` and `write` check first; a segment that shrinks while a view is in use is
+    not caught. A page that was never written is allocated when it is touched, which ends this process if no memory is
+    left.
     """
 
     __slots__ = ("_fd", "_offset", "_readable", "_writable", "byte_size")
 
     def __init__(self, segment: Segment, offset: int, byte_size: int) -> None:
-        """Takes the segment over, also when it fails. Raises OSError where the system refuses: an offset within a page,
-        no bytes at all, no address space."""
+        """Closes the segment's descriptor at the end, also if this fails. Raises OSError: the offset is not on a page,
+        there are no bytes, no address space is left."""
         self._fd = segment.fd
         self._offset = offset
         self.byte_size = byte_size
-        if not byte_size:  # to mmap it would be all of the segment
+        if not byte_size:  # mmap would take 0 for all of the segment
             raise _invalid()
         try:
             self._writable = memoryview(mmap.mmap(self._fd, byte_size, offset=offset))
@@ -81,9 +83,9 @@ class Mapping:
         os.close(self._fd)
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Those bytes, read-only: a view of the mapping, or a copy where some of them were never written.
+        """The bytes, read-only: a view of the mapping, or a copy if some of them were never written.
 
-        Raises OSError where the segment has become too short."""
+        Raises OSError if the segment has become too short."""
         at, end = self._offset + start, self._offset + stop
         status = os.fstat(self._fd)
         if status.st_size < end:
@@ -93,11 +95,11 @@ class Mapping:
         return self._copy(at, stop - start)
 
     def _hole(self, at: int) -> int:
-        """Where from `at` on the first page is that was never written, or the end of the segment."""
+        """The offset of the first page from `at` on that was never written, or the end of the segment."""
         return os.lseek(self._fd, at, os.SEEK_HOLE)
 
     def _copy(self, at: int, size: int) -> memoryview:
-        """Bytes of a segment as the system reads them: what was never written is zero, and takes no memory there."""
+        """A copy of bytes of a segment. Pages that were never written read as zeros, and stay unallocated."""
         copied = memoryview(bytearray(size))
         done = 0
         while done < size:
@@ -108,7 +110,8 @@ class Mapping:
         return copied.toreadonly()
 
     def write(self, start: int, source: memoryview) -> None:
-        """Copies `source` there. Raises OSError where the segment has become too short, or has no memory left."""
+        """Copies `source` into the segment. Raises OSError if the segment has become too short, or no memory is
+        left."""
         stop = start + source.nbytes
         status = os.fstat(self._fd)
         if status.st_size < self._offset + stop:
@@ -119,9 +122,9 @@ class Mapping:
             self._fill(start, source)
 
     def _fill(self, start: int, source: memoryview) -> None:
-        """Copies by the system, without holding up other threads, into a segment that need not have all its pages yet.
-        Where none are left, the system tells a call so; touching the mapping would end the process. Takes two to three
-        times as long, so only here."""
+        """Copies by `pwrite`, for segments without all their pages, and for large copies. If no memory is left, pwrite
+        raises; touching the mapping would end the process. Other threads run meanwhile. It takes two to three times as
+        long as a copy into the mapping."""
         at = self._offset + start
         while source:
             written = os.pwrite(self._fd, source, at)

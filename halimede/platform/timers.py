@@ -22,7 +22,7 @@ _TFD_ABSTIME = 1
 
 
 class Alarm(Protocol):
-    """Rings once at a time, or not at all if it is set anew before."""
+    """Calls back once at the time that was set last."""
 
     def set(self, when: int) -> None: ...
     def close(self) -> None: ...
@@ -38,7 +38,7 @@ class _Itimerspec(ctypes.Structure):
 
 
 class DescriptorAlarm:
-    """A Linux timer descriptor, exact to some microseconds. Raises OSError where the system has none."""
+    """A Linux timer descriptor, exact to some microseconds. Raises OSError if the system has none."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
         try:
@@ -65,7 +65,7 @@ class DescriptorAlarm:
         try:
             os.read(self._descriptor, 8)
         except BlockingIOError:
-            return  # it was set anew after it had rung
+            return  # it was set again after it had expired
         self._ring()
 
 
@@ -116,6 +116,6 @@ class Timers:
             try:
                 callback()
             except Exception:
-                log.exception("a timer's callback broke")
+                log.exception("a timer's callback failed; the other timers go on")
         if self._due:
             self._alarm.set(self._due[0][0])

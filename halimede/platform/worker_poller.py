@@ -1,9 +1,8 @@
-"""Descriptors whose news shall not wait until a long turn of the event loop is over.
+"""Reads the sockets of workers during a long turn of the event loop.
 
-A loop serves everybody who was ready before it looks again who is ready now. Under hundreds of busy connections that
-takes ten milliseconds and more, in which a worker that has finished a batch has nothing to do. So whoever takes up
-requests looks, now and then, whether one of these few descriptors has something to say. The loop goes on watching them
-too: a callback may be called where there is nothing to read. Event-loop thread only.
+A loop handles all descriptors that were ready before it polls again. With hundreds of busy connections a turn takes ten
+milliseconds and more, and a worker that has finished a batch is idle for as long. So the front ends call `look` between
+requests. The loop watches the descriptors too, so a callback may find nothing to read. Event-loop thread only.
 """
 
 import logging
@@ -14,11 +13,11 @@ from sys import maxsize
 log = logging.getLogger(__name__)
 
 EVERY_NS = 1_000_000
-"""Between two looks. One costs less than a microsecond where nobody has anything to say."""
+"""Nanoseconds between two polls. A poll that finds nothing takes less than a microsecond."""
 
 
 class WorkerPoller:
-    """`due` is when to `look`, in monotonic nanoseconds: never, while nothing is watched."""
+    """`due` is the time of the next `look`, in monotonic nanoseconds; the largest integer if nothing is watched."""
 
     __slots__ = ("_looking", "_poll", "_watched", "due")
 
@@ -29,8 +28,8 @@ class WorkerPoller:
         self.due = maxsize
 
     def watch(self, descriptor: int, readable: Callable[[], None]) -> None:
-        """Calls `readable` where there is something to read, until `forget`; never where the system has no way to look,
-        or no descriptor for it: then the loop alone does."""
+        """Calls `readable` when the descriptor is readable, until `forget`. Does nothing if the system has no epoll, or
+        no descriptor left for it: then only the event loop reads."""
         try:
             if self._poll is None:
                 self._poll = select.epoll()
@@ -41,7 +40,7 @@ class WorkerPoller:
         self.due = 0
 
     def forget(self, descriptor: int) -> None:
-        """Before the descriptor is closed. It need not be watched."""
+        """Must be called before the descriptor is closed. The descriptor need not be watched."""
         if self._watched.pop(descriptor, None) is None or self._poll is None:
             return
         self._poll.unregister(descriptor)
@@ -51,15 +50,15 @@ class WorkerPoller:
             self.due = maxsize
 
     def look(self, now: int) -> None:
-        """Tells whoever has something to read. What is called may bring here again: then nothing happens. What breaks
-        there is not the caller's: it is logged."""
+        """Calls back for each readable descriptor. A callback may lead here again: then nothing happens. Exceptions of
+        callbacks are logged, since they are not the caller's."""
         if self._looking or self._poll is None:
             return
         self.due = now + EVERY_NS
         self._looking = True
         try:
             for descriptor, _ in self._poll.poll(0):
-                readable = self._watched.get(descriptor)  # it may have been forgotten in this loop
+                readable = self._watched.get(descriptor)  # a callback before it may have forgotten it
                 if readable is not None:
                     _call(readable)
         finally:
@@ -70,4 +69,4 @@ def _call(readable: Callable[[], None]) -> None:
     try:
         readable()
     except Exception:
-        log.exception("reading broke")
+        log.exception("reading from a worker failed")

@@ -277,6 +277,8 @@ class Run:
         request = InferRequest(bound.model, bound.version)
         request.id = self._id
         request.outputs = course.asked[step]
+        if bound.on_device:
+            request.on_device = True
         if self._common is not None:
             for field, value in self._common:
                 setattr(request, field, value)

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy.typing as npt
 
+from halimede.devices import Device, DeviceArray, HostArray
 from halimede.errors import Error, Internal
 from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, place, scatter
+from halimede.scheduling.device_batch import gather_into, gathered_shape, scatter_from
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
 from halimede.scheduling.sequence_state import collect_states, insert_states
-from halimede.tensors import DataType, Tensor
+from halimede.tensors import DataType, Shape, Tensor
 
 _NOBODY: frozenset[int] = frozenset()
 
@@ -91,6 +93,16 @@ class Execution:
         self.input_end = self._clock()
         return gathered
 
+    def parts(self, name: str) -> list[Tensor]:
+        return [one.request.inputs[name] for one in self.requests]
+
+    def shape(self, name: str) -> Shape:
+        return gathered_shape(self.requests, name)
+
+    def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        gather_into(self.requests, name, into, device)
+        self.input_end = self._clock()
+
     def arrays_of(self, i: int) -> dict[str, npt.NDArray[Any]]:
         requests = self.requests[i : i + 1]
         return gather(requests) if self.ragged is None else self.ragged.gather(requests)
@@ -129,8 +141,11 @@ class Execution:
     def again(self, i: int) -> None:
         self._add(Outcome(i, None, True, again=True))
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         self.output_start = self._clock()
+        if device is not None:
+            scatter_from(self, outputs, device, self._datatypes)
+            return
         ragged, requests, types = self.ragged, self.requests, self._datatypes
         parts = scatter(requests, outputs, types) if ragged is None else ragged.scatter(requests, outputs, types)
         for i, part in enumerate(parts):

@@ -81,6 +81,7 @@ class Instances:
         instances: Sequence[Runnable],
         passive: Collection[int] = (),
         prepare: Mapping[int, Callable[[], None]] = MappingProxyType({}),
+        in_flight: int = 1,
     ) -> None:
         self.pinned = False
         """Whether a request can run on one instance only, as those of a sequence. Then an instance that failed for good
@@ -94,7 +95,10 @@ class Instances:
         self._started: dict[int, InstanceThread] = {}
         self._leaving: dict[int, Callable[[int], None]] = {}
         """The instances that finish their last batch, with the callback for its end."""
-        self.free = deque(index for index in range(len(instances)) if index not in passive)
+        self._in_flight = in_flight
+        """How many batches an instance may have at a time. `free` holds it once for each further batch."""
+        each = [index for index in range(len(instances)) if index not in passive]
+        self.free = deque(each * in_flight)
         self._withheld: list[int] = []
         self._broken: dict[int, bool] = {}
         """The broken instances, and whether they are expected back soon. Includes leaving ones, as False."""
@@ -106,8 +110,9 @@ class Instances:
     @property
     def busy(self) -> int:
         """How many instances run a batch."""
-        idle = {*self._passive, *self.free, *self._withheld}
-        return sum(index not in idle for index in range(len(self.instances)))
+        idle = [*self.free, *self._withheld]
+        serving = (index for index in range(len(self.instances)) if index not in self._passive)
+        return sum(idle.count(index) < self._in_flight for index in serving)
 
     def take(self, index: int) -> Runnable:
         """Makes a free instance busy."""
@@ -149,23 +154,24 @@ class Instances:
             self._passive.add(index)
             return
         self._passive.discard(index)
-        self.free.append(index)
+        self.free.extend([index] * self._in_flight)
         self._sort()
 
     def remove(self, index: int, left: Callable[[int], None]) -> None:
         """The instance gets no more batches. Calls `left` with its index when it is idle, possibly before this
         returns."""
-        busy = index not in self._passive and index not in self.free and index not in self._withheld
+        slots = self.free.count(index) + self._withheld.count(index)
+        busy = index not in self._passive and slots < self._in_flight
         self._passive.add(index)
         self._leaving[index] = left
         self._broken[index] = False  # makes `give_back` sort, which finds that it has left
         if not busy:
-            self._withheld = [*(each for each in self._withheld if each != index), index]
+            self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
         self._sort()
 
-    def _let_go(self, idle: Collection[int]) -> None:
+    def _let_go(self, idle: Sequence[int]) -> None:
         """Ends the threads of leaving instances that are idle, and reports them."""
-        for index in [index for index in self._leaving if index in idle]:
+        for index in [index for index in self._leaving if idle.count(index) >= self._in_flight]:
             self._broken.pop(index, None)
             self._threads.pop(index, None)
             thread = self._started.pop(index, None)
@@ -176,8 +182,10 @@ class Instances:
     def _sort(self) -> None:
         """Decides anew which of the idle instances are free."""
         idle = [*self.free, *self._withheld]
+        ending: list[int] = []
         if self._leaving:
             self._let_go(idle)
+            ending = [index for index in idle if index in self._leaving]  # it has another batch to end
             idle = [index for index in idle if index not in self._passive]
         broken = self._broken
         # If all have failed for good, they are free to fail what waits: it would wait for ever.
@@ -188,7 +196,7 @@ class Instances:
         if self.pinned:
             withheld = {index for index in withheld if broken[index]}
         self.free.extend(index for index in idle if index not in withheld)
-        self._withheld = [index for index in idle if index in withheld]
+        self._withheld = [*ending, *(index for index in idle if index in withheld)]
 
     def thread(self, index: int) -> WorkThread:
         """The thread of an instance: its own if it has one, else one that is started with its first batch."""

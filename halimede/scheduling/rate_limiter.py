@@ -280,6 +280,11 @@ class LimiterSlots:
         self._asked: dict[int, Slot] = {}
         self._running: dict[int, Slot] = {}
 
+    def register(self) -> None:
+        """Makes the slots known to the limiter: all, or none. Raises Invalid if they need resources that it does not
+        have (S103)."""
+        self._limiter.register(tuple(self._slots.values()))
+
     def watch(self, granted: Callable[[], None]) -> None:
         """Has `granted` called when an instance that waited may run."""
         for slot in self._slots.values():

@@ -468,7 +468,7 @@ class Runner:
         was_due, self._drain_is_due = self._drain_is_due, True
         try:
             thread = self._instances.thread(execution.instance)
-            thread.submit(partial(execution.run, instance.execute, True))
+            thread.submit(partial(execution.run, instance.execute, not self._config.completes_later))
         except (RuntimeError, OSError) as error:  # the system has no more threads
             execution.on_loop = True
             execution.break_off(self._internal_error(error))

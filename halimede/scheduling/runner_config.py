@@ -67,6 +67,7 @@ class RunnerConfig:
     on_loop -- the backend's `execute` only passes batches on and is called on the loop (Placement.LOOP)
     restore -- gives an output the shape that clients see; None if that is the model's shape
     gathers -- starting a batch costs more than a turn of the loop, so it starts in the next turn with all that arrived
+    completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
     ragged -- how requests of different shapes share a batch; None if they do not
     stateful -- the server keeps states of the model's sequences
     """
@@ -79,5 +80,6 @@ class RunnerConfig:
     on_loop: bool
     restore: Callable[[Tensor], Tensor] | None = None
     gathers: bool = False
+    completes_later: bool = False
     ragged: Ragged | None = None
     stateful: bool = False

@@ -58,6 +58,8 @@ class BoundStep:
     version: int
     inputs: tuple[tuple[str, int, Fitting | None], ...]
     decoupled: bool
+    on_device: bool = False
+    """Whether all its outputs are read on a device."""
 
 
 @dataclass(frozen=True, slots=True)

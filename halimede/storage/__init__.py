@@ -1,6 +1,6 @@
-"""Model repositories in cloud storage (contract R24): what lies there, and a copy of it that goes with the process.
+"""Model repositories in cloud storage (R24). Each is copied to a local folder, which is removed with the process.
 
-`locations` reads paths, `credentials` finds what opens them, `objects` says what lies there, `stores` talks to the
-storage (the only module that knows the library), `mirror` keeps the copy of one repository. Nothing here knows of
-models' contents or of the server.
+`locations` parses paths, `credentials` finds keys and accounts, `stores` talks to a storage (the only module that
+knows the library), `objects` describes what is there, `mirror` keeps the copy of one repository, and `repositories`
+has all of them. This package knows neither what a model contains nor the server.
 """

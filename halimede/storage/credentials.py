@@ -1,6 +1,7 @@
-"""What opens a storage: the file that `TRITON_CLOUD_CREDENTIAL_PATH` names, or the environment (contract R24, R25).
+"""Credentials for a storage, from the file that `TRITON_CLOUD_CREDENTIAL_PATH` names or from the environment (R24,
+R25).
 
-Gives settings by the names of the storage library. Reads files; any thread.
+Returns them under the names that the storage library has for them. Reads files; any thread.
 """
 
 import json
@@ -34,8 +35,10 @@ _PROFILE = {
 
 
 def credentials_of(location: Location, environment: Mapping[str, str]) -> dict[str, str]:
-    """Settings that open the storage; empty where the machine itself is to be asked who it is. Raises Invalid for a
-    file of credentials that is none, Internal for one that cannot be read."""
+    """The settings that open the storage. If they are empty the library asks the machine for its identity.
+
+    Raises Invalid if the file of credentials cannot be parsed, Internal if it cannot be read.
+    """
     entry = _entry(location, environment)
     if location.scheme == S3:
         return _s3(entry, environment)
@@ -45,7 +48,7 @@ def credentials_of(location: Location, environment: Mapping[str, str]) -> dict[s
 
 
 def _entry(location: Location, environment: Mapping[str, str]) -> Any:
-    """What the file says of the longest path that the location begins with; None where there is nothing."""
+    """The entry of the file whose path is the longest prefix of the location, or None."""
     path = environment.get(FILE)
     if not path:
         return None
@@ -74,8 +77,8 @@ def _s3(entry: Any, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_profile(profile: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """A profile of the AWS tools' own files. Raises Invalid where there is none of that name."""
-    import configparser  # here, since few servers have a profile
+    """A profile in the files of the AWS tools. Raises Invalid if there is none of that name."""
+    import configparser  # imported here: few servers have a profile
 
     home = Path(environment.get("HOME", "~")).expanduser() / ".aws"
     files = {
@@ -83,6 +86,7 @@ def _of_profile(profile: str, environment: Mapping[str, str]) -> dict[str, str]:
         environment.get("AWS_SHARED_CREDENTIALS_FILE", str(home / "credentials")): profile,
     }
     found: dict[str, str] = {}
+    # The second file wins, as in the AWS tools.
     for file, section in files.items():
         parser = configparser.ConfigParser(interpolation=None)
         try:
@@ -121,4 +125,4 @@ def _texts(entry: Any) -> dict[str, str]:
 
 
 MOUNTS = {S3: "TRITON_AWS_MOUNT_DIRECTORY", GCS: "TRITON_GCS_MOUNT_DIRECTORY", AZURE: "TRITON_AZURE_MOUNT_DIRECTORY"}
-"""Where the copy lies, if not in the folder for temporary files."""
+"""Environment variables with the folder of the copy, by scheme. The default is the folder for temporary files."""

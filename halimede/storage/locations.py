@@ -1,4 +1,4 @@
-"""Paths of repositories in cloud storage (contract R24). Pure."""
+"""Parses paths of repositories in cloud storage (R24). Pure."""
 
 import re
 from dataclasses import dataclass
@@ -18,8 +18,11 @@ _FORM = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """`account` is Azure's; `endpoint` the address of a storage of one's own, with its protocol, or empty. `prefix` has
-    no slash at its ends."""
+    """A folder in cloud storage.
+
+    `account` is set for Azure only. `endpoint` is the URL of a storage server other than the provider's, or empty.
+    `prefix` has no slash at its ends.
+    """
 
     url: str
     scheme: str
@@ -30,18 +33,19 @@ class Location:
 
 
 def is_remote(path: str) -> bool:
+    """Whether a repository's path is one in cloud storage."""
     return path.partition("://")[0] in _SCHEMES and "://" in path
 
 
 def location_of(url: str) -> Location:
-    """Raises Invalid for what is no path of its kind."""
+    """Parses a path. Raises Invalid if it is not complete."""
     scheme, _, rest = url.partition("://")
     account = endpoint = ""
     if scheme == S3 and (found := _ENDPOINT.fullmatch(rest) or _HOST.fullmatch(rest)):
-        endpoint, rest = f"{found[1] or 'http'}://{found[2]}", found[3]  # plain HTTP unless said, as in Triton
+        endpoint, rest = f"{found[1] or 'http'}://{found[2]}", found[3]  # Triton's default is plain HTTP
     if scheme == AZURE:
         account, _, rest = rest.partition("/")
-        account = account.partition(".")[0]  # account.blob.core.windows.net is understood too
+        account = account.partition(".")[0]  # `account.blob.core.windows.net` is accepted too
     bucket, _, prefix = rest.partition("/")
     if not bucket or (scheme == AZURE and not account):
         raise Invalid(f"Unable to parse '{url}': {_FORM[scheme]} is expected")

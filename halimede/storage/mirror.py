@@ -1,7 +1,7 @@
-"""A copy of a repository in cloud storage, model by model, in a folder of this machine.
+"""A local copy of a repository in cloud storage, model by model.
 
-A model's folder there is a link to the state that was fetched last, so that it changes at once and never by halves.
-What has not changed since is not fetched again. Threads that may wait; a mirror is locked for each model.
+A model's folder in the copy is a link to the state that was fetched last, so that it changes at once and never partly.
+A file that has not changed is not downloaded again. Any thread; blocks. Fetches of one model wait for each other.
 """
 
 import hashlib
@@ -11,28 +11,27 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, as_completed, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.platform.scratch import remove_tree
-from halimede.platform.threads import pool
 from halimede.storage.objects import Object
 
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 16 << 20
-"""What one request brings: it must do so in `stores.REQUEST_SECONDS`."""
+"""Size of one request, which must end within `stores.REQUEST_SECONDS`."""
 FILES_AT_ONCE = 8
-"""Of all models of a repository: each has a piece in memory."""
-TELL_SECONDS = 5.0
-"""How often a long fetch says how far it is."""
+"""Downloads at a time for one repository. Each has a piece in memory."""
+PROGRESS_SECONDS = 5.0
+"""Time between two log lines on the progress of a download."""
 LISTED_SECONDS = 0.5
-"""How long a listing of all models counts: for one round of looks."""
+"""How long a listing of all models is used: one poll looks at every model."""
 OUTAGE_SECONDS = 15.0
-"""How long a storage that could not be listed is not asked again by those who can do without."""
+"""How long the names that were listed last are used without a request, after a request has failed."""
 
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
@@ -40,7 +39,7 @@ Fingerprint = tuple[tuple[str, tuple[int, int]], ...]
 
 
 class Storage(Protocol):
-    """`stores.Store`."""
+    """A bucket, implemented by `stores.Store`."""
 
     def folders(self, prefix: str) -> list[str]: ...
     def objects(self, prefix: str) -> list[Object]: ...
@@ -49,7 +48,7 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class _State:
-    """What is there of a model: its objects by path, and the folder of the state."""
+    """The copy of a model: its objects by path, and its folder."""
 
     objects: dict[str, Object] = field(default_factory=dict)
     folder: Path | None = None
@@ -57,8 +56,10 @@ class _State:
 
 
 class Mirror:
-    """`url` is the repository, `prefix` its path in the storage; the copy lies in `root`. `ending` says that nobody
-    waits for a fetch any more."""
+    """`url` is the repository, `prefix` its path in the storage, `root` the folder of the copy.
+
+    `ending` returns whether the server ends, so that nobody waits for a fetch any more.
+    """
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class Mirror:
         self._root = root
         self._ending = ending
         self._clock = clock
-        self._pool = pool(FILES_AT_ONCE, "fetch")
+        self._pool = ThreadPoolExecutor(FILES_AT_ONCE, "fetch")
         self._states: dict[str, _State] = {}
         self._lock = threading.Lock()
         self._names: list[str] | None = None
@@ -83,25 +84,33 @@ class Mirror:
         self._listed: dict[str, list[Object]] = {}
         self._listed_until = clock()
         self._digests = False
-        """Whether an etag of this storage was seen to be the MD5 digest of its object."""
+        """Whether an etag of this storage was the MD5 digest of its object once."""
 
     def close(self) -> None:
-        """Nothing more is fetched. Does not wait."""
+        """Ends downloads. Does not wait for them."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def folder_of(self, name: str) -> Path:
+        """Where the copy of a model is after `fetch`."""
         return self._root / name
 
     def names(self) -> list[str]:
-        """The models: the folders of the repository. While the storage does not answer, those that were there last.
-        Raises Error where none were ever seen."""
+        """The names of the models, which are the folders of the repository. While the storage fails, those that were
+        listed last. Raises Error if it was never listed."""
+        # Each request for the repository index lists the models. It must not wait for a storage that does not answer.
         if self._failed is not None and self._clock() < self._failed[0]:
             return self._known(self._failed[1])
         try:
             names = [name for name in self._storage.folders(self._prefix) if _is_name(name)]
         except Error as error:
             self._failed = (self._clock() + OUTAGE_SECONDS, error)
-            log.warning("model repository '%s' cannot be listed: %s", self.url, error)
+            log.warning(
+                "model repository '%s': listing it failed: %s; the last listing is used, and the next attempt is after "
+                "%g s",
+                self.url,
+                error,
+                OUTAGE_SECONDS,
+            )
             return self._known(error)
         self._failed, self._names = None, names
         return names
@@ -112,9 +121,10 @@ class Mirror:
         return self._names
 
     def look(self, name: str) -> tuple[Fingerprint, int]:
-        """The objects of a model now, with their stamps, and when the latest was written, in ns of the wall clock.
-        While the storage does not answer, what was seen last. Who looks at one model looks at the others next, so all
-        are listed at once."""
+        """The objects of a model with their stamps, and when the latest was written, in ns of the wall clock.
+
+        While the storage fails, what was listed last. All models are listed at once: a poll looks at all of them.
+        """
         with self._lock:
             if self._clock() >= self._listed_until:
                 self._list_all()
@@ -127,7 +137,10 @@ class Mirror:
         try:
             found = self._storage.objects(self._prefix)
         except Error as error:
-            log.warning("the models of '%s' cannot be looked at: %s", self.url, error)
+            # To report no objects would unload all models.
+            log.warning(
+                "model repository '%s': looking for changes failed: %s; its models serve on unchanged", self.url, error
+            )
             return
         self._listed = {}
         for each in found:
@@ -136,7 +149,7 @@ class Mirror:
                 self._listed.setdefault(name, []).append(replace(each, path=path))
 
     def fetch(self, name: str) -> None:
-        """Makes the copy of a model as the model is now. Raises Error, and leaves the copy as it was."""
+        """Copies a model as it is now. If that fails it raises Error, and the copy stays as it was."""
         state = self._state(name)
         with state.lock:
             if self._ending():
@@ -146,6 +159,7 @@ class Mirror:
                 raise NotFound(f"there is no model '{name}' in '{self.url}'")
             if objects == state.objects and state.folder is not None:
                 return
+            # A new folder beside the old one. A model that serves may read its files at any time.
             target = self._root / f".{name}.{time.monotonic_ns()}"
             try:
                 self._fill(name, target, objects, state)
@@ -174,10 +188,11 @@ class Mirror:
         todo: list[Object] = []
         for path, each in objects.items():
             place = target / path
-            if path in parents or (each.size == 0 and path.isdecimal()):  # what stands for a folder
+            if path in parents or (each.size == 0 and path.isdecimal()):  # an object that stands for a folder
                 place.mkdir(parents=True, exist_ok=True)
                 continue
             place.parent.mkdir(parents=True, exist_ok=True)
+            # A hard link keeps the file when the old folder is removed, and takes no space.
             if state.folder is not None and state.objects.get(path) == each and (state.folder / path).is_file():
                 os.link(state.folder / path, place)
             else:
@@ -195,19 +210,19 @@ class Mirror:
         try:
             files = {self._pool.submit(self._download_one, target, each, progress): each for each in todo}
             suspects = [files[done] for done in as_completed(files) if not done.result()]
-        except (CancelledError, RuntimeError) as error:  # `close` came between
+        except (CancelledError, RuntimeError) as error:  # `close` was called
             raise Unavailable("Server exiting") from error
         except BaseException:
             progress.cancelled = True
             for file in files:
                 file.cancel()
-            wait(files)  # nothing writes there any more
+            wait(files)  # afterwards no thread writes to the folder, and it can be removed
             raise
         for each in suspects:
             self._suspect(each)
 
     def _download_one(self, target: Path, wanted: Object, progress: "_Progress") -> bool:
-        """Whether the file is what its etag says; where that says nothing, too."""
+        """Downloads a file. Returns False if its etag looks like a digest, and is not the one of the file."""
         digest, place = hashlib.md5(usedforsecurity=False), target / wanted.path
         with place.open("wb") as out:
             for start in range(0, wanted.size, PIECE_BYTES):
@@ -224,25 +239,32 @@ class Mirror:
                 progress.add(len(piece))
         os.utime(place, ns=(wanted.modified_ns, _stamp(wanted)))
         said = _MD5.fullmatch(wanted.etag)
-        if said is None:
+        if said is None:  # of an upload in parts, for example; the size was checked
             return True
         self._digests |= digest.hexdigest() == said[1]
         return digest.hexdigest() == said[1]
 
     def _suspect(self, wanted: Object) -> None:
-        """Not what its etag says. Where a storage encrypts, none of its etags is a digest; where one was, all are."""
+        """Handles a file that is not what its etag says: if the storage's etags are digests, it raises Unavailable.
+
+        A storage that encrypts has etags that look like digests and are none. If one etag was a digest, all are.
+        """
         if self._digests:
             raise Unavailable(f"'{self.url}' sent other bytes of '{wanted.path}' than its etag {wanted.etag} is of")
-        log.warning("the etags of '%s' are no digests: only the sizes of its files are checked", self.url)
+        log.warning(
+            "model repository '%s': its etags are not digests, so only the sizes of downloaded files are checked",
+            self.url,
+        )
 
     def _point(self, name: str, target: Path) -> None:
+        # To rename a link over the old one is atomic; to create it in its place is not.
         link = self._root / f"{target.name}.link"
         link.symlink_to(target.name, target_is_directory=True)
         link.replace(self._root / name)
 
 
 class _Progress:
-    """How far a fetch is; told now and then."""
+    """The progress of a download, which is logged now and then."""
 
     def __init__(self, what: str, todo: Sequence[Object], clock: Callable[[], float]) -> None:
         self.cancelled = False
@@ -250,15 +272,15 @@ class _Progress:
         self._all = _mebibytes(todo)
         self._clock = clock
         self._bytes = 0
-        self._told_at = clock()
+        self._logged_at = clock()
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
         with self._lock:
             self._bytes += count
-            if self._clock() - self._told_at < TELL_SECONDS:
+            if self._clock() - self._logged_at < PROGRESS_SECONDS:
                 return
-            self._told_at = self._clock()
+            self._logged_at = self._clock()
         log.info("fetching model %s: %.0f of %.0f MiB", self._what, self._bytes / 2**20, self._all)
 
 
@@ -267,7 +289,8 @@ def _mebibytes(objects: Sequence[Object]) -> float:
 
 
 def _stamp(wanted: Object) -> int:
-    """The time of a file's last change; storages tell whole seconds, so the rest tells contents apart."""
+    """The time of a file's last change. Storages have whole seconds. The fraction is made of the etag, so that two
+    contents of one second differ."""
     rest = int.from_bytes(hashlib.blake2b(wanted.etag.encode(), digest_size=8).digest()) % 1_000_000_000
     return wanted.modified_ns // 1_000_000_000 * 1_000_000_000 + rest
 
@@ -277,8 +300,8 @@ def _is_name(name: str) -> bool:
 
 
 def _is_place(path: str, where: str) -> bool:
-    """Whether a file can lie there. Raises Invalid for one that would lie outside of the model."""
+    """Returns True for the path of a file. Raises Invalid if it leads out of the model's folder."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in path:
-        raise Invalid(f"'{where}' has an object '{path}', which is no place within a model")
+        raise Invalid(f"'{where}' has an object '{path}', which cannot be the path of a file within a model")
     return True

@@ -1,7 +1,6 @@
-"""The repositories of a server that lie in cloud storage: each opened at first need, its copy gone with the process.
+"""The server's repositories in cloud storage. Each is opened when it is first needed.
 
-Any thread; blocks. Importing the storage library takes a while, and it may not be installed: only who has such a
-repository pays.
+Any thread; blocks. The storage library is slow to import and optional, so it is imported with the first repository.
 """
 
 import threading
@@ -18,34 +17,37 @@ from halimede.storage.locations import Location, is_remote, location_of
 from halimede.storage.mirror import Fingerprint, Mirror, Storage
 
 PREFIX = "halimede-cloud-"
+"""The prefix of the folders with copies."""
 _EXTRA = "cloud"
+"""The extra that installs the storage library."""
 
 OpenStorage = Callable[[Location, Mapping[str, str]], Storage]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model of a repository in cloud storage."""
+    """A model in cloud storage."""
 
     mirror: Mirror
     name: str
 
     @property
     def folder(self) -> Path:
-        """Where its copy is, once it was fetched."""
+        """Where the copy is after `fetch`."""
         return self.mirror.folder_of(self.name)
 
     def fetch(self) -> None:
-        """Raises Error."""
+        """Copies the model as it is now. Raises Error."""
         self.mirror.fetch(self.name)
 
     def look(self) -> tuple[Fingerprint, int]:
+        """The fingerprint of the model in the storage, and the time of its last change."""
         return self.mirror.look(self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenRepository:
-    """Stands for the models of a repository that could not be listed yet, so that the index tells why."""
+    """Stands for the models of a repository that was never listed, so that the repository index has the reason."""
 
     error: Error
     folder: Path = Path("/nonexistent")
@@ -58,7 +60,8 @@ class BrokenRepository:
 
 
 class RemoteRepositories:
-    """`environment` has credentials and folders; `ending` says that the server ends; `open_storage` opens a bucket."""
+    """`environment` has the credentials and folders. `ending` returns whether the server ends. `open_storage` opens a
+    bucket."""
 
     def __init__(
         self,
@@ -75,8 +78,10 @@ class RemoteRepositories:
         self._closed = False
 
     def models(self, url: str) -> dict[str, RemoteModel | BrokenRepository] | None:
-        """By name; None for a repository of this machine. One that cannot be listed, and never could, is a broken model
-        of its own name."""
+        """The models of a repository, by name. None if its path is a local one.
+
+        A repository that was never listed is one broken model with the URL as its name.
+        """
         if not is_remote(url):
             return None
         try:
@@ -103,14 +108,15 @@ class RemoteRepositories:
         try:
             if parent is not None:
                 parent.mkdir(parents=True, exist_ok=True)
+            # A server that was killed left its copies.
             remove_leftovers(PREFIX, parent)
             self._folders.append(Scratch(PREFIX, parent))
         except OSError as error:
-            raise Unavailable(f"no copy of '{location.url}' can be kept: {error}") from error
+            raise Unavailable(f"failed to create a folder for the copy of '{location.url}': {error}") from error
         return self._folders[-1].path
 
     def close(self) -> None:
-        """Ends what is being fetched, and removes the copies. May block; to be called twice is fine."""
+        """Ends downloads and removes the copies. May block, and may be called twice."""
         self._closed = True
         for mirror in self._mirrors.values():
             mirror.close()
@@ -122,7 +128,7 @@ def _open_storage(location: Location, credentials: Mapping[str, str]) -> Storage
     try:
         module = import_module("halimede.storage.stores")
     except ImportError as error:
-        if (error.name or "").startswith("halimede"):
+        if (error.name or "").startswith("halimede"):  # a mistake of our own, and not the missing library
             raise
         raise Unavailable(
             f"model repository '{location.url}' cannot be used ({error}); what it needs is installed by: "

@@ -1,6 +1,6 @@
-"""Objects in S3, Google Cloud Storage and Azure Blob Storage: what there is, and their bytes.
+"""Lists and reads objects in S3, Google Cloud Storage and Azure Blob Storage.
 
-The only module that knows the library (`obstore`). Its calls block, with the interpreter free for others; any thread.
+The only module that knows the storage library, `obstore`. Its calls block and release the interpreter lock; any thread.
 """
 
 import json
@@ -19,17 +19,21 @@ from halimede.storage.locations import AZURE, S3, Location
 from halimede.storage.objects import Object
 
 REQUEST_SECONDS = 60
-"""For one request with its answer: a piece of a file."""
+"""Limit for one request and its answer, which is at most a piece of a file (`mirror.PIECE_BYTES`)."""
 CONNECT_SECONDS = 5
+"""Limit for the connection."""
 RETRIES = 3
+"""Further attempts after a failed request."""
 RETRY_SECONDS = 15
-_TEXT = 300
+"""Limit for a request and its further attempts."""
+_MAX_TEXT = 300
+"""Characters of a library's error that go into ours."""
 _KEYS = {"access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token"}
-"""Settings of S3 that say who one is, and what a provider of credentials calls them."""
+"""The settings of S3 that are credentials, with the names that a credential provider uses for them."""
 
 
 class Store:
-    """One bucket. Raises Unavailable where the storage does not answer as it should, NotFound, Internal."""
+    """One bucket. Raises Unavailable if the storage fails, NotFound, or Internal."""
 
     def __init__(self, location: Location, credentials: Mapping[str, str]) -> None:
         self._location = location
@@ -37,7 +41,7 @@ class Store:
             self._store = _open(location, credentials)
 
     def folders(self, prefix: str) -> list[str]:
-        """The names of what looks like folders directly below a path."""
+        """The names of the folders directly below a path."""
         with self._explained("list"):
             found = obstore.list_with_delimiter(self._store, prefix=prefix or None)
         start = len(prefix) + 1 if prefix else 0
@@ -51,8 +55,9 @@ class Store:
         return [_object(meta, start) for meta in found if len(meta["path"]) > start]
 
     def read(self, wanted: Object, start: int, end: int) -> Any:
-        """Bytes of an object, as a buffer; fails where the object is another one meanwhile."""
+        """Bytes of an object, as a buffer. Raises Unavailable if the object has changed since it was listed."""
         options: Any = {"range": (start, end)}
+        # A file that is replaced between two pieces must not be mixed of both.
         if wanted.etag:
             options["if_match"] = wanted.etag
         with self._explained("read", wanted.path):
@@ -60,7 +65,7 @@ class Store:
 
     @contextmanager
     def _explained(self, what: str, path: str = "") -> Iterator[None]:
-        """Errors of the library, which knows several pages of each, in one line."""
+        """Turns errors of the library, whose texts fill pages, into ours with one line."""
         place = f"{self._location.url}, {path}" if path else self._location.url
         try:
             yield
@@ -78,7 +83,7 @@ class Store:
 
 def _line(error: Exception) -> str:
     text = str(error).split("\n\n")[0].split("Debug source")[0]
-    return " ".join(text.split())[:_TEXT] or type(error).__name__
+    return " ".join(text.split())[:_MAX_TEXT] or type(error).__name__
 
 
 def _object(meta: Any, start: int) -> Object:
@@ -88,11 +93,11 @@ def _object(meta: Any, start: int) -> Object:
 
 
 def _base_url(key_file: str) -> str:
-    """Where the key file of a service account says that the storage is; empty for the usual place."""
+    """The storage's URL in the key file of a service account, if it names one."""
     try:
         return str(json.loads(Path(key_file).read_bytes()).get("gcs_base_url", "")) if key_file else ""
     except (OSError, ValueError, AttributeError):
-        return ""  # the library says what is wrong with it
+        return ""  # the library reports what is wrong with the file
 
 
 def _open(location: Location, credentials: Mapping[str, str]) -> Any:
@@ -111,11 +116,12 @@ def _open(location: Location, credentials: Mapping[str, str]) -> Any:
     if location.scheme == S3:
         if location.endpoint:
             client["allow_http"] = location.endpoint.startswith("http://")
+            # Storages other than Amazon's ignore the region, but requests are signed with one.
             settings.setdefault("region", "us-east-1")
             settings["endpoint"] = location.endpoint
         keys = {name: settings.pop(setting) for setting, name in _KEYS.items() if setting in settings}
         if keys:
-            # As settings they would be mixed with what the library finds in the environment, such as a token.
+            # If they were settings, the library would combine them with a token that it finds in the environment.
             more["credential_provider"] = lambda: {**keys, "expires_at": None}
         make = S3Store
     elif location.scheme == AZURE:

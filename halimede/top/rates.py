@@ -1,14 +1,19 @@
-"""From two looks at a server to what it does: how much a second, and how long each takes. Pure."""
+"""What a server did between two snapshots: how much per second, and how long it took. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from halimede.top.sample import Counted, Key, Look, ModelSample
+from halimede.top.sample import Counted, Key, ModelSample, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRates:
-    """What a model version did between two looks. Rates a second; milliseconds on the average, None where nothing
-    happened; the rest as it was at the second look, None where the server does not tell."""
+    """What a model version did between two snapshots.
+
+    Rates are per second, durations are means in milliseconds. A mean is None if nothing happened. The other fields are
+    those of the second snapshot; None if the server does not report them.
+    """
 
     name: str
     version: str
@@ -22,27 +27,26 @@ class ModelRates:
     queue_ms: float | None
     compute_ms: float | None
     cache_hits: float | None
-    """The share of the requests that a cache answered; None where the model has none, or was not asked."""
+    """The share of the requests that a cache answered; None without a cache or requests."""
     pending: int | None
     oldest_seconds: float | None
     instances: int | None
     instances_busy: int | None
     utilization: float | None
-    """The share of the time that its instances worked."""
+    """The share of the time that its instances worked, 0 to 1."""
     total_requests: int
     total_failures: int
 
 
-def rates(before: Look, after: Look) -> list[ModelRates]:
-    """Of every version that is there now, the busiest first. Counts that fell began anew, with the server or the
-    model: then what there is now came since."""
+def rates(before: Snapshot, after: Snapshot) -> list[ModelRates]:
+    """The rates of every version in `after`, the busiest first."""
     seconds = max(after.at - before.at, 1e-9)
     nothing = ModelSample()
     found = []
     for key, now in after.models.items():
         earlier = before.models.get(key, nothing)
         if now.success.count < earlier.success.count or now.fail.count < earlier.fail.count:
-            earlier = nothing
+            earlier = nothing  # the server or the model was loaded again, and its counts started at 0
         found.append(_rates(key, earlier, now, seconds))
     return sorted(found, key=lambda each: (-each.requests, -each.failures, each.name, each.version))
 
@@ -85,7 +89,7 @@ def _mean_ms(counted: Counted) -> float | None:
 
 
 def _part(ms: float | None, whole: float | None) -> float | None:
-    """A backend that tells no times makes them longer than the whole."""
+    """None if the part is longer than the whole: some backends report no times of their own."""
     return ms if ms is None or whole is None or ms <= whole else None
 
 
@@ -94,7 +98,24 @@ def _whole(value: float | None) -> int | None:
 
 
 def _utilization(before: ModelSample, now: ModelSample, compute: Counted, seconds: float) -> float | None:
-    """By the time that executions took, where the server tells it."""
+    """The share of the time that the instances were busy; None if the server does not report it."""
     if now.busy_seconds is None or before.busy_seconds is None or not now.instances:
         return None
     return min(1.0, max(0.0, now.busy_seconds - before.busy_seconds) / seconds / now.instances)
+
+
+def document(url: str, before: Snapshot, snapshot: Snapshot, models: Sequence[ModelRates]) -> dict[str, Any]:
+    """All that is known, for scripts."""
+    return {
+        "url": url,
+        "server": {"name": snapshot.server, "version": snapshot.version},
+        "seconds": snapshot.at - before.at,
+        "metrics": snapshot.has_metrics,
+        "machine": {
+            "cpu_utilization": snapshot.machine.cpu,
+            "memory_used_bytes": snapshot.machine.memory_used,
+            "memory_total_bytes": snapshot.machine.memory_total,
+            "gpu_utilization": dict(snapshot.machine.gpus),
+        },
+        "models": [asdict(model) for model in models],
+    }

@@ -1,13 +1,21 @@
-"""One look at a server: the counts of its models, and what its metrics say besides. Plain values; pure."""
+"""One snapshot of a server: the counts of its models, and what its metrics add. Plain values; pure."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from halimede.top.exposition import Sample
-
 Key = tuple[str, str]
 """A model's name and version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A line of the metrics."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class ModelSample:
-    """What the statistics of a model version say, and its metrics where there are such (None: nobody tells)."""
+    """The statistics of a model version, and its metrics; None for a metric that the server does not have."""
 
     inferences: int = 0
     executions: int = 0
@@ -40,7 +48,7 @@ class ModelSample:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the metrics say of the machine; None where they say nothing."""
+    """The metrics of the machine; None for one that the server does not have."""
 
     cpu: float | None = None
     memory_used: float | None = None
@@ -50,8 +58,8 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A look at the time `at` (seconds of a clock that only goes forward)."""
+class Snapshot:
+    """What a server reported at the time `at`, in seconds of a monotonic clock."""
 
     at: float
     server: str = ""
@@ -73,14 +81,17 @@ _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
 def models_of(statistics: Any, metrics: Iterable[Sample], instances: Mapping[Key, int]) -> dict[Key, ModelSample]:
-    """By name and version, from the document of the statistics. `instances` is how many a configuration asks for, for
-    servers whose metrics do not say. Raises ValueError for what is no such document."""
+    """The models in the answer to `/v2/models/stats`, by name and version.
+
+    `instances` are the numbers in the configurations, for servers whose metrics do not have them. Raises ValueError if
+    `statistics` is not such an answer.
+    """
     told: dict[Key, dict[str, float]] = {}
     for sample in metrics:
         field_name = _GAUGES.get(sample.name)
         if sample.name == _P99 and sample.labels.get("quantile") == "0.99":
             field_name = "p99_us"
-        if field_name is not None and sample.value == sample.value:  # not a number: nothing lately
+        if field_name is not None and sample.value == sample.value:  # NaN stands for no requests lately
             key = sample.labels.get("model", ""), sample.labels.get("version", "")
             told.setdefault(key, {})[field_name] = sample.value
     try:
@@ -130,3 +141,28 @@ def machine_of(metrics: Iterable[Sample]) -> Machine:
         values.get("nv_cpu_memory_total_bytes"),
         tuple(gpus),
     )
+
+
+# ---- the text of metrics
+
+_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?[ \t]+(\S+)(?:[ \t]+\S+)?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def read_metrics(text: str) -> Iterator[Sample]:
+    """The samples of Prometheus text, in order. Lines of any other form are skipped."""
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None:
+            continue
+        name, labels, number = found.groups()
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        yield Sample(name, {key: _plain(text) for key, text in _LABEL.findall(labels or "")}, value)
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], text)

@@ -1,4 +1,4 @@
-"""The view as a table for a terminal, by the library `rich`: the extra `halimede[top]`. Pure."""
+"""The view as a table for a terminal, by the library `rich` of the extra `halimede[top]`. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from halimede.top.rates import ModelRates
-from halimede.top.sample import Look
+from halimede.top.sample import Snapshot
 
 _BUSY, _WARN = 0.5, 0.9
 _Cell = Callable[[ModelRates], Text]
@@ -63,20 +63,20 @@ _COLUMNS: tuple[tuple[str, _Cell], ...] = (
 
 
 _FIRST = ("req/s", "ms", "waiting", "fail/s", "busy", "batch", "use", "queue", "compute", "inf/s", "p99", "oldest s")
-"""What a narrow terminal shows first; what is not here comes last."""
+"""The order in which columns are chosen for a narrow terminal. Columns that are not here come last."""
 _NAMES, _EACH = 24, 10
 """Characters for the names of the models, and for each column."""
 
 
 def _fitting(width: int) -> list[tuple[str, _Cell]]:
-    """The columns that there is room for, in the order of the table."""
+    """The columns that fit, in the order of the table."""
     rank = {title: place for place, title in enumerate(_FIRST)}
     chosen = sorted(_COLUMNS, key=lambda column: rank.get(column[0], len(rank)))[: max(1, (width - _NAMES) // _EACH)]
     return [column for column in _COLUMNS if column in chosen]
 
 
-def screen(url: str, look: Look, models: Sequence[ModelRates], width: int, trouble: str = "") -> RenderableType:
-    """For a terminal of so many columns; `trouble` is why there is no newer look."""
+def screen(url: str, snapshot: Snapshot, models: Sequence[ModelRates], width: int, trouble: str = "") -> RenderableType:
+    """The view for a terminal of `width` characters. `trouble` says why there is no newer snapshot."""
     columns = _fitting(width)
     table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
     table.add_column("model", ratio=1, no_wrap=True, overflow="ellipsis", min_width=8)
@@ -84,19 +84,19 @@ def screen(url: str, look: Look, models: Sequence[ModelRates], width: int, troub
         table.add_column(title, justify="right", no_wrap=True)
     for model in models:
         table.add_row(Text(f"{model.name}:{model.version}"), *(cell(model) for _, cell in columns))
-    parts: list[RenderableType] = [_head(url, look, models), table]
-    if not look.has_metrics:
+    parts: list[RenderableType] = [_head(url, snapshot, models), table]
+    if not snapshot.has_metrics:
         parts.append(Text("no metrics found (--metrics-url): no queues, no instances at work", "dim"))
     if trouble:
         parts.append(Text(trouble, "bold red"))
     return Group(*parts)
 
 
-def _head(url: str, look: Look, models: Sequence[ModelRates]) -> Text:
-    head = Text.assemble((look.server, "bold"), f" {look.version}  {url}  ")
+def _head(url: str, snapshot: Snapshot, models: Sequence[ModelRates]) -> Text:
+    head = Text.assemble((snapshot.server, "bold"), f" {snapshot.version}  {url}  ")
     head.append(f"{len(models)} models  ")
     head.append_text(_number(sum(model.requests for model in models), style="bold")).append(" req/s  ")
-    machine = look.machine
+    machine = snapshot.machine
     if machine.cpu is not None:
         head.append("cpu ").append_text(_share(machine.cpu)).append("  ")
     if machine.memory_used is not None and machine.memory_total:

@@ -1,4 +1,4 @@
-"""Asks a server over HTTP. Blocks, for LIMIT seconds at most a question; one thread."""
+"""Takes snapshots of a server over HTTP. Each request blocks for at most LIMIT seconds. One thread."""
 
 import time
 import urllib.parse
@@ -7,16 +7,18 @@ from typing import Any
 
 from halimede.errors import Unavailable
 from halimede.http_client import fetch, fetch_json, with_scheme
-from halimede.top.exposition import Sample, read_metrics
-from halimede.top.sample import Key, Look, Machine, machine_of, models_of
+from halimede.top.sample import Key, Machine, Sample, Snapshot, machine_of, models_of, read_metrics
 
 LIMIT = 3.0
 METRICS_PORT = 8002
 
 
 class Server:
-    """`url` is the server's HTTP port; its metrics are at `metrics_url`, or, where none is given, at port 8002 of the
-    same machine, or at `/metrics` of the HTTP port."""
+    """A server whose HTTP port is at `url`.
+
+    Its metrics are at `metrics_url`. If that is empty, they are searched at port 8002 of the same machine and at
+    `/metrics` of the HTTP port.
+    """
 
     def __init__(self, url: str, metrics_url: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._url = with_scheme(url).rstrip("/")
@@ -32,8 +34,8 @@ class Server:
     def url(self) -> str:
         return self._url
 
-    def look(self) -> Look:
-        """Raises Unavailable where the server cannot be asked, or is none."""
+    def snapshot(self) -> Snapshot:
+        """Raises Unavailable if the server does not answer, or is not an inference server."""
         facts = self._json("/v2")
         metrics = self._metrics()
         statistics = self._json("/v2/models/stats")
@@ -47,10 +49,10 @@ class Server:
         except (ValueError, KeyError, TypeError) as error:
             raise Unavailable(f"{self._url} is no inference server: {error}") from None
         machine = machine_of(told) if told else Machine()
-        return Look(at, name, version, models, machine, metrics is not None)
+        return Snapshot(at, name, version, models, machine, metrics is not None)
 
     def _ask_for_instances(self, statistics: Any) -> None:
-        """How many instances the configurations ask for: once for each version."""
+        """Reads the number of instances from the configurations, once for each version."""
         for entry in statistics.get("model_stats", ()) if isinstance(statistics, dict) else ():
             key = str(entry.get("name", "")), str(entry.get("version", ""))
             if key in self._instances:
@@ -63,7 +65,7 @@ class Server:
             )
 
     def _metrics(self) -> list[Sample] | None:
-        """None where there are none; where they were found once, there alone they are looked for."""
+        """None if there are no metrics. After they were found once, only that place is asked."""
         for place in self._places:
             try:
                 text = fetch(place, "", LIMIT).decode(errors="replace")

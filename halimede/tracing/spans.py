@@ -8,11 +8,11 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from random import getrandbits
+from threading import Thread
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from halimede.errors import Unsupported
-from halimede.platform.threads import Thread
 from halimede.requests import Moment
 from halimede.traces import Context, Root, Trace
 from halimede.tracing.writer import Outage, Writer

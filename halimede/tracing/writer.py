@@ -11,8 +11,6 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Final
 
-from halimede.platform.threads import Thread
-
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 1 << 26
@@ -35,7 +33,7 @@ class Writer:
         self._put_bytes = 0
         self._done_bytes = 0
         self._lost = 0
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
         self._closed = False
 
     def put(self, work: Work, cost: int, traces: int = 1) -> bool:
@@ -44,16 +42,18 @@ class Writer:
         waiting = self._put_bytes - self._done_bytes
         if waiting > MAX_WAITING or self._closed:
             if not self._lost:
-                log.warning("Traces are lost: they cannot be written as quickly as they come")
+                log.warning(
+                    "traces are dropped: they arrive faster than the disk or collector takes them; lower the trace rate"
+                )
             self._lost += traces
             return False
         if self._lost and waiting * 2 < MAX_WAITING:
-            log.warning("%d traces were lost", self._lost)
+            log.warning("%d traces were dropped", self._lost)
             self._lost = 0
         self._put_bytes += cost
         self._jobs.append((work, cost))
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="halimede-traces", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="halimede-traces", daemon=True)
             self._thread.start()
         if not self._wake.is_set():
             self._wake.set()
@@ -68,7 +68,7 @@ class Writer:
         """Whether all was written. Waits so many seconds at most."""
         self._closed = True
         if self._lost:
-            log.warning("%d traces were lost", self._lost)
+            log.warning("%d traces were dropped", self._lost)
         if self._thread is None:
             return True
         self._wake.set()
@@ -92,7 +92,7 @@ class Writer:
             try:
                 work()
             except Exception:
-                log.exception("writing a trace broke")
+                log.exception("failed to write a trace")
             self._done_bytes += cost
             count += 1
             if count % _YIELD_EVERY == 0 and not self._closed:

@@ -1,7 +1,8 @@
-"""Buffers to receive large messages in, aligned for the tensors within, and used again once nobody looks at them.
+"""Aligned buffers for large messages, which are reused once nobody refers to them.
 
-A fresh buffer of some hundred kilobytes costs as much as the bytes that go into it: the system has to find its pages
-and to clear them. Knows nothing of messages. `Buffers` belongs to one event-loop thread, its views to anybody.
+A fresh buffer of some hundred kilobytes costs as much as the bytes that go into it, because the kernel must find and
+clear its pages. This module knows nothing of messages. The event-loop thread calls `Buffers`; views of a buffer may
+live on any thread.
 """
 
 import weakref
@@ -10,84 +11,93 @@ from typing import Any
 
 import numpy as np
 
-ALIGNMENT = 64
-LEAST_BYTES = 1 << 16
-"""What is smaller is not worth keeping."""
-KEPT_BYTES = 1 << 26
-KEPT_BUFFERS = 16
-WASTE = 4
-"""A buffer that is kept may be larger than asked for by one part in so many."""
+ALIGNMENT_BYTES = 64
+"""Boundary on which the first tensor lies. Vector instructions of the runtimes want it."""
+MIN_REUSED_BYTES = 1 << 16
+"""A smaller buffer is cheaper to allocate than to keep."""
+MAX_KEPT_BYTES = 1 << 26
+"""Total size of the buffers that are kept for reuse."""
+MAX_KEPT_BUFFERS = 16
+"""Number of buffers that are kept for reuse."""
+MAX_WASTE_DIVISOR = 4
+"""A kept buffer may be larger than the requested size by at most one part in this many."""
 
 
-class _Room(np.ndarray[Any, np.dtype[np.uint8]]):
-    """A buffer, to be kept. A view of a view is a view of the farthest array of its own type, for numpy: if there were
-    one type only, it would keep the buffer and not the part that was lent, and nobody would know that it still looks.
+class _Storage(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The memory of a buffer.
+
+    Numpy makes a view of a view refer to the farthest array of its own type. If there were one type only, a view would
+    refer to the storage and skip the lent part, and the part would be freed while its bytes are still in use.
     """
 
 
-class _Part(np.ndarray[Any, np.dtype[np.uint8]]):
-    """What is lent of it: a third type, since views of it may be of this one too."""
+class _LentPart(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The part of a storage that is lent. It has a type of its own because views of a part may be plain arrays."""
 
 
-def _room(size: int) -> _Room:
-    return np.empty(size, np.uint8).view(_Room)
+def _new_storage(size: int) -> _Storage:
+    return np.empty(size, np.uint8).view(_Storage)
 
 
 def aligned(size: int, offset: int) -> memoryview:
-    """A buffer of `size` bytes in which the byte at `offset` lies on a 64-byte boundary. Not zeroed: the memory is only
-    touched as data arrives. Raises MemoryError."""
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    start = -(room.ctypes.data + offset) % ALIGNMENT
+    """Returns a buffer of `size` bytes in which the byte at `offset` lies on a 64-byte boundary. The memory is not
+    zeroed, so its pages are touched only as data arrives. Raises MemoryError."""
+    room = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -(room.ctypes.data + offset) % ALIGNMENT_BYTES
     return room[start : start + size].data
 
 
 class Buffers:
-    """Lends buffers, and keeps a few of those that came back last: sizes that nobody asks for any more make room.
+    """Lends buffers, and keeps the few that were returned last, so that sizes that are no longer requested disappear.
 
-    A buffer comes back when the last view of it is gone, wherever that was: on whatever thread, or out of the garbage
-    collector in the middle of anything that is done here. Nobody has to say so.
+    A buffer is returned when the last view of it is freed. That may happen on any thread, or in the garbage collector
+    in the middle of a method of this class.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[int, _Room]] = {}
-        """By address, and with it, the one that came back last at the end."""
-        self._lent: dict[int, tuple[weakref.ref[Any], _Room]] = {}
+        self._kept: dict[int, tuple[int, _Storage]] = {}
+        """Storages that may be lent, by address. The one returned last is at the end."""
+        self._lent: dict[int, tuple[weakref.ref[Any], _Storage]] = {}
+        """Storages in use, by address, with a weak reference that fires when the last view is freed."""
 
     def aligned(self, size: int, offset: int) -> memoryview:
-        """As the function `aligned`, but a small buffer lies anywhere, and what is in a large one is left from its last
-        use. Loop thread only."""
-        if size < LEAST_BYTES:
+        """Returns a buffer of `size` bytes whose byte at `offset` lies on a 64-byte boundary. A small buffer is not
+        aligned. A large one may hold old bytes. Event-loop thread only. Raises MemoryError."""
+        # A bytearray is zeroed, but needs no weak reference, which costs more at this size.
+        if size < MIN_REUSED_BYTES:
             return memoryview(bytearray(size))
-        address, room = self._take(size + ALIGNMENT)
-        start = -(address + offset) % ALIGNMENT
-        part = _Part((size,), np.uint8, room, start)
-        self._lent[address] = weakref.ref(part, partial(self._came_back, address)), room
+        address, room = self._take(size + ALIGNMENT_BYTES)
+        start = -(address + offset) % ALIGNMENT_BYTES
+        part = _LentPart((size,), np.uint8, room, start)
+        self._lent[address] = weakref.ref(part, partial(self._returned, address)), room
         return part.data
 
-    def _take(self, size: int) -> tuple[int, _Room]:
-        """The buffer that came back last of those that fit, or a fresh one; its address first."""
-        for address, room in reversed(self._resting()):
-            if size <= room.nbytes <= size + size // WASTE and self._kept.pop(address, None) is not None:
+    def _take(self, size: int) -> tuple[int, _Storage]:
+        """Takes the fitting storage that was returned last, or makes one. Returns its address and the storage."""
+        for address, room in reversed(self._kept_now()):
+            # Another thread may have evicted it since the list was made: `pop` decides.
+            if size <= room.nbytes <= size + size // MAX_WASTE_DIVISOR and self._kept.pop(address, None) is not None:
                 return address, room
-        room = _room(size)
+        room = _new_storage(size)
         return room.ctypes.data, room
 
-    def _came_back(self, address: int, gone: object) -> None:
-        """Anywhere, while others do the same: at worst one too many is let go of."""
+    def _returned(self, address: int, gone: object) -> None:
+        """Called on any thread, and by several at a time. A race may evict one storage too many, which is harmless."""
         _, room = self._lent.pop(address)
-        if room.nbytes > KEPT_BYTES:
+        # It would evict all others and still be too large.
+        if room.nbytes > MAX_KEPT_BYTES:
             return
         self._kept[address] = address, room
-        resting = self._resting()
-        size = sum([room.nbytes for _, room in resting])
-        for i, (oldest, other) in enumerate(resting):
-            if len(resting) - i <= KEPT_BUFFERS and size <= KEPT_BYTES:
+        kept = self._kept_now()
+        size = sum([room.nbytes for _, room in kept])
+        for i, (oldest, other) in enumerate(kept):
+            if len(kept) - i <= MAX_KEPT_BUFFERS and size <= MAX_KEPT_BYTES:
                 return
             self._kept.pop(oldest, None)
             size -= other.nbytes
 
-    def _resting(self) -> list[tuple[int, _Room]]:
-        """Those that are kept at this moment. Where one comes or goes while they are listed, they are listed again."""
+    def _kept_now(self) -> list[tuple[int, _Storage]]:
+        """Lists the kept storages. Another thread may change the dict meanwhile; then it is listed again."""
         while True:
             try:
                 return list(self._kept.values())

@@ -1,39 +1,36 @@
-"""The end of a connection that the server closes: what it wrote must arrive, be the client still sending or not.
+"""How the server closes a connection so that its last bytes arrive, even if the client is still sending.
 
-To close a socket while bytes of the client are unread, or come later, resets the connection, and the client's system
-throws away what it had received. So the server ends its own side, reads on for a while without looking, and closes then
-(RFC 9112, section 9.6). Knows no protocol. Event-loop thread only.
+If a socket is closed while bytes of the client are unread, or arrive later, the kernel sends a reset, and the client's
+kernel discards what it had received. So the server ends its own side, reads on for a while without looking at the
+bytes, and then closes (RFC 9112, section 9.6). This module knows no protocol. Event-loop thread only.
+
+| state | event | then |
+| --- | --- | --- |
+| lingering | the client ends its side | closed |
+| lingering | nothing arrived for `QUIET_SECONDS` and all was sent | aborted |
+| lingering | `MAX_LINGER_BYTES` or `MAX_LINGER_SECONDS` passed after all was sent | aborted |
+| lingering | the client has taken nothing for `STALLED_SECONDS` | aborted |
+| flushing | the transport's buffer is empty | asyncio closes it |
+| flushing | the client has taken nothing for `STALLED_SECONDS` | aborted |
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+
+from halimede.transport.event_loop import CallLater
 
 QUIET_SECONDS = 2.0
-"""A client that has sent nothing for so long is taken to know."""
-MOST_SECONDS = 30.0
-MOST_BYTES = 1 << 26
-"""Of what a client sends to nobody, for how long and how much is read."""
+"""A client that has sent nothing for this long is assumed to know that the connection ends."""
+MAX_LINGER_SECONDS = 30.0
+"""How long the server reads and discards what a client sends."""
+MAX_LINGER_BYTES = 1 << 26
+"""How many bytes the server reads and discards."""
 STALLED_SECONDS = 60.0
-"""A client that has read nothing of its last answer for so long is dropped."""
-
-
-class Handle(Protocol):
-    def cancel(self) -> None: ...
-
-
-class CallLater(Protocol):
-    """Calls back after so many seconds, on the event loop."""
-
-    def __call__(self, delay: float, callback: Callable[[], object]) -> Handle: ...
-
-
-def on_running_loop(delay: float, callback: Callable[[], object]) -> Handle:
-    return asyncio.get_running_loop().call_later(delay, callback)
+"""A client that has read nothing of its last answer for this long is dropped."""
 
 
 def close_flushing(transport: asyncio.Transport, call_later: CallLater) -> None:
-    """Closes after what was written is read, or nobody has read on for long."""
+    """Closes the transport after its buffer is written, or aborts it if the client stops reading."""
     transport.close()
     _Flushing(transport, call_later)
 
@@ -41,28 +38,32 @@ def close_flushing(transport: asyncio.Transport, call_later: CallLater) -> None:
 def close_lingering(
     transport: asyncio.Transport, scratch: memoryview, call_later: CallLater, lost: Callable[[Exception | None], None]
 ) -> None:
-    """Closes once the client has had time to read what was written. The protocol of the transport is not called any
-    more: `lost` is, as its `connection_lost`. What the client sends is read into `scratch`.
+    """Closes the transport after the client has had time to read what was written.
 
-    Where a side cannot be ended alone (TLS, or a client that has ended its own), it closes after what was written.
+    The transport's protocol is not called any more. `lost` is called instead of its `connection_lost`. Bytes of the
+    client go to `scratch`. If one side alone cannot be ended (TLS, or the client has ended its own), the transport is
+    closed after its buffer is written.
     """
     if transport.is_closing():
-        return  # asyncio's transports for TLS lose what they know when they are closed again
+        # Closing a TLS transport of asyncio a second time loses its state.
+        return
     if not transport.can_write_eof():
         close_flushing(transport, call_later)
         return
     transport.set_protocol(_Lingering(transport, scratch, call_later, lost))
     try:
         transport.write_eof()
-    except OSError:  # it was reset, which the transport has not seen yet
+    except OSError:
+        # The kernel knows of a reset that the transport has not seen yet.
         transport.abort()
         return
+    # Reading was paused if the client was too fast. The end of its side would go unnoticed.
     if not transport.is_reading():
         transport.resume_reading()
 
 
 class _Lingering(asyncio.BufferedProtocol):
-    """What is left of a connection: it waits for the client to end its side."""
+    """The protocol of a connection that waits for the client to end its side."""
 
     def __init__(
         self,
@@ -76,8 +77,8 @@ class _Lingering(asyncio.BufferedProtocol):
         self._call_later = call_later
         self._lost = lost
         self._heard = False
-        self._bytes_left = MOST_BYTES
-        self._seconds_left = MOST_SECONDS
+        self._bytes_left = MAX_LINGER_BYTES
+        self._seconds_left = MAX_LINGER_SECONDS
         self._unsent = transport.get_write_buffer_size()
         self._stalled_seconds = 0.0
         self._look = call_later(QUIET_SECONDS, self._looked)
@@ -99,12 +100,13 @@ class _Lingering(asyncio.BufferedProtocol):
         self._lost(exc)
 
     def _looked(self) -> None:
-        """Waits on for a client that sends, and for one that reads as long as it does."""
+        """Runs every `QUIET_SECONDS`. Waits longer for a client that still sends, and for one that still reads."""
         unsent, before = self._transport.get_write_buffer_size(), self._unsent
         self._unsent = unsent
         self._stalled_seconds = 0.0 if unsent != before else self._stalled_seconds + QUIET_SECONDS
         if unsent and self._stalled_seconds < STALLED_SECONDS:
-            self._seconds_left = MOST_SECONDS
+            # The client still reads: its time to end its side begins when all was sent.
+            self._seconds_left = MAX_LINGER_SECONDS
         elif unsent or not self._heard or self._seconds_left <= 0:
             self._transport.abort()
             return
@@ -114,7 +116,7 @@ class _Lingering(asyncio.BufferedProtocol):
 
 
 class _Flushing:
-    """Looks now and then whether the client of a closing transport still reads."""
+    """Checks every `STALLED_SECONDS` that the client of a closing transport has read something."""
 
     def __init__(self, transport: asyncio.Transport, call_later: CallLater) -> None:
         self._transport = transport

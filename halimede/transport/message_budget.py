@@ -1,47 +1,46 @@
-"""How much of what has come is taken up in one turn of the event loop, for all calls of a server together.
+"""Limits how many received messages are handled in one turn of the event loop, over all calls of a server.
 
-Small messages cost their sender five bytes each, and a read brings tens of thousands of them. Knows no messages.
-Event-loop thread only.
+A small message costs its sender five bytes, and one read brings tens of thousands of them. Without a limit one client
+would hold the loop. This module knows no messages. Event-loop thread only.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-MOST = 256
-"""Messages in a turn: some milliseconds of them. It may be as few as half, see `MessageBudget.spend`."""
+from halimede.transport.event_loop import CallSoonLoop
 
-
-class Loop(Protocol):
-    def call_soon(self, callback: Callable[..., object]) -> object: ...
+MAX_MESSAGES_PER_TURN = 256
+"""Messages per turn, which take some milliseconds. A turn may end after half of them, see `MessageBudget.spend`."""
 
 
 class MessageBudget:
-    """Who has more than fits into a turn waits in a line for the next."""
+    """A budget of messages per turn, and a queue of calls that wait for the next turn."""
 
-    __slots__ = ("_due", "_left", "_line", "_loop")
+    __slots__ = ("_due", "_left", "_loop", "_queue")
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: CallSoonLoop) -> None:
         self._loop = loop
-        self._left = MOST
+        self._left = MAX_MESSAGES_PER_TURN
         self._due = False
-        self._line: deque[Callable[[], None]] = deque()
+        self._queue: deque[Callable[[], None]] = deque()
 
     @property
     def left(self) -> bool:
-        """Whether more may be taken up in this turn."""
+        """Whether this turn may handle more messages."""
         return self._left > 0
 
     def spend(self, count: int) -> None:
-        """Notes so many messages. The loop is asked to tell of its next turn only once half of them are spent, which a
-        client that waits for its answers does not often do."""
+        """Spends `count` messages. The loop is asked for a call in its next turn only after half of the budget is gone.
+        A client that waits for its answers rarely gets there, and so costs no call."""
         self._left -= count
-        if self._left <= MOST // 2 and not self._due:
+        # The call in the next turn gives the budget back. It must be scheduled before the budget is gone.
+        if self._left <= MAX_MESSAGES_PER_TURN // 2 and not self._due:
             self._schedule()
 
     def wait(self, step: Callable[[], None]) -> None:
-        """Calls `step`, which must not raise, in a later turn: the next, if those before it leave something of it."""
-        self._line.append(step)
+        """Calls `step` in a later turn: in the next one if the calls queued before it leave any budget. `step` must not
+        raise."""
+        self._queue.append(step)
         if not self._due:
             self._schedule()
 
@@ -51,10 +50,11 @@ class MessageBudget:
 
     def _turn(self) -> None:
         self._due = False
-        self._left = MOST
-        for _ in range(len(self._line)):
+        self._left = MAX_MESSAGES_PER_TURN
+        # A step may queue itself again. It then waits for the turn after this one.
+        for _ in range(len(self._queue)):
             if self._left <= 0:
                 break
-            self._line.popleft()()
-        if self._line and not self._due:
+            self._queue.popleft()()
+        if self._queue and not self._due:
             self._schedule()

@@ -1,4 +1,8 @@
-"""Listening sockets, made before anything else happens on them, so that a taken port is one clear error."""
+"""Listening sockets on TCP ports and Unix paths.
+
+A socket is bound before anything else is done with it, so that a port in use gives one clear error. Event-loop thread
+only.
+"""
 
 import asyncio
 import errno
@@ -16,23 +20,24 @@ from halimede.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
-ACCEPTED_PER_TURN = 32
-"""New connections, besides the one that the loop accepts by itself."""
-UNIX = "unix:"
-"""Before the path of a Unix socket that stands in place of an address."""
+LISTEN_BACKLOG = 1024
+"""Connections that the kernel keeps until they are accepted."""
+MAX_ACCEPTED_PER_TURN = 32
+"""Connections accepted in one turn, in addition to the one that the loop accepts."""
+UNIX_PREFIX = "unix:"
+"""Prefix of an address that is the path of a Unix socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A port that is served, or the path of a Unix socket (then `port` is 0)."""
+    """A served port, or the path of a served Unix socket (then `port` is 0)."""
 
     server: asyncio.Server
     port: int
     path: Path | None
 
     def close(self) -> None:
-        """Takes no more connections; those that are there go on."""
+        """Accepts no more connections. Open connections stay open."""
         self.server.close()
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -45,22 +50,26 @@ async def serve_at(
     reuse_port: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> Listening:
-    """Serves an address on the running loop: a name or number of this machine, or `unix:PATH`. Raises Unavailable as
-    `listening_socket` does."""
+    """Serves an address on the running loop: a host name, an IP address, or `unix:PATH`. Raises Unavailable with the
+    texts of `listening_socket`."""
     loop = asyncio.get_running_loop()
     sock = listening_socket(address, port, reuse_port)
-    if not isinstance(loop, asyncio.BaseEventLoop):  # the standard library's accepts until nobody is left
-        connect = _Arrivals(loop, sock, connect, tls).connect
-    if address.startswith(UNIX):
-        server = await loop.create_unix_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
+    # asyncio's own loop accepts all waiting connections in one turn. uvloop accepts one.
+    if not isinstance(loop, asyncio.BaseEventLoop):
+        connect = _BurstAcceptor(loop, sock, connect, tls).connect
+    if address.startswith(UNIX_PREFIX):
+        server = await loop.create_unix_server(connect, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls)
         return Listening(server, 0, unix_path(address))
-    server = await loop.create_server(connect, sock=sock, backlog=BACKLOG, ssl=tls)
+    server = await loop.create_server(connect, sock=sock, backlog=LISTEN_BACKLOG, ssl=tls)
     return Listening(server, sock.getsockname()[1], None)
 
 
-class _Arrivals:
-    """Takes all who wait when one has come. uvloop accepts one connection in a turn, and a turn under load is several
-    milliseconds: hundreds that come at once, and a health check behind them, would wait for as many turns."""
+class _BurstAcceptor:
+    """Accepts all waiting connections when one has arrived.
+
+    uvloop accepts one connection per turn, and a turn under load takes several milliseconds. Of hundreds of connections
+    that arrive together, the last, perhaps a health check, would wait for hundreds of turns.
+    """
 
     def __init__(
         self,
@@ -71,17 +80,19 @@ class _Arrivals:
     ) -> None:
         self._loop, self._sock, self._connect, self._tls = loop, sock, connect, tls
         self._opening: set[asyncio.Task[object]] = set()
-        self._poll = select.poll()  # a vain look costs 0.7 us, a vain accept 10
+        # A poll that finds nothing costs 0.7 us, an `accept` that finds nothing 10 us.
+        self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
     def connect(self) -> asyncio.BaseProtocol:
-        """For the one that the loop has accepted."""
-        left = ACCEPTED_PER_TURN
+        """Returns the protocol of the connection that the loop has accepted, after accepting the others."""
+        left = MAX_ACCEPTED_PER_TURN
         while left and self._poll.poll(0):
             left -= 1
             try:
                 other, _ = self._sock.accept()
-            except OSError:  # there is no descriptor, with which the loop deals
+            except OSError:
+                # No file descriptor is left. The loop meets the same error and handles it.
                 break
             self._open(other)
         return self._connect()
@@ -93,41 +104,44 @@ class _Arrivals:
         opening.add_done_callback(self._opened)
 
     def _opened(self, opening: "asyncio.Task[object]") -> None:
-        """Or lost meanwhile, or it spoke no TLS (an OSError too): that is its own affair."""
+        """Logs an unexpected error. A client that has gone, or that speaks no TLS, raises an OSError, which is its own
+        affair."""
         self._opening.discard(opening)
         error = None if opening.cancelled() else opening.exception()
         if error is not None and not isinstance(error, OSError):
-            log.error("a connection could not be opened", exc_info=error)
+            log.error("failed to accept a connection", exc_info=error)
 
 
 def place(address: str, port: int) -> str:
-    """Where something listens, as clients write it."""
-    if address.startswith(UNIX):
+    """Returns an address and port as clients write them."""
+    if address.startswith(UNIX_PREFIX):
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def unix_path(address: str) -> Path:
-    """The path in `unix:PATH` or `unix://PATH`, as gRPC's clients write them."""
-    return Path(address.removeprefix(UNIX).removeprefix("//"))
+    """Returns the path in `unix:PATH` or `unix://PATH`, the two forms that gRPC clients write."""
+    return Path(address.removeprefix(UNIX_PREFIX).removeprefix("//"))
 
 
 def listening_socket(address: str, port: int, reuse_port: bool = False) -> socket.socket:
-    """A socket that listens at the address; port 0 lets the system choose.
+    """Returns a socket that listens at the address. With port 0 the system chooses the port.
 
-    Raises Unavailable: with the contract's text for a taken port (H23, G39), else with the system's reason."""
-    unix = address.startswith(UNIX)
+    Raises Unavailable, with Triton's text if the port is in use (H23, G39), otherwise with the system's reason.
+    """
+    unix = address.startswith(UNIX_PREFIX)
     family = socket.AF_UNIX if unix else socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if unix:
             _bind_path(sock, unix_path(address))
         else:
+            # Connections of an earlier server that still linger in the kernel must not block the port.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if reuse_port:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             sock.bind((address, port))
-        sock.listen(BACKLOG)
+        sock.listen(LISTEN_BACKLOG)
     except OSError as error:
         sock.close()
         place = address if unix else f"{address}:{port}"
@@ -139,7 +153,7 @@ def listening_socket(address: str, port: int, reuse_port: bool = False) -> socke
 
 
 def _bind_path(sock: socket.socket, path: Path) -> None:
-    """Binds to a path. A socket that a server has left behind, and nobody listens at, makes room."""
+    """Binds to a path, and first removes a socket file that an earlier server left behind."""
     with suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode) and not _answers(path):
             path.unlink()
@@ -147,9 +161,11 @@ def _bind_path(sock: socket.socket, path: Path) -> None:
 
 
 def _answers(path: Path) -> bool:
+    """Whether a server listens at the path."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
+        # The file is there and nobody listens: a server was killed before it removed the file.
         except ConnectionRefusedError:
             return False
         except OSError:

@@ -1,4 +1,4 @@
-"""TLS for the gRPC port: certificates, mutual authentication, and the agreement on HTTP/2 (contract G37)."""
+"""TLS for the gRPC port: certificates, mutual authentication, and the agreement on HTTP/2 by ALPN (G37)."""
 
 import ssl
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from halimede.platform.key_files import load_own
 
 
 def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.SSLContext:
-    """A context from PEM files: the server's certificate (with its chain) and key; `root` are the authorities that a
-    client's certificate must come from when `mutual`.
+    """Returns a context from PEM files: `certificate` (with its chain), `key`, and, if `mutual`, `root`, the
+    authorities that must have signed a client's certificate.
 
-    Raises Invalid where a file cannot be read or used. (The original takes an unreadable file for an empty one and then
-    fails every handshake.)
+    Raises Invalid if a file cannot be read or used. Triton treats an unreadable file as empty and then fails every
+    handshake.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -27,7 +27,8 @@ def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.S
         if mutual:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(root)
-    except ssl.SSLError as error:  # says where in its own source it stood, and no name
+    except ssl.SSLError as error:
+        # OpenSSL's message names a line of its own source, and no file.
         files = ", ".join(f"{what} '{name}'" for what, name in names.items())
         raise Invalid(f"cannot use the gRPC server's TLS files: {error} ({files})") from error
     except (OSError, ValueError) as error:
@@ -36,7 +37,7 @@ def server_context(certificate: str, key: str, root: str, mutual: bool) -> ssl.S
 
 
 def _check_readable(names: Mapping[str, str]) -> None:
-    """The library tells no names. Raises OSError or ValueError, which do."""
+    """Opens each file, because the library's errors do not name files. Raises OSError or ValueError with the name."""
     for what, name in names.items():
         if not name:
             raise ValueError(f"no {what} is given")

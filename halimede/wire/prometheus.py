@@ -1,8 +1,7 @@
-"""Metrics as text: Prometheus' own (the exposition format 0.0.4), and OpenMetrics 1.0 for who asks for it. Pure.
+"""Metrics as text: the Prometheus exposition format 0.0.4, and OpenMetrics 1.0 for clients that ask for it. Pure.
 
-prometheus-client is not used here: it adds `_total` to the names of counters, which the contract (M1) does not have. In
-OpenMetrics the values of a counter must be called so: a counter of the contract has the type `unknown` there, so that
-its name is the same in both.
+prometheus-client is not used, because it adds `_total` to the names of counters, which Triton's names do not have (M1).
+OpenMetrics requires `_total`. So a counter of Triton has the type `unknown` there, and the same name in both formats.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ Labels = Mapping[str, str]
 
 
 def wants_openmetrics(accept: bytes | None) -> bool:
-    """Whether an Accept header asks for OpenMetrics, and for nothing else more."""
+    """Whether an Accept header prefers OpenMetrics."""
     if accept is None:
         return False
     best, chosen = 0.0, False
@@ -26,6 +25,7 @@ def wants_openmetrics(accept: bytes | None) -> bool:
         kind, *parameters = (word.strip() for word in part.split(";"))
         weight = _weight(parameters)
         is_openmetrics = kind == "application/openmetrics-text"
+        # Of equal weights OpenMetrics wins, because a client that names it can read it.
         if weight > best or (weight == best > 0 and is_openmetrics):
             best, chosen = weight, is_openmetrics
     return chosen
@@ -40,7 +40,8 @@ def _weight(parameters: Iterable[str]) -> float:
 
 
 class _Labels:
-    """Labels as text. Most series of a model share theirs, which are written once; whoever asks holds the labels."""
+    """Labels as text. Most series of a model share a labels object, which is written once. It is found by identity, so
+    the caller must keep it alive."""
 
     def __init__(self) -> None:
         self._texts: dict[int, str] = {}
@@ -70,7 +71,7 @@ def encode_metrics(families: Iterable[MetricFamily]) -> bytes:
 
 
 def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
-    """In the real server's order: count, sum, then the buckets, whose bound is the last label."""
+    """Yields the lines of a histogram in Triton's order: count, sum, then the buckets. The bound is the last label."""
     yield f"{name}_count{labels} {value.counts[-1]}"
     yield f"{name}_sum{labels} {_number(value.sum)}"
     for bound, count in zip(value.bounds, value.counts, strict=True):
@@ -90,6 +91,7 @@ def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
     lines: list[str] = []
     for family in families:
         stem = family.name.removesuffix(_TOTAL)
+        # The family of a counter has the name without `_total`, unless another family has that name.
         counts = family.kind == "counter" and stem != family.name and stem not in names
         name = stem if counts else family.name
         if family.help:
@@ -107,7 +109,8 @@ def encode_openmetrics(families: Iterable[MetricFamily]) -> bytes:
 
 
 def _open_histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
-    """A sum that may fall, as some of its numbers may be below zero, has no place there."""
+    """Yields the lines of a histogram. OpenMetrics forbids a sum that may fall, so count and sum are left out if values
+    may be negative."""
     for bound, count in zip(value.bounds, value.counts, strict=True):
         yield f"{name}_bucket{_with(labels, 'le', _open_bound(bound))} {count}"
     if value.bounds[0] >= 0:
@@ -123,7 +126,7 @@ def _open_summary(name: str, labels: str, value: Summary) -> Iterator[str]:
 
 
 def _with(labels: str, name: str, value: str) -> str:
-    """The text of labels with one more."""
+    """Returns the text of labels with one more label."""
     return f'{labels[:-1]},{name}="{value}"}}' if labels else f'{{{name}="{value}"}}'
 
 
@@ -142,10 +145,12 @@ def _escaped_help(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Whole, or with 16 digits at most, as the real server writes it."""
+    """Returns a number as Triton writes it: whole, or with at most 16 digits."""
+    # An int has more digits than a double can hold.
     if isinstance(value, int):
         return str(value)
     if isnan(value):
+        # Triton writes it like this.
         return "Nan"
     if value in (inf, -inf):
         return "+Inf" if value > 0 else "-Inf"
@@ -157,5 +162,5 @@ def _open_number(value: float) -> str:
 
 
 def _open_bound(value: float) -> str:
-    """With a point or an exponent."""
+    """Returns a bound with a decimal point or an exponent, which OpenMetrics requires."""
     return "+Inf" if value == inf else repr(float(value))

@@ -1,4 +1,4 @@
-"""The values of trace and log settings where both protocols send the same texts (contract H122, G11). Pure."""
+"""The values of trace and log settings, which both protocols send as the same texts (H122, G11). Pure."""
 
 import re
 from collections.abc import Sequence
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from halimede.errors import Invalid
 
 LOG_FILE = "log file location can not be updated through network protocol"
+"""Triton's text."""
 TRACE_FILE = "trace file location can not be updated through network protocol"
+"""Triton's text."""
 
 LEVELS = ("TIMESTAMPS", "TENSORS")
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
-"""The settings that are numbers, in the order in which they are read, and their fields in TraceFacts."""
+"""The numeric settings in the order in which they are read, and their fields in `TraceInfo`."""
 
 INT32_MAX = 2**31 - 1
 _SHOWN_RANGE = {"trace_rate": "[ 0, 4294967295 ]", "trace_count": "[ -1, 2147483647 ]"}
@@ -18,19 +20,19 @@ _NUMBER = re.compile(r"\s*([+-]?)0*([0-9]+)", re.ASCII)
 
 
 def read_levels(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The levels that are named, none for OFF; None where no name means anything, which changes nothing. Raises
-    Invalid."""
+    """Returns the named levels, () for OFF, or None if no name is known, which changes nothing. Raises Invalid."""
     if "OFF" in names and len(names) > 1:
         raise Invalid("Expect only one trace level 'OFF' is specified")
     return tuple(level for level in LEVELS if level in names) or (() if "OFF" in names else None)
 
 
 def read_number(setting: str, text: str, got: str) -> int:
-    """The number that a text begins with, as C's conversion has it. `got` stands before the text of a count that is
-    too low. Raises Invalid."""
+    """Returns the number that a text begins with, as C's conversion does. `got` stands before the text in the error of
+    a count that is too low. Raises Invalid."""
     found = _NUMBER.match(text)
     if found is None:
         raise Invalid(f"Unable to parse '{setting}', got: {text}")
+    # Twenty digits are out of range, and `int` of very long text is slow.
     value = int(found[1] + found[2][:20])
     if setting == "trace_count" and -(2**31) <= value < -1:
         raise Invalid(f"Unable to parse 'trace_count'. Expecting value >= -1, {got}{text}")

@@ -1,8 +1,15 @@
-"""What workers ask of the server: calls to other models, turned into inferences and answered (contract P28 to P30, P50
-to P53), models, and metrics.
+"""What Python models ask of the server: inferences of other models (P28 to P30, P50 to P53), loads, and metrics.
 
-Event-loop thread only; no task and no thread for a call. Of the server it knows a `Port`. The calls of a worker end
-with it, those made for a batch are cancelled with its requests, and one that could never be answered is refused.
+It knows the server as a `CallPort`. Event-loop thread only; a call needs no task and no thread.
+
+| event | what happens to a call |
+|---|---|
+| CALL arrives | it becomes an inference; if it was made in a batch, it is bound to the batch |
+| the inference answers | CALL_ANSWER; the last one ends the call |
+| the model cancels it, or every client of its batch has gone | the inference is cancelled |
+| the model drops it (LET_RUN) | the inference goes on, and its answers are dropped |
+| it can never be answered (`deadlocks`) | the worker gets an error, and the inference is cancelled |
+| the worker ends | the inference is cancelled |
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,44 +22,46 @@ from halimede.errors import DecoupledModel, Error, Internal, Invalid, Unavailabl
 from halimede.requests import Answer, InferRequest, Reply, Resume, Traced
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
-from halimede.workers.deadlocks import Held, is_hopeless
+from halimede.workers.deadlocks import HeldBatch, is_deadlocked
 from halimede.workers.messages import call_answer_frame, read_call, refused
 from halimede.workers.metrics import QUESTIONS as METRIC_QUESTIONS
 from halimede.workers.metrics import WorkerMetrics
 
-GRACE = 1.0
-"""Seconds for which a batch may seem to wait for a call that one of its model's threads made."""
-LATER = 0.1
-"""Seconds after which it is looked again whether calls that are queued can be answered."""
+GUESS_GRACE_SECONDS = 1.0
+"""Seconds after which a batch counts as waiting for a call that a thread of its model made. Which batch the thread
+works for is a guess, and the call may be answered meanwhile."""
+QUEUED_CHECK_SECONDS = 0.1
+"""Seconds between two checks whether queued calls can still be answered."""
 
 
-class Loop(Protocol):
-    """What is needed of an event loop."""
+class CallLoop(Protocol):
+    """The part of an event loop that calls need."""
 
     def call_soon(self, callback: Callable[..., object], /, *args: object) -> object: ...
     def call_soon_threadsafe(self, callback: Callable[..., object], /, *args: object) -> object: ...
     def call_later(self, delay: float, callback: Callable[..., object], /, *args: object) -> object: ...
 
 
-class Caller(Protocol):
+class CallingWorker(Protocol):
     """A worker, hashed by identity."""
 
     def send(self, buffers: list[Buffer], /) -> None: ...
 
 
-class Port(Protocol):
-    """What calls need of the server. Answers of `load` and `unload` come by callback, with what went wrong."""
+class CallPort(Protocol):
+    """What calls need of the server. `load` and `unload` answer by callback, with the error or None."""
 
     def infer(self, request: InferRequest, reply: Reply) -> int: ...
     def cancel(self, key: int) -> None: ...
     def is_queued(self, key: int) -> bool: ...
     def preempt_turn(self, key: int) -> bool:
-        """Lets a queued inference go before others that are only to go first; whether that is all it waited for."""
+        """Lets a queued inference bypass those that the rate limiter merely prefers. Returns whether it waited for
+        nothing else."""
         ...
 
     def instances_of(self, key: int) -> Sequence[object]:
-        """The instances of the model version that an inference is at; none when it is over. Those that run in workers
-        say which batches they have by an attribute `flights`."""
+        """The instances of the model version that runs an inference; none when it is over. Instances of Python models
+        have an attribute `in_flight_batches`."""
         ...
 
     @property
@@ -65,7 +74,7 @@ class Port(Protocol):
         ...
 
     def is_ready(self, model: str, version: int, done: Callable[[bool], None]) -> None:
-        """The same, and what the model itself says of it."""
+        """Calls `done` with whether the model takes requests and says itself that it is ready (P9)."""
         ...
 
     def load(
@@ -76,14 +85,14 @@ class Port(Protocol):
         asker: str,
         done: Callable[[Error | None], None],
     ) -> None:
-        """`asker` is the model that asks, where it is being loaded itself and waits for this; else empty."""
+        """`asker` is the model that asks if it is being loaded itself and waits for this; else it is empty."""
         ...
 
     def unload(self, model: str, dependents: bool, asker: str, done: Callable[[Error | None], None]) -> None: ...
 
 
 class OuterRequest(Protocol):
-    """A request of a batch: it may be an inference that was called, and it may be cancelled."""
+    """A request of a batch that a worker has. It may itself be a call."""
 
     @property
     def request(self) -> InferRequest: ...
@@ -92,20 +101,20 @@ class OuterRequest(Protocol):
     def when_cancelled(self, tell: Callable[[], None]) -> None: ...
 
 
-class InFlightBatch(Held, Protocol):
+class InFlightBatch(HeldBatch, Protocol):
     """A batch that a worker has, with the calls that were made in it; None before the first."""
 
-    calls: "dict[int, Call] | None"
+    calls: "dict[int, ModelCall] | None"
 
     @property
     def requests(self) -> Sequence[OuterRequest]: ...
 
 
-class Call:
-    """One call: the reply slot of its inference, whose `key` the server gave it. `flight` is the batch that it was made
-    in, or probably was (`guessed`)."""
+class ModelCall:
+    """A call: the reply slot of an inference, whose `key` the server gave. `batch` is the batch in which it was made;
+    `guessed` is True if that is only likely, as a thread of the model made it."""
 
-    __slots__ = ("_owner", "_resume", "_sent", "_taken", "flight", "guessed", "key", "number", "over", "request")
+    __slots__ = ("_owner", "_resume", "_sent", "_taken", "batch", "guessed", "key", "number", "over", "request")
 
     def __init__(self, owner: "WorkerCalls", number: int, request: InferRequest) -> None:
         self._owner: WorkerCalls | None = owner
@@ -113,7 +122,7 @@ class Call:
         self.request = request
         self.key = 0
         self.over = False
-        self.flight: InFlightBatch | None = None
+        self.batch: InFlightBatch | None = None
         self.guessed = False
         self._sent = 0
         self._taken = 0
@@ -126,7 +135,7 @@ class Call:
         if owner is None:
             return True
         if isinstance(answer, Error):
-            answer = owner.told(self.request, answer)
+            answer = owner.error_for_caller(self.request, answer)
         buffers = call_answer_frame(self.number, answer, final)
         owner.send(buffers)
         if final:
@@ -146,12 +155,12 @@ class Call:
             self._resume = resume
 
     def credited(self, taken: int) -> None:
-        """The worker has read so much of the answers, in all."""
+        """The worker has read `taken` bytes of the answers in all."""
         self._taken = taken
         self._go_on()
 
     def leave(self) -> None:
-        """Nobody hears the answers any more."""
+        """The answers are dropped from now on."""
         self._owner = None
         self._go_on()
 
@@ -161,23 +170,24 @@ class Call:
             resume()
 
     def blockers(self) -> Collection[InFlightBatch] | None:
-        """See `deadlocks`. While the inference is queued, any batch on an instance of its model could make way."""
+        """The batches of which one must end for this call to go on, None if it can go on by itself (`deadlocks`).
+        While the inference is queued, these are all batches on the instances of its model."""
         batches: list[InFlightBatch] = []
         for instance in self._owner.port.instances_of(self.key) if self._owner is not None else ():
-            # To ask by `isinstance` costs 20 us and more.
-            held: Collection[InFlightBatch] = getattr(instance, "flights", ())
-            running = [flight for flight in held if flight.running]
-            if not running:
+            # `isinstance` with a protocol takes 20 us and more.
+            held: Collection[InFlightBatch] = getattr(instance, "in_flight_batches", ())
+            running = [batch for batch in held if batch.running]
+            if not running:  # a free instance: the call will be served
                 return None
             batches += running
-        for flight in batches:
-            if any(outer.request is self.request for outer in flight.requests):
-                return [flight]
+        for batch in batches:
+            if any(outer.request is self.request for outer in batch.requests):
+                return [batch]
         return batches or None
 
 
-class Nobody:
-    """The port of a model that runs without a server."""
+class NoServer:
+    """The port of models that run without a server, as in `halimede check`."""
 
     def __init__(self) -> None:
         self.metrics = CustomMetrics()
@@ -221,10 +231,12 @@ class Nobody:
 
 
 class WorkerCalls:
-    """The calls of one worker, which `send` reaches. `name` is its instance, `model` what it runs; `loading` while it
-    is not ready itself."""
+    """The calls of one worker. `send` writes frames to it, `name` is its instance and `model` its model. `loading` is
+    True until the worker is ready."""
 
-    def __init__(self, port: Port, loop: Loop, name: str, model: str, send: Callable[[list[Buffer]], None]) -> None:
+    def __init__(
+        self, port: CallPort, loop: CallLoop, name: str, model: str, send: Callable[[list[Buffer]], None]
+    ) -> None:
         self.port = port
         self.send = send
         self.loading = True
@@ -232,28 +244,28 @@ class WorkerCalls:
         self._name = name
         self._model = model
         self._metrics = WorkerMetrics(port.metrics)
-        self._open: dict[int, Call] = {}
+        self._open: dict[int, ModelCall] = {}
         self._closed = False
         self._looking = False
         self._looks_later = False
 
     @property
     def count(self) -> int:
-        """How many are on their way."""
+        """The number of calls without their last answer."""
         return len(self._open)
 
-    def arrived(self, message: frames.Frame, flights: Mapping[int, InFlightBatch]) -> None:
-        """A frame about calls or models; `flights` are the batches that the worker has, by number. Raises what
-        `frames.MALFORMED` lists."""
+    def arrived(self, message: frames.Frame, batches: Mapping[int, InFlightBatch]) -> None:
+        """Handles a frame about calls, models or metrics. `batches` are the batches that the worker has, by number.
+        Raises what `frames.MALFORMED` lists."""
         if message.kind == frames.CALL:
             if not self._closed:
-                self._begin(message, flights)
+                self._begin(message, batches)
         elif message.kind == frames.METRIC:
             if not self._closed:
                 self._metrics.changed(message)
         elif message.kind == frames.QUESTION:
             self._ask(message)
-        elif (call := self._open.get(message.batch)) is not None:  # else it has been answered meanwhile
+        elif (call := self._open.get(message.batch)) is not None:  # else it was answered meanwhile
             if message.kind == frames.CREDIT:
                 call.credited(*message.unpack(frames.NUMBER))
             elif message.kind == frames.CANCEL_CALL and message.flags & frames.LET_RUN:
@@ -264,45 +276,46 @@ class WorkerCalls:
 
     # ---- inference
 
-    def _begin(self, message: frames.Frame, flights: Mapping[int, InFlightBatch]) -> None:
+    def _begin(self, message: frames.Frame, batches: Mapping[int, InFlightBatch]) -> None:
         try:
-            batch, trace, request = read_call(message)
+            number, trace, request = read_call(message)
         except Error as error:
             self.send(call_answer_frame(message.batch, error, True))
             return
-        call = Call(self, message.batch, request)
-        flight = flights.get(batch)
-        if not batch:
+        call = ModelCall(self, message.batch, request)
+        batch = batches.get(number)
+        if not number:  # made by a thread of the model: it is likely to work for the batch that runs
             call.guessed = True
-            flight = next((flight for flight in flights.values() if flight.running), None)
+            batch = next((batch for batch in batches.values() if batch.running), None)
         self._open[call.number] = call
-        outer = _traced(trace, flights) if trace else None
+        outer = _traced(trace, batches) if trace else None
         call.key = self.port.infer(request, call if outer is None else outer.child(request, call))
-        if call.over or flight is None:
+        if call.over or batch is None:
             return
-        call.flight = flight
-        self._bind(call, flight)
-        if self.port.is_queued(call.key):  # one that runs waits for a batch that has only begun
-            self._look(flight)
+        call.batch = batch
+        self._bind(call, batch)
+        if self.port.is_queued(call.key):  # a running inference cannot wait for this batch
+            self._look(batch)
             self._look_later()
 
-    def _bind(self, call: Call, flight: InFlightBatch) -> None:
-        if flight.calls is None:
-            flight.calls = {}
-            for outer in flight.requests:
-                outer.when_cancelled(partial(self._cancelled, flight))
-        flight.calls[call.number] = call
-        if any(outer.cancelled for outer in flight.requests):
-            self._cancelled(flight)
+    def _bind(self, call: ModelCall, batch: InFlightBatch) -> None:
+        if batch.calls is None:
+            batch.calls = {}
+            for outer in batch.requests:
+                outer.when_cancelled(partial(self._cancelled, batch))
+        batch.calls[call.number] = call
+        if any(outer.cancelled for outer in batch.requests):
+            self._cancelled(batch)
 
-    def _cancelled(self, flight: InFlightBatch) -> None:
-        """The calls of a batch end with it once nobody wants its answers; those of its model's threads go on."""
-        if flight.calls and all(outer.cancelled for outer in flight.requests):
-            for call in [call for call in flight.calls.values() if not call.guessed]:
+    def _cancelled(self, batch: InFlightBatch) -> None:
+        """Cancels the calls of a batch if all its clients have gone. Calls of the model's threads go on: they may
+        belong to another batch."""
+        if batch.calls and all(outer.cancelled for outer in batch.requests):
+            for call in [call for call in batch.calls.values() if not call.guessed]:
                 self.port.cancel(call.key)
 
-    def told(self, request: InferRequest, error: Error) -> Error:
-        """The error as the caller reads it (contract P51)."""
+    def error_for_caller(self, request: InferRequest, error: Error) -> Error:
+        """The error with the text that the caller gets (P51)."""
         if not error.refused:
             return error
         model = request.model_name
@@ -312,20 +325,20 @@ class WorkerCalls:
             return refused(model, f"Failed for execute the inference request. Model '{model}' is not ready.")
         return refused(model, error.message)
 
-    def ended(self, call: Call) -> None:
+    def ended(self, call: ModelCall) -> None:
         self._forget(call)
-        flight = call.flight
-        if flight is not None and flight.running and flight.calls and not self._looking:
-            self._looking = True  # later: whoever answers is not to be called back
-            self._loop.call_soon(self._look_again, flight)
+        batch = call.batch
+        if batch is not None and batch.running and batch.calls and not self._looking:
+            self._looking = True  # in the next turn of the loop: a runner must not be called from its own answer
+            self._loop.call_soon(self._look_again, batch)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: ModelCall) -> None:
         self._open.pop(call.number, None)
-        if call.flight is not None and call.flight.calls is not None:
-            call.flight.calls.pop(call.number, None)
+        if call.batch is not None and call.batch.calls is not None:
+            call.batch.calls.pop(call.number, None)
 
     def close(self) -> None:
-        """The worker is gone, or goes: what it called for is cancelled, and nothing more is taken."""
+        """The worker is gone, or was asked to finish: its inferences are cancelled, and its frames are ignored."""
         self._closed = True
         self._metrics.close()
         calls, self._open = list(self._open.values()), {}
@@ -333,46 +346,47 @@ class WorkerCalls:
             call.leave()
             self.port.cancel(call.key)
 
-    # ---- calls that wait for themselves
+    # ---- deadlocks
 
-    def _look_again(self, flight: InFlightBatch) -> None:
+    def _look_again(self, batch: InFlightBatch) -> None:
         self._looking = False
-        self._look(flight)
+        self._look(batch)
 
-    def _look(self, flight: InFlightBatch) -> None:
-        """Refuses calls of this batch until it can go on; where it only seems so, somewhat later."""
-        while is_hopeless(flight, guesses=False):
-            self._refuse(flight, guesses=False)
-        if is_hopeless(flight, guesses=True):
-            self._loop.call_later(GRACE, self._still, flight)
+    def _look(self, batch: InFlightBatch) -> None:
+        """Refuses calls of this batch until it can go on. If only guessed calls make it seem deadlocked, it is
+        looked at again later."""
+        while is_deadlocked(batch, guesses=False):
+            self._refuse(batch, guesses=False)
+        if is_deadlocked(batch, guesses=True):
+            self._loop.call_later(GUESS_GRACE_SECONDS, self._still, batch)
 
-    def _still(self, flight: InFlightBatch) -> None:
-        while is_hopeless(flight, guesses=True):
-            self._refuse(flight, guesses=True)
+    def _still(self, batch: InFlightBatch) -> None:
+        while is_deadlocked(batch, guesses=True):
+            self._refuse(batch, guesses=True)
 
     def _look_later(self) -> None:
-        """A ring can close without another call, too: where models share resources, by a request for a model that needs
-        much of them and whose turn is sooner."""
+        """A deadlock can also arise without another call: with a rate limiter, if a request for a model that needs many
+        resources comes first."""
         if not self._looks_later:
             self._looks_later = True
-            self._loop.call_later(LATER, self._look_at_queued)
+            self._loop.call_later(QUEUED_CHECK_SECONDS, self._look_at_queued)
 
     def _look_at_queued(self) -> None:
         self._looks_later = False
         queued = [call for call in self._open.values() if self.port.is_queued(call.key)]
-        flights = {call.flight: None for call in queued}
-        for flight in flights:
-            if flight is not None:
-                self._look(flight)
+        batches = {call.batch: None for call in queued}
+        for batch in batches:
+            if batch is not None:
+                self._look(batch)
         if queued:
             self._look_later()
 
-    def _refuse(self, flight: InFlightBatch, guesses: bool) -> None:
-        """The last call that was made, since the others waited before it; but none while one of them waits only because
-        others are to go first, which wait for this batch."""
-        if any(self.port.preempt_turn(call.key) for call in (flight.calls or {}).values()):
+    def _refuse(self, batch: InFlightBatch, guesses: bool) -> None:
+        """Refuses the last call that was made, since the others waited before it. Refuses none if one of them only
+        waits for inferences that the rate limiter prefers and that wait for this batch: then that one goes first."""
+        if any(self.port.preempt_turn(call.key) for call in (batch.calls or {}).values()):
             return
-        call = next(call for call in reversed((flight.calls or {}).values()) if guesses or not call.guessed)
+        call = next(call for call in reversed((batch.calls or {}).values()) if guesses or not call.guessed)
         model = call.request.model_name
         self._forget(call)
         call.leave()
@@ -427,33 +441,33 @@ class WorkerCalls:
         self.send(frames.frame(frames.REPLY, [text.encode("utf-8", "replace")], None, number, 0, frames.REFUSAL))
 
 
-def _traced(number: int, flights: Mapping[int, InFlightBatch]) -> Traced | None:
-    """The trace of that number, while a request that it belongs to is here."""
-    traces = (outer.request.trace for flight in flights.values() for outer in flight.requests)
+def _traced(number: int, batches: Mapping[int, InFlightBatch]) -> Traced | None:
+    """The trace with that number, if a request that belongs to it is in one of these batches."""
+    traces = (outer.request.trace for batch in batches.values() for outer in batch.requests)
     return next((trace for trace in traces if trace is not None and trace.id == number), None)
 
 
 class CallRouter:
     """The calls of each worker of a backend."""
 
-    def __init__(self, loop: Loop, port: Port) -> None:
+    def __init__(self, loop: CallLoop, port: CallPort) -> None:
         self._loop = loop
         self._port = port
-        self._calls: dict[Caller, WorkerCalls] = {}
+        self._calls: dict[CallingWorker, WorkerCalls] = {}
 
-    def open(self, worker: Caller, name: str, model: str) -> WorkerCalls:
-        """Before the worker has its order; on the thread that gives it."""
+    def open(self, worker: CallingWorker, name: str, model: str) -> WorkerCalls:
+        """Must be called before the worker gets its order. Load thread."""
         calls = self._calls[worker] = WorkerCalls(self._port, self._loop, name, model, worker.send)
         return calls
 
-    def of(self, worker: Caller) -> WorkerCalls:
+    def of(self, worker: CallingWorker) -> WorkerCalls:
         return self._calls[worker]
 
-    def close(self, worker: Caller) -> None:
-        """The worker is gone, or was asked to go. Any thread."""
+    def close(self, worker: CallingWorker) -> None:
+        """The worker is gone, or was asked to finish. Any thread."""
         calls = self._calls.pop(worker, None)
         if calls is not None:
-            with suppress(RuntimeError):  # the loop was closed, and with it all that was called
+            with suppress(RuntimeError):  # the loop was closed, and all inferences with it
                 self._loop.call_soon_threadsafe(calls.close)
 
 
@@ -469,7 +483,7 @@ _CIRCLE = (
 
 
 def _version(text: str) -> int:
-    """Raises ValueError with the words for the model (contract P30)."""
+    """The version, -1 for an empty text. Raises ValueError with the text for the model (P30)."""
     if not text:
         return -1
     wrong = f"failed to get model version from specified version string '{text}'"

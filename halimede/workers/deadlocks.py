@@ -1,45 +1,46 @@
-"""Whether a batch can ever end, where models call models: who waits for whom (contract D14).
+"""Whether a batch can ever end if models call models (D14).
 
-A batch that runs waits for the calls made in it. A call waits for the batch that answers it, or, while it is queued,
-for one of those that have the instances. From a batch whose every way leads back into waiting nothing comes any more:
-that is the model that calls itself with its only instance, two that call each other, and every longer ring. Pure; on
-the event loop.
+A running batch waits for the calls made in it. A call waits for the batch that answers it; while it is queued, for one
+of the batches that occupy the instances. A batch is deadlocked if every path from it leads back to a batch that waits:
+a model that calls itself with its only instance, two models that call each other, or any longer ring.
+
+Pure. Called on the event loop.
 """
 
 from collections.abc import Collection
 from typing import Protocol
 
 
-class Waiting(Protocol):
-    """A call that has not had its last answer."""
+class WaitingCall(Protocol):
+    """A call without its last answer."""
 
     @property
     def guessed(self) -> bool:
-        """Whether it is only likely that the batch waits for it: a thread of the model made it."""
+        """Whether the batch only probably waits for it: a thread of the model made it."""
         ...
 
-    def blockers(self) -> Collection["Held"] | None:
-        """The batches of which one must go on for this call to go on; None where something else can see to that."""
+    def blockers(self) -> Collection["HeldBatch"] | None:
+        """The batches of which one must go on for this call to go on; None if the call can go on by itself."""
         ...
 
 
-class Held(Protocol):
-    """A batch that a worker has. `running`: it keeps its instance from other batches."""
+class HeldBatch(Protocol):
+    """A batch that a worker has. While it is `running`, it occupies its instance."""
 
     @property
     def running(self) -> bool: ...
     @property
-    def waits_for(self) -> Collection[Waiting]: ...
+    def waits_for(self) -> Collection[WaitingCall]: ...
 
 
-def is_hopeless(batch: Held, guesses: bool) -> bool:
-    """Whether neither this batch nor any that it waits for can go on. `guesses`: what only is likely counts too."""
-    return _is_hopeless(batch, guesses, set())
+def is_deadlocked(batch: HeldBatch, guesses: bool) -> bool:
+    """Whether neither this batch nor any batch that it waits for can go on. With `guesses`, guessed calls count too."""
+    return _is_deadlocked(batch, guesses, set())
 
 
-def _is_hopeless(batch: Held, guesses: bool, seen: set[int]) -> bool:
-    """A way back to a batch that was seen leads nowhere new: it is the other ways that matter then."""
-    if id(batch) in seen:
+def _is_deadlocked(batch: HeldBatch, guesses: bool, seen: set[int]) -> bool:
+    """`seen` are the batches on the path so far, and those that were found to be deadlocked."""
+    if id(batch) in seen:  # a ring: only the other paths can still lead to a batch that ends
         return True
     seen.add(id(batch))
     waits = False
@@ -51,6 +52,6 @@ def _is_hopeless(batch: Held, guesses: bool, seen: set[int]) -> bool:
     return waits
 
 
-def _leads_nowhere(call: Waiting, guesses: bool, seen: set[int]) -> bool:
+def _leads_nowhere(call: WaitingCall, guesses: bool, seen: set[int]) -> bool:
     blockers = call.blockers()
-    return blockers is not None and all(_is_hopeless(batch, guesses, seen) for batch in blockers)
+    return blockers is not None and all(_is_deadlocked(batch, guesses, seen) for batch in blockers)

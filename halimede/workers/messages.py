@@ -24,22 +24,23 @@ from halimede.requests import Answer as CallAnswer
 from halimede.requests import InferRequest, Parameters, check_correlation_id
 from halimede.tensors import BY_NUMBER, Buffer, HostMemory, Tensor
 from halimede.workers.child import frames
-from halimede.workers.child.berth import NOWHERE
-from halimede.workers.child.calls import CALL
-from halimede.workers.child.exchange import (
+from halimede.workers.child.batch import (
     AGAIN,
-    ANSWER,
+    ANSWER_RECORD,
     ANSWERED_WITH,
     ASKED_WITH,
     FINAL,
+    HAS_ROWS,
     IS_ERROR,
     LIMITED,
     NOTHING,
-    REQUEST,
+    REQUEST_RECORD,
     TEXT_CORRELATION,
     TRACED,
 )
+from halimede.workers.child.calls import CALL_RECORD
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START
+from halimede.workers.child.segments import SegmentWriter
 
 ERRORS: tuple[type[Error], ...] = (
     Unknown,
@@ -51,7 +52,12 @@ ERRORS: tuple[type[Error], ...] = (
     AlreadyExists,
     Cancelled,
 )
-"""By the code of a `TritonError` (contract P46)."""
+"""By the code of a `TritonError` (P46)."""
+
+
+def code_of(error: Error) -> int:
+    """The code of the error's kind (P46)."""
+    return next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
 
 
 class Asked(Protocol):
@@ -59,6 +65,8 @@ class Asked(Protocol):
 
     @property
     def request(self) -> InferRequest: ...
+    @property
+    def batch_size(self) -> int: ...
     @property
     def outputs(self) -> Sequence[str]: ...
 
@@ -76,21 +84,22 @@ class Answer(NamedTuple):
     """The request shall run once more; nothing else is said of it."""
 
 
-def requests_frame(number: int, batch: Sequence[Asked], core: int = NOWHERE) -> list[Buffer]:
-    """The buffers of batch `number`; tensors are views of request memory. `core` is the one that the worker shall
-    keep to. Raises Error where the host cannot read a
-    tensor, or a request has what no frame can carry."""
+def requests_frame(
+    number: int, batch: Sequence[Asked], segments: SegmentWriter | None = None, rows: bool = False
+) -> list[Buffer]:
+    """The buffers of batch `number`; tensors are views of request memory. Raises Error if the host cannot
+    read a tensor, or a request has a value that no frame can carry."""
     meta: list[bytes] = []
     tensors: list[Buffer] = []
     try:
         for asked in batch:
-            _add_request(asked, meta, tensors)
+            _add_request(asked, meta, tensors, asked.batch_size if rows else 0)
     except (struct.error, KeyError) as error:
         raise Invalid(f"a request cannot be passed on to a Python model: {error}") from error
-    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), 0, (core, 0))
+    return frames.frame(frames.REQUESTS, meta, tensors, number, len(batch), segments=segments)
 
 
-def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None:
+def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer], rows: int) -> None:
     request = asked.request
     flags = (SEQUENCE_START if request.sequence_start else 0) | (SEQUENCE_END if request.sequence_end else 0)
     number, texts = request.correlation_id, [request.id.encode("utf-8", "replace")]
@@ -107,12 +116,15 @@ def _add_request(asked: Asked, meta: list[bytes], tensors: list[Buffer]) -> None
     if request.trace is not None:
         flags |= TRACED
         texts += (frames.NUMBER.pack(request.trace.id), frames.text_record(request.trace.context))
+    if rows:
+        flags |= HAS_ROWS
+        texts.append(frames.NUMBER.pack(rows))
     form = frames.names_record(tuple(asked.outputs))
     for tensor in request.inputs.values():
         view = tensor.memory.host()
         form += frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view))
         tensors.append(view)
-    meta.append(REQUEST.pack(number, request.timeout_us, flags, len(texts[0]), len(form)))
+    meta.append(REQUEST_RECORD.pack(number, request.timeout_us, flags, len(texts[0]), len(form)))
     meta += texts
     meta.append(form)
 
@@ -124,7 +136,7 @@ def read_answers(message: frames.Frame, size: int) -> list[Answer]:
 
 
 def _read_answer(message: frames.Frame, size: int) -> Answer:
-    index, flags, code, _, length = message.unpack(ANSWER)
+    index, flags, code, _, length = message.unpack(ANSWER_RECORD)
     if index >= size:
         raise frames.FrameError(f"an answer to request {index} of {size}")
     final = flags & FINAL != 0
@@ -149,7 +161,7 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
     """The number of the batch that the call is made for (0: none), that of the trace that it belongs to (0: none) and
     the request; its tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input that is
     there twice, or a correlation id that is too long."""
-    batch, number, timeout, version, flags, inputs, length = message.unpack(CALL)
+    batch, number, timeout, version, flags, inputs, length = message.unpack(CALL_RECORD)
     request_id = message.raw(length).decode()
     request = InferRequest(message.text(), version)
     request.id = request_id
@@ -177,7 +189,7 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
 
 
 def refused(model: str, text: str) -> Internal:
-    """The error of a call that did not come to the model (contract P51)."""
+    """The error of a call that did not come to the model (P51)."""
     return Internal(f"Model {model} - Error when running inference: {text}")
 
 
@@ -199,13 +211,13 @@ def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer
         meta += _error_records(answer)
         return
     if answer is None:
-        meta.append(ANSWER.pack(0, NOTHING, 0, 0, 0))
+        meta.append(ANSWER_RECORD.pack(0, NOTHING, 0, 0, 0))
         return
     if answer.parameters:
-        meta.append(ANSWER.pack(0, ANSWERED_WITH, 0, len(answer.outputs), 0))
+        meta.append(ANSWER_RECORD.pack(0, ANSWERED_WITH, 0, len(answer.outputs), 0))
         meta.append(frames.parameters_record(answer.parameters))
     else:
-        meta.append(ANSWER.pack(0, 0, 0, len(answer.outputs), 0))
+        meta.append(ANSWER_RECORD.pack(0, 0, 0, len(answer.outputs), 0))
     for tensor in answer.outputs:
         view = tensor.memory.host()
         meta.append(frames.tensor_record(tensor.name, tensor.datatype.number, tensor.shape, len(view)))
@@ -214,5 +226,4 @@ def _add_call_answer(answer: CallAnswer, meta: list[bytes], tensors: list[Buffer
 
 def _error_records(error: Error) -> list[bytes]:
     text = error.message.encode("utf-8", "replace")
-    code = next((code for code, kind in enumerate(ERRORS) if isinstance(error, kind)), 0)
-    return [ANSWER.pack(0, IS_ERROR, code, 0, len(text)), text]
+    return [ANSWER_RECORD.pack(0, IS_ERROR, code_of(error), 0, len(text)), text]

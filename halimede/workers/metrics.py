@@ -1,4 +1,4 @@
-"""The metrics that the model of one worker makes (contract P57 to P59): its frames, and the handles that it holds.
+"""The metrics that the model of one worker makes (P57 to P59): its frames, and the handles that it holds.
 
 Event-loop thread only. What a worker holds is bounded, and goes with it.
 """
@@ -58,7 +58,7 @@ class WorkerMetrics:
         self._text = 0
 
     def asked(self, message: frames.Frame) -> bytes:
-        """What a question is answered with; its own number was read. Raises Invalid where that is a refusal."""
+        """What a question is answered with; its own number was read. Raises Invalid if that is a refusal."""
         if message.flags == frames.MAKE_FAMILY:
             self._make_family(message)
         elif message.flags == frames.MAKE_METRIC:

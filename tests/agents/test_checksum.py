@@ -1,4 +1,4 @@
-"""The built-in agent: files whose digests are as said."""
+"""The built-in agent `checksum`."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where agents are found."""
+"""How agents are found."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig as ModelConfigMessage
 
-from halimede.backends.api import Arrays, InstancePlace, ModelFolder
+from halimede.backends.api import Arrays, BackendContext, InstancePlace, ModelFolder
 from halimede.config import Incomplete, read_override
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig, TensorSpec
+from halimede.devices import Device
 from halimede.errors import Error
 from halimede.requests import InferRequest, Parameters
 from halimede.tensors import DATATYPES, Shape, Tensor, array_of, tensor_of
@@ -49,6 +50,16 @@ class FakeBatch:
             return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
+    def parts(self, name: str) -> list[Tensor]:
+        return [one.request.inputs[name] for one in self.requests]
+
+    def shape(self, name: str) -> Shape:
+        return self.arrays()[name].shape
+
+    def gather(self, name: str, into: Any, device: Device | None = None) -> None:
+        assert device is None
+        np.copyto(into, self.arrays()[name])
+
     def arrays_of(self, i: int) -> Arrays:
         return FakeBatch(self.requests[i]).arrays()
 
@@ -78,7 +89,8 @@ class FakeResponses:
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
 
-    def scatter(self, outputs: Mapping[str, Array]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
+        assert device is None
         assert not self.scattered
         self.scattered = dict(outputs)
 
@@ -124,9 +136,8 @@ def model_config(
         outputs=tuple(outputs),
         model_filename="model.onnx",
         instance_groups=(InstanceGroup("m_0", kind, count, gpus),),
-        message=b"",
+        message=message_of({} if level is None else {"optimization": {"graph": {"level": level}}}),
         parameters=parameters,
-        graph_optimization_level=level,
     )
 
 
@@ -161,6 +172,11 @@ def request(arrays: Mapping[str, tuple[str, Array]], outputs: Sequence[str], bat
     """A request of arrays by name, each with its datatype."""
     tensors = [tensor_of(name, DATATYPES[datatype], array) for name, (datatype, array) in arrays.items()]
     return FakeRequest(tensors, outputs, batch_size)
+
+
+def context(loop: asyncio.AbstractEventLoop, settings: Mapping[str, str] | None = None) -> BackendContext:
+    """What a backend gets that is created for a test."""
+    return BackendContext(loop, settings or {})
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from halimede.backends.api import InstancePlace, ModelFolder, Responses
+from halimede.backends.api import BackendContext, InstancePlace, ModelFolder, Responses
 from halimede.backends.python.backend import PythonBackend
 from halimede.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from halimede.tensors import Tensor
@@ -86,7 +86,7 @@ class Rig:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str] | None = None) -> None:
         self.loop = loop
-        self.backend = PythonBackend(loop, settings or {})
+        self.backend = PythonBackend(BackendContext(loop, settings or {}))
 
     def start(self, where: ModelFolder, **fields: Any) -> Any:
         return self.backend.open(config(**fields), where).create_instance(PLACE)

@@ -1,31 +1,96 @@
+"""Backends by what they declare: those of this package, those of other distributions, and their creation."""
+
+import ast
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
+import halimede
+from halimede.backends import registry
+from halimede.backends.creation import create_backend
+from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.identity.backend import IdentityBackend
-from halimede.backends.registry import BACKENDS, BackendEntry, create_backend
+from halimede.backends.traits import Traits
+from halimede.config import read
+from halimede.config.identify import platforms
 from halimede.errors import Invalid, Unavailable
-from tests.backends.fakes import idle_loop
+from halimede.models.backend_pool import pool_to_look
+from tests.backends.fakes import context, idle_loop
 
-
-def test_registry_creates_a_backend_by_name() -> None:
-    with idle_loop() as loop:
-        backend = create_backend("identity", loop, {})
-    assert isinstance(backend, IdentityBackend)
+PACKAGE = Path(halimede.__file__).parent
 
 
 def test_registry_lists_the_backends_of_this_release() -> None:
-    assert set(BACKENDS) == {"identity", "onnxruntime", "python"}
+    assert set(registry.served()) == {"identity", "onnxruntime", "python"}
 
 
-def test_registry_unknown_backend() -> None:
-    with idle_loop() as loop, pytest.raises(Invalid) as caught:
-        create_backend("nonesuch", loop, {})
+def test_registry_knows_formats_in_the_order_in_which_they_are_searched() -> None:
+    names = [each.filename for _, each in registry.formats()]
+    assert names == [
+        *("model.savedmodel", "model.graphdef", "model.plan", "model.onnx"),
+        *("model.xml", "model.pt", "model.pt2", "model.py"),
+    ]
+
+
+def test_pool_creates_a_backend_by_name() -> None:
+    with pool_to_look(lambda name: {}) as pool:
+        backend = pool.get("identity")
+    assert isinstance(backend, BackendOfTwoHomes)
+    assert isinstance(backend._server(), IdentityBackend)
+
+
+def test_pool_unknown_backend() -> None:
+    with pool_to_look(lambda name: {}) as pool, pytest.raises(Invalid) as caught:
+        pool.get("nonesuch")
     assert caught.value.message == (
         "unable to find backend library for backend 'nonesuch', try specifying runtime on the model configuration."
     )
+
+
+def test_traits_can_be_read_without_the_runtime() -> None:
+    """In a process of its own: here the runtimes may be imported already."""
+    import subprocess
+
+    code = (
+        "import sys; from halimede.backends import registry; registry.known();"
+        "assert not {'onnxruntime', 'halimede.backends.onnx.backend', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("traits", registry.served().values(), ids=lambda traits: str(traits.name))
+def test_class_of_a_backend_declares_the_traits_of_its_package(traits: Traits) -> None:
+    assert registry.resolve(traits.implementation).traits is traits
+
+
+ALLOWED = {"workers/host/activation.py"}
+"""Modules that say "python" and mean the program."""
+
+
+def constants(tree: ast.Module) -> Iterator[str]:
+    return (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def outside() -> list[Path]:
+    """Modules that must know no backend by its name."""
+    return [path for path in PACKAGE.rglob("*.py") if "backends" not in path.relative_to(PACKAGE).parts]
+
+
+def test_no_module_outside_of_backends_names_a_backend() -> None:
+    names = set(registry.served()) - {"identity"}  # which is the name of an encoding, too
+    for path in outside():
+        named = names.intersection(constants(ast.parse(path.read_text())))
+        assert not named or str(path.relative_to(PACKAGE)) in ALLOWED, f"{path} names {named}"
+
+
+def test_no_module_outside_of_backends_and_options_mentions_onnx() -> None:
+    mentions = [path for path in outside() if "onnx" in path.read_text().lower()]
+    mentions += [path for path in (PACKAGE / "backends").glob("*.py") if "onnx" in path.read_text().lower()]
+    assert {path.relative_to(PACKAGE).parts[0] for path in mentions} <= {"options", "backends"}
+    assert [path.name for path in mentions if path.parent.name == "backends"] == ["registry.py"]
 
 
 @pytest.fixture
@@ -34,29 +99,90 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def table(module: str, extra: str) -> MappingProxyType[str, BackendEntry]:
-    return MappingProxyType({"b": BackendEntry(module, "B", extra)})
-
-
-def test_registry_missing_runtime_names_the_extra(modules: Path) -> None:
+def test_creation_without_the_runtime_names_the_extra(modules: Path) -> None:
     (modules / "needs_runtime.py").write_text("import a_runtime_that_is_not_there\n")
+    traits = Traits("b", "needs_runtime:B", extra="onnx")
     with idle_loop() as loop, pytest.raises(Unavailable) as caught:
-        create_backend("b", loop, {}, table("needs_runtime", "onnx"))
+        create_backend(traits, context(loop))
     assert "a_runtime_that_is_not_there" in caught.value.message
     assert "pip install 'halimede[onnx]'" in caught.value.message
+    other = replace(traits, distribution="other")
+    with idle_loop() as loop, pytest.raises(Unavailable, match=r"pip install 'other\[onnx\]'"):
+        create_backend(other, context(loop))
 
 
-def test_registry_broken_backend_of_ours_is_no_missing_extra(modules: Path) -> None:
-    (modules / "needs_ours.py").write_text("import halimede.no_such_module\n")
+def test_creation_of_a_broken_backend_is_no_missing_extra(modules: Path) -> None:
+    (modules / "needs_own.py").write_text("import needs_own.no_such_module\n")
     with idle_loop() as loop, pytest.raises(ModuleNotFoundError):
-        create_backend("b", loop, {}, table("needs_ours", "onnx"))
+        create_backend(Traits("b", "needs_own:B", extra="onnx"), context(loop))
 
 
-def test_registry_imports_a_backend_only_when_it_is_created(modules: Path) -> None:
-    (modules / "lazy_backend.py").write_text("class B:\n    def __init__(self, loop, settings): self.got = settings\n")
-    entries = table("lazy_backend", "")
+def test_creation_imports_a_backend_when_it_is_asked_for(modules: Path) -> None:
+    (modules / "lazy_backend.py").write_text("class B:\n    def __init__(self, context): self.got = context.settings\n")
     assert "lazy_backend" not in sys.modules
     with idle_loop() as loop:
-        backend = create_backend("b", loop, {"key": "value"}, entries)
+        backend = create_backend(Traits("b", "lazy_backend:B"), context(loop, {"key": "value"}))
     assert vars(backend) == {"got": {"key": "value"}}
     del sys.modules["lazy_backend"]
+
+
+def installed(root: Path, name: str, entries: str) -> None:
+    """A distribution with these entry points."""
+    folder = root / f"{name}-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{entries}\n")
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """A registry that looks for distributions once more, before and after."""
+    caches = (registry.known, registry.served, registry.formats, platforms)
+    for each in caches:
+        each.cache_clear()
+    yield
+    for each in caches:
+        each.cache_clear()
+
+
+_DECLARED = """from halimede.backends.traits import Format, Traits
+TRAITS = Traits("toy", "toy_backend:Toy", formats=(Format("model.toy", "toy_any", ending=".toy"),), aliases=("toys",))
+PYTHON = Traits("python", "toy_backend:Toy")
+VALUE = 1
+class Toy:
+    traits = TRAITS
+    def __init__(self, context): pass
+    def close(self): pass
+"""
+
+
+@pytest.mark.usefixtures("fresh")
+def test_backend_of_another_distribution_is_found(modules: Path) -> None:
+    (modules / "toy_backend.py").write_text(_DECLARED)
+    installed(modules, "toys", "toy = toy_backend:TRAITS")
+    model = modules / "models" / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.toy").touch()
+    draft = read(model)
+    assert (draft.backend, draft.platform, draft.model_filename) == ("toy", "toy_any", "model.toy")
+    with pool_to_look(lambda name: {}) as pool:
+        assert type(pool.get("toy")).__name__ == "Toy"
+    del sys.modules["toy_backend"]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_distribution_whose_backend_cannot_be_used_is_named_in_the_log(
+    modules: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (modules / "toy_backend.py").write_text(_DECLARED)
+    installed(modules, "taken", "python = toy_backend:PYTHON")
+    installed(modules, "broken", "gone = toy_backend_that_is_not_there:TRAITS")
+    installed(modules, "wrong", "wrong = toy_backend:VALUE")
+    assert set(registry.served()) == {"identity", "onnxruntime", "python"}
+    assert sorted(record.getMessage() for record in caplog.records) == [
+        "backend 'gone' of distribution 'broken' is not used: ModuleNotFoundError: No module named "
+        "'toy_backend_that_is_not_there'",
+        "backend 'python' of distribution 'taken' is not used: there is one of this name",
+        "backend 'wrong' of distribution 'wrong' is not used: 'toy_backend:VALUE' is no Traits",
+    ]
+    del sys.modules["toy_backend"]

@@ -71,8 +71,8 @@ def logged(caplog: pytest.LogCaptureFixture, *texts: str) -> Iterator[None]:
     assert [record.getMessage() for record in caplog.records] == list(texts)
 
 
-OUT = "The response cache at redis h:1 is left out until it answers: "
-BACK = "The response cache at redis h:1 answers again."
+OUT = "response cache: Redis at h:1 is not available; requests run without it until it answers: "
+BACK = "response cache: Redis at h:1 is available again"
 
 
 def test_what_was_inserted_is_found(rig: Rig) -> None:
@@ -135,7 +135,7 @@ def test_a_server_that_is_gone_is_asked_once_a_second(rig: Rig, caplog: pytest.L
 
 def test_insertion_that_is_refused_is_told_once_and_lookups_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.store.refuses = RuntimeError("OOM")
-    with logged(caplog, "Failed to insert into the response cache at redis h:1: OOM"):
+    with logged(caplog, "response cache: Redis at h:1 refused an entry: OOM"):
         for _ in range(3):
             rig.cache.insert(b"a", b"x")
         assert rig.get(b"a") is None

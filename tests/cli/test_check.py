@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halimede.cli.main import main
-from tests.devtools.faulty import FAULTS, write_faults
+from tests.checking.faulty import FAULTS, write_faults
 
 LIMIT = 60
 
@@ -42,7 +42,7 @@ def test_faults_are_printed_as_compilers_do(tmp_path: Path) -> None:
     assert ended.stdout.endswith("no code of the models was run (--load does)\n")
 
 
-def test_json_is_one_document_whatever_models_print(tmp_path: Path) -> None:
+def test_json_is_one_document_if_models_print(tmp_path: Path) -> None:
     folder = good(tmp_path)
     (folder / "config.pbtxt").write_text((folder / "config.pbtxt").read_text().replace("identity", "python"))
     (folder / "1" / "model.py").write_text(
@@ -64,9 +64,11 @@ def test_strict_makes_warnings_fail(tmp_path: Path) -> None:
 def test_wrong_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check"]) == 1
     assert main(["check", "r", "--jsn"]) == 1
-    assert "REPO, the directory of a model repository, is missing" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: the following arguments are required: REPO\nhalimede check --help lists the options.\n" in said
+    assert "unrecognized option '--jsn'\nDid you mean '--json'?" in said
 
 
-def test_help_says_that_nothing_is_executed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_that_no_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--help"]) == 0
-    assert "Nothing of the models is executed" in capsys.readouterr().out
+    assert "No code of a\nmodel runs" in capsys.readouterr().out

@@ -1,17 +1,15 @@
 """`halimede graph`: from a command line to a drawing or one line of what is wrong, with a small server of HTTP."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from halimede.cli.main import main
-from halimede.errors import Invalid
-from halimede.options import Graph, HelpRequested, parse_graph
 from tests.devtools.test_graph_pipeline import EXAMPLES, NESTED, TEXT_EMBEDDING
 
 STATS = {
@@ -71,29 +69,35 @@ def url(server: ThreadingHTTPServer) -> str:
     return f"127.0.0.1:{server.server_address[1]}"
 
 
-def test_repository_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_of_a_repository_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "text_embedding", f"--model-repository={EXAMPLES}"]) == 0
     assert capsys.readouterr().out == f"{TEXT_EMBEDDING}\n"
 
 
-def test_running_server_is_drawn_with_its_times(
+def test_model_of_a_running_server_is_shown_with_times(
     server: ThreadingHTTPServer, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["graph", "outer", "--url", url, "--ascii"]) == 0
+    assert main(["graph", "outer", "--url", url]) == 0
     out = capsys.readouterr().out
     assert out.startswith("outer (ensemble): 2 requests, 2.00 ms each\n")
-    assert out.count("queue 100 us / compute 1.50 ms") == 3
+    assert out.count("queue 100 us, compute 1.50 ms") == 3
     asked: list[str] = server.asked  # type: ignore[attr-defined]
     assert "/v2/models/last/versions/3/config" in asked
     assert "/v2/models/last/versions/3/stats" in asked
     assert asked.count("/v2/models/inner/config") == 1
 
 
-def test_svg_is_written_and_nothing_printed(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "outer.svg"
-    assert main(["graph", "outer", f"--url=http://{url}/", "--svg", str(path)]) == 0
-    assert capsys.readouterr().out == ""
-    assert path.read_text().startswith("<svg ")
+@pytest.mark.parametrize(("form", "start"), [("svg", "<svg "), ("mermaid", "---\ntitle: "), ("json", '{\n "name": ')])
+def test_other_formats_are_printed(url: str, form: str, start: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", "outer", f"--url=http://{url}/", "--format", form]) == 0
+    assert capsys.readouterr().out.startswith(start)
+
+
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delitem(sys.modules, "halimede.devtools.graph_svg", raising=False)
+    monkeypatch.setitem(sys.modules, "grandalf.graphs", None)
+    assert main(["graph", "shapes", f"--model-repository={EXAMPLES}", "--format=svg"]) == 1
+    assert capsys.readouterr() == ("", "error: SVG needs a library: pip install 'halimede[graph]'\n")
 
 
 @pytest.mark.parametrize(
@@ -107,13 +111,10 @@ def test_svg_is_written_and_nothing_printed(url: str, tmp_path: Path, capsys: py
         (["outer", "--url", "ftp://127.0.0.1:1"], "cannot be reached: "),
         (["nope", f"--model-repository={EXAMPLES}"], f"no model 'nope' in {EXAMPLES}"),
         (["nope", "--model-repository=/nowhere"], "repository path is not a valid directory"),
-        (["shapes", f"--model-repository={EXAMPLES}", "--svg", "/nowhere/x.svg"], "/nowhere/x.svg: No such file"),
-        ([], "the name of a model is missing"),
+        ([], "the following arguments are required: MODEL"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(
-    url: str, words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistake_is_one_line(url: str, words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", *(url if word == "URL" else word for word in words)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -122,49 +123,8 @@ def test_what_is_wrong_is_said_in_a_line(
     assert "Traceback" not in said.err
 
 
-def test_names_say_nothing_to_the_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_cannot_control_the_terminal(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "loud", "--url", url]) == 0
     out = capsys.readouterr().out
     assert "?[31mred?X [1]" in out
     assert "\x1b" not in out
-
-
-def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["graph", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: halimede graph MODEL [options]\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "order"),
-    [
-        (["m"], Graph("m")),
-        (["m", "--url", "host:1", "--ascii"], Graph("m", url="host:1", ascii=True)),
-        (["--model-repository=a", "m", "--model-repository", "b"], Graph("m", ("a", "b"), "")),
-        (["m", "--svg=x.svg"], Graph("m", svg="x.svg")),
-    ],
-)
-def test_line_is_read(words: list[str], order: Graph) -> None:
-    assert parse_graph(words) == order
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["a", "b"], "Unexpected argument: b"),
-        (["m", "--ulr=x"], "unrecognized option '--ulr=x'\nDid you mean '--url'?"),
-        (["m", "--url"], "option '--url' requires an argument"),
-        (["m", "--svg="], "option '--svg' requires an argument"),
-        (["m", "--ascii=1"], "option '--ascii' doesn't allow an argument"),
-        (["m", "--url=x", "--model-repository=y"], "--url and --model-repository: "),
-        (["m", "--svg=x", "--ascii"], "--ascii is for the terminal, not for --svg"),
-    ],
-)
-def test_line_that_is_wrong_is_refused(words: list[str], reason: str) -> None:
-    with pytest.raises(Invalid) as caught:
-        parse_graph(words)
-    assert str(caught.value).startswith(reason)
-
-
-def test_help_is_asked_for_before_any_mistake() -> None:
-    with pytest.raises(HelpRequested):
-        parse_graph(["a", "b", "--help"])

@@ -2,20 +2,20 @@
 
 import pytest
 
-from halimede.cli.grpc_options import transport_options
+from halimede.cli.serve import transport_options
 from halimede.errors import Invalid
 from halimede.options import parse
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 
 
-def options_for(*flags: str) -> Options:
+def options_for(*flags: str) -> GrpcServerOptions:
     return transport_options(parse(flags, {}))
 
 
 def test_defaults_are_the_transports_own() -> None:
     """The contract's values stand in both rooms."""
-    assert options_for() == Options()
+    assert options_for() == GrpcServerOptions()
 
 
 def test_milliseconds_become_seconds() -> None:
@@ -26,17 +26,17 @@ def test_milliseconds_become_seconds() -> None:
         "--grpc-infer-response-compression-level=low", "--reuse-grpc-port=true",
     )  # fmt: skip
     keepalive = Keepalive(1.5, 0.25, True, 0, 0.01, 7, 2.0, 0.5)
-    assert found == Options(reuse_port=True, response_compression="low", keepalive=keepalive)
+    assert found == GrpcServerOptions(reuse_port=True, response_compression="low", keepalive=keepalive)
 
 
 @pytest.mark.parametrize("text", ["0", "-1"])
-def test_age_of_nothing_is_no_limit(text: str) -> None:
+def test_connection_age_of_zero_is_no_limit(text: str) -> None:
     found = options_for(f"--grpc-max-connection-age={text}", f"--grpc-max-connection-age-grace={text}").keepalive
     assert (found.max_age, found.max_age_grace) == (None, None)
 
 
 @pytest.mark.parametrize("text", ["0", "-5"])
-def test_times_without_meaning_are_raised_to_one_that_has(text: str) -> None:
+def test_too_short_times_are_raised_to_the_minimum(text: str) -> None:
     """Or a timer would run without end, and the first ping end a connection."""
     found = options_for(
         f"--grpc-keepalive-time={text}", f"--grpc-keepalive-timeout={text}",
@@ -52,5 +52,5 @@ def test_tls_without_files_is_refused(flag: str) -> None:
         options_for(flag)
 
 
-def test_files_without_tls_are_not_looked_at() -> None:
+def test_files_without_tls_are_not_read() -> None:
     assert options_for("--grpc-server-cert=missing", "--grpc-server-key=missing").tls is None

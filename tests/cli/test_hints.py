@@ -50,7 +50,7 @@ def inputs_made(words: Sequence[str]) -> list[tuple[str, list[int], str]]:
     ("dims", "max_batch_size", "shape"),
     [([1], 0, [1]), ([-1], 8, [1, 1]), ([2, -1, 3], 0, [2, 1, 3]), ([4], 2, [1, 4]), ([], 4, [1])],
 )
-def test_request_of_each_datatype_and_shape_can_be_read(
+def test_request_of_each_datatype_and_shape_is_valid(
     datatype: str, dims: list[int], max_batch_size: int, shape: list[int]
 ) -> None:
     curl, python = typed(config_of(spec("X", datatype, dims), max_batch_size=max_batch_size))
@@ -91,7 +91,7 @@ X = spec("X", "INT32", [1])
         ),
     ],
 )
-def test_model_that_cannot_be_typed_is_passed_over(config: ModelConfig) -> None:
+def test_model_with_large_inputs_is_skipped(config: ModelConfig) -> None:
     assert hints([config], ADDRESS, "python") == []
     assert len(hints([config, config_of(X, name="z")], ADDRESS, "python")) == 2
 
@@ -106,11 +106,15 @@ def test_smallest_request_is_shown() -> None:
     assert curl[2].endswith("/v2/models/b/infer")
 
 
-def test_of_equal_requests_that_with_the_shortest_answer_is_shown() -> None:
+def test_shortest_response_decides_between_equal_requests() -> None:
     long = config_of(spec("X", "BYTES", [1]), outputs=[spec("Y", "FP32", [384])], name="a")
     short = config_of(spec("X", "BYTES", [1]), outputs=[spec("Y", "FP32", [-1])], name="b")
     curl, _ = typed(long, short)
     assert curl[2].endswith("/v2/models/b/infer")
+
+
+def test_without_a_client_there_is_only_the_line_for_curl() -> None:
+    assert hints([config_of(X)], ADDRESS, "") == hints([config_of(X)], ADDRESS, "python")[:1]
 
 
 def test_no_models_have_no_lines() -> None:
@@ -127,7 +131,7 @@ def test_no_models_have_no_lines() -> None:
         ("localhost:8000", "localhost:8000"),
     ],
 )
-def test_address_is_one_to_reach_the_server_at(address: str, reached: str) -> None:
+def test_address_is_reachable_from_this_machine(address: str, reached: str) -> None:
     curl, python = typed(config_of(X), address=address)
     assert curl[2] == f"http://{reached}/v2/models/m/infer"
     assert f"http.InferenceServerClient('{reached}')" in compiled(python)

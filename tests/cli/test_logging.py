@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from select import PIPE_BUF
@@ -14,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from halimede.cli.log_file import LogFile
 from halimede.cli.log_lines import JsonFormatter, TritonFormatter
-from halimede.cli.logging import MAX_WAITING, ROOT, install, log_table, verbose
+from halimede.cli.logging import MAX_WAITING, PERIOD, ROOT, LogFile, install, log_table, verbose
 from halimede.errors import Invalid
 from halimede.options import LogOptions
 from tests.fakes import PATIENCE
@@ -25,14 +23,15 @@ logger = logging.getLogger(f"{ROOT}.tests")
 
 
 class Console:
-    """Two streams, as a process has them, and the log that is installed on them."""
+    """Two streams, as a process has them, and the log that is installed on them. Its clock is `now`."""
 
     def __init__(self) -> None:
         self.out = io.StringIO()
         self.err = io.StringIO()
+        self.now = 0.0
 
     def install(self, options: LogOptions) -> None:
-        self.log = install(options, self.out, self.err)
+        self.log = install(options, self.out, self.err, lambda: self.now)
 
     def lines(self) -> tuple[list[str], list[str]]:
         """What was written, once all of it is."""
@@ -95,7 +94,7 @@ def test_iso_line_has_date_before_severity() -> None:
     assert line == '2024-11-21T02:32:20Z W 7950 lifecycle.py:472] "loading: m:1"'
 
 
-def test_message_is_escaped_as_the_real_server_does() -> None:
+def test_message_is_escaped_as_triton_does() -> None:
     # The right side is what the real server wrote for the same message of a Python model.
     line = TritonFormatter().format(record('café\n\x1b tab\there "q" \\ /slash \x7f'))
     assert line.endswith('] "café\\n\\u001B tab\\there \\"q\\" \\\\ /slash \x7f"')
@@ -143,9 +142,7 @@ def test_line_names_this_process_and_the_caller(console: Console) -> None:
         (LogOptions(verbose=-1), ["info"], ["warning", "error"]),
     ],
 )
-def test_each_level_has_a_switch_of_its_own(
-    console: Console, options: LogOptions, out: list[str], err: list[str]
-) -> None:
+def test_each_level_has_its_own_switch(console: Console, options: LogOptions, out: list[str], err: list[str]) -> None:
     console.install(options)
     speak()
     said = console.lines()
@@ -158,7 +155,7 @@ def test_verbose_message_is_not_enabled_below_its_level(console: Console) -> Non
     assert not logger.isEnabledFor(verbose(2))
 
 
-def test_table_follows_its_heading_as_it_is(console: Console) -> None:
+def test_table_follows_its_heading_unchanged(console: Console) -> None:
     console.install(LogOptions())
     log_table(logger, '+--+\n| "|', "Models")
     out, _ = console.lines()
@@ -176,7 +173,7 @@ def test_log_file_takes_everything_and_is_appended_to(console: Console, tmp_path
     assert (first, words(rest)) == ("before", ["info", "warning", "error"])
 
 
-def test_what_is_said_comes_behind_the_log_and_is_in_no_file(console: Console, tmp_path: Path) -> None:
+def test_direct_line_follows_the_log_and_is_in_no_file(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "log"
     console.install(LogOptions())
     logger.error("before")
@@ -205,7 +202,7 @@ def test_second_installation_replaces_the_first(console: Console) -> None:
     assert re.match(r"\d{4}-\d\d-\d\dT", out[1])
 
 
-def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
+def test_closed_console_does_not_stop_the_log(console: Console) -> None:
     console.install(LogOptions())
     console.out.close()
     logger.info("lost")
@@ -214,7 +211,7 @@ def test_console_that_is_gone_does_not_stop_the_log(console: Console) -> None:
     assert words(console.err.getvalue().splitlines()) == ["kept"]
 
 
-def test_line_that_the_console_has_no_letters_for_takes_no_other_with_it(console: Console) -> None:
+def test_line_that_the_console_cannot_encode_is_escaped(console: Console) -> None:
     written = io.BytesIO()
     console.out = io.TextIOWrapper(written, encoding="latin-1")  # type: ignore[assignment]
     console.install(LogOptions(escape=False))
@@ -225,7 +222,7 @@ def test_line_that_the_console_has_no_letters_for_takes_no_other_with_it(console
     assert lines == ["before", "caf\xe9", "name '\\udcff'", "\\u6a21", "after"]
 
 
-def test_line_of_json_is_one_on_a_console_of_few_letters(console: Console) -> None:
+def test_json_stays_valid_on_an_ascii_console(console: Console) -> None:
     written = io.BytesIO()
     console.out = io.TextIOWrapper(written, encoding="ascii")  # type: ignore[assignment]
     console.install(LogOptions(format="json"))
@@ -248,7 +245,7 @@ class Pipe(io.RawIOBase):
         return len(data)
 
 
-def test_lines_are_written_together_but_never_so_that_a_full_pipe_cuts_one(console: Console) -> None:
+def test_lines_are_written_together_up_to_the_pipe_limit(console: Console) -> None:
     """What workers print goes into the same pipe; only what is no longer than `PIPE_BUF` stays in one piece there."""
     pipe = Pipe()
     console.out = io.TextIOWrapper(io.BufferedWriter(pipe), encoding="utf-8")  # type: ignore[assignment]
@@ -294,9 +291,7 @@ def stuck(console: Console) -> Iterator[StuckTerminal]:
     terminal.released.set()
 
 
-def test_lines_beyond_the_limit_are_lost_and_counted_when_there_is_room_again(
-    console: Console, stuck: StuckTerminal
-) -> None:
+def test_lines_beyond_the_limit_are_lost_and_counted(console: Console, stuck: StuckTerminal) -> None:
     for _ in range(7):
         logger.error("lost")
     stuck.released.set()
@@ -305,18 +300,18 @@ def test_lines_beyond_the_limit_are_lost_and_counted_when_there_is_room_again(
     logger.info("and on")
     lines, _ = console.lines()
     written = [f"line {i}" for i in range(MAX_WAITING + 1)]
-    assert words(lines) == [*written, "7 lines lost", "after", "and on"]
+    assert words(lines) == [*written, "7 log lines lost: the reader of the log did not keep up", "after", "and on"]
     assert lines[MAX_WAITING + 1].startswith("W")
 
 
-def test_lines_that_were_lost_at_last_are_counted_at_the_end(console: Console, stuck: StuckTerminal) -> None:
+def test_lines_lost_at_the_end_are_counted(console: Console, stuck: StuckTerminal) -> None:
     logger.info("lost")
     stuck.released.set()
     lines, _ = console.lines()
-    assert words(lines)[-2:] == [f"line {MAX_WAITING}", "1 line lost"]
+    assert words(lines)[-2:] == [f"line {MAX_WAITING}", "1 log line lost: the reader of the log did not keep up"]
 
 
-def test_changed_levels_and_format_act_at_once(console: Console) -> None:
+def test_changed_levels_and_format_apply_at_once(console: Console) -> None:
     """Contract L5: from the next line on; the streams stay."""
     console.install(LogOptions())
     speak()
@@ -331,7 +326,7 @@ def test_changed_levels_and_format_act_at_once(console: Console) -> None:
     assert not logger.isEnabledFor(verbose(1))
 
 
-def test_repeated_error_is_told_at_the_end_at_the_latest(console: Console) -> None:
+def test_repetitions_are_reported_at_the_end(console: Console) -> None:
     console.install(LogOptions())
     for _ in range(5):
         logger.error("broke")
@@ -339,7 +334,7 @@ def test_repeated_error_is_told_at_the_end_at_the_latest(console: Console) -> No
     assert words(err) == ["broke", "broke (3 more of this)"]
 
 
-def test_repeated_error_is_told_though_the_settings_change_meanwhile(console: Console) -> None:
+def test_repetitions_are_reported_after_the_level_was_switched_off(console: Console) -> None:
     console.install(LogOptions())
     for _ in range(5):
         logger.error("broke")
@@ -349,18 +344,32 @@ def test_repeated_error_is_told_though_the_settings_change_meanwhile(console: Co
     assert words(err) == ["broke", "broke (3 more of this)"]
 
 
-def test_repeated_error_is_told_while_nothing_else_is_said(console: Console) -> None:
+class Watched(io.StringIO):
+    """Sets `said` once `word` was written."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__()
+        self.said = threading.Event()
+        self._word = word
+
+    def write(self, text: str, /) -> int:
+        written = super().write(text)
+        if self._word in text:
+            self.said.set()
+        return written
+
+
+def test_repetitions_are_reported_while_nothing_else_is_logged(console: Console) -> None:
+    terminal = console.err = Watched("more of this")
     console.install(LogOptions())
     for _ in range(3):
         logger.error("broke")
-    limit = time.monotonic() + PATIENCE
-    while console.err.getvalue().count("\n") < 2:
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-    assert words(console.err.getvalue().splitlines()) == ["broke", "broke (1 more of this)"]
+    console.now += PERIOD
+    assert terminal.said.wait(PATIENCE)
+    assert words(terminal.getvalue().splitlines()) == ["broke", "broke (1 more of this)"]
 
 
-def test_line_of_json_has_all_that_is_known(console: Console) -> None:
+def test_json_line_has_all_fields(console: Console) -> None:
     """Contract D24."""
     console.install(LogOptions(format="json"))
     logger.error('say "x"\n', extra={"model": "m", "version": 2, "request_id": "r"})
@@ -388,13 +397,13 @@ def test_line_of_json_has_all_that_is_known(console: Console) -> None:
     assert not {"model", "request_id"} & set(err[1])
 
 
-def test_line_of_json_is_one_whatever_is_in_it() -> None:
+def test_json_line_stays_one_line() -> None:
     line = JsonFormatter().format(record("\udcff\n\x00é", logging.INFO - 1))
     assert "\n" not in line
     assert json.loads(line)["level"] == "VERBOSE"
 
 
-def test_line_says_what_it_is_about_where_its_words_do_not() -> None:
+def test_line_names_its_model_and_request_unless_the_message_does() -> None:
     made = record("broke")
     made.__dict__.update(model="m9", version=3, request_id="r1")
     assert TritonFormatter().format(made).endswith("\"[request id: r1] broke (model 'm9' version 3)\"")
@@ -403,7 +412,7 @@ def test_line_says_what_it_is_about_where_its_words_do_not() -> None:
     assert TritonFormatter().format(made).endswith("\"[request id: r1] model 'm9' broke\"")
 
 
-def test_log_file_is_begun_anew_once_it_is_moved_away(console: Console, tmp_path: Path) -> None:
+def test_log_file_is_reopened_after_it_was_moved(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "log"
     file = LogFile(str(path))
     file.write("one\n")
@@ -419,7 +428,7 @@ def test_log_file_is_begun_anew_once_it_is_moved_away(console: Console, tmp_path
     assert (tmp_path / "log.1").read_text() == "one\n"
 
 
-def test_log_file_whose_folder_is_gone_is_written_on(tmp_path: Path) -> None:
+def test_log_file_whose_folder_is_gone_stays_open(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
     file = LogFile(str(folder / "log"))

@@ -61,7 +61,7 @@ def test_flag_of_a_missing_feature_is_named_without_usage(capsys: pytest.Capture
     assert capsys.readouterr() == ("", "error: --allow-sagemaker=true is not supported yet\n")
 
 
-def test_missing_repository_is_an_error_of_the_start_after_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_repository_is_reported_after_the_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--http-thread-count=3"]) == 1
     assert capsys.readouterr().err == (
         "Warning: '--http-thread-count' has no effect: connections are served by one event loop.\n"
@@ -84,7 +84,7 @@ def test_command_line_is_read_without_importing_the_server() -> None:
     assert run.stdout == "[]\n"
 
 
-def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
+def test_closed_standard_streams_are_opened_to_dev_null() -> None:
     code = (
         "import os, sys\nfrom halimede.cli.main import main\nsys.argv = ['halimede', '--version']\nmain()\n"
         "print([os.path.samestat(os.fstat(n), os.stat(os.devnull)) and os.get_inheritable(n) for n in (0, 2)])\n"
@@ -96,7 +96,7 @@ def test_standard_streams_that_are_closed_do_not_become_sockets() -> None:
     assert closed.stdout.decode() == f"halimede {__version__} ({FORM})\n[True, True]\n3\n"
 
 
-def test_reader_that_went_away_is_no_failure_to_tell_of() -> None:
+def test_closed_pipe_prints_no_error() -> None:
     """As of `halimede check REPO | head`."""
     gone, end = os.pipe()
     os.close(gone)
@@ -109,13 +109,13 @@ def test_reader_that_went_away_is_no_failure_to_tell_of() -> None:
     assert (run.returncode, run.stderr) == (128 + signal.SIGPIPE, b"")
 
 
-def test_output_that_is_closed_is_no_failure() -> None:
+def test_closed_output_is_no_failure() -> None:
     line = 'exec "$0" -m halimede --version >&-'
     run = subprocess.run(["sh", "-c", line, sys.executable], stderr=subprocess.PIPE, timeout=60, check=False)
     assert (run.returncode, run.stderr) == (0, b"")
 
 
-def test_onnx_runtime_reports_to_nobody(tmp_path: Path) -> None:
+def test_onnx_runtime_sends_no_telemetry(tmp_path: Path) -> None:
     """It would begin by a database of what to report, in the home directory."""
     home, model = tmp_path / "home", tmp_path / "m" / "1"
     home.mkdir()
@@ -129,7 +129,7 @@ def test_onnx_runtime_reports_to_nobody(tmp_path: Path) -> None:
     assert list(home.rglob("*")) == []
 
 
-def test_who_wants_to_report_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_telemetry_setting_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     assert main(["--version"]) == 0
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"

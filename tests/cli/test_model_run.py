@@ -3,11 +3,11 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,7 @@ def add(tmp_path: Path) -> Path:
     return write(tmp_path, "add", _ADD_CONFIG, _ADD)
 
 
-def test_outputs_and_nothing_else_go_to_standard_output(add: Path) -> None:
+def test_only_outputs_go_to_standard_output(add: Path) -> None:
     done = run(add, "--input", "A=[1,2]", "--input=B=[[3,4]]")
     assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[4, 6]]\n")
     assert "printed by the model" in done.stderr
@@ -120,7 +120,7 @@ def test_json_and_repeat(add: Path, tmp_path: Path) -> None:
     assert re.search(r"20 requests: first [\d.]+ ms, then median [\d.]+ ms, p99 [\d.]+ ms", done.stderr)
 
 
-def test_all_responses_of_a_decoupled_model_in_order(tmp_path: Path) -> None:
+def test_all_responses_of_a_decoupled_model_are_printed_in_order(tmp_path: Path) -> None:
     config = 'backend: "python" model_transaction_policy { decoupled: true }\n'
     config += 'input { name: "A" data_type: TYPE_INT32 dims: 1 } output { name: "SUM" data_type: TYPE_INT32 dims: 1 }'
     done = run(write(tmp_path, "stream", config, _STREAM), "--input=A=1")
@@ -131,7 +131,7 @@ def test_all_responses_of_a_decoupled_model_in_order(tmp_path: Path) -> None:
     assert done.stderr.endswith("error: no more\n")
 
 
-def test_models_that_are_called_come_from_a_repository(add: Path, tmp_path: Path) -> None:
+def test_called_models_come_from_a_repository(add: Path, tmp_path: Path) -> None:
     config = _ADD_CONFIG.replace(', { name: "B" data_type: TYPE_INT32 dims: [ 2 ] }', "")
     calls = write(tmp_path / "elsewhere", "calls", config, _CALLS)
     done = run(calls, "--input=A=[1,2]")
@@ -141,7 +141,7 @@ def test_models_that_are_called_come_from_a_repository(add: Path, tmp_path: Path
     assert (done.returncode, done.stdout) == (0, "SUM: INT32 [1, 2]\n  [[2, 4]]\n")
 
 
-def test_version_is_chosen_whatever_the_policy_says(tmp_path: Path) -> None:
+def test_given_version_overrides_the_policy(tmp_path: Path) -> None:
     folder = write(tmp_path, "add", _ADD_CONFIG, _ADD)
     write_again = folder / "2"
     write_again.mkdir()
@@ -174,28 +174,29 @@ def test_model_of_a_runtime_in_the_server(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "OUTPUT0: BYTES [1]\n  ['hello there']\n", "")
 
 
-def test_interrupt_ends_a_model_that_loads_for_ever(tmp_path: Path) -> None:
+def test_interrupt_ends_an_endless_load(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    source = f"open({str(begun)!r}, 'w').close()\nimport time\nwhile True: time.sleep(1)\n"
+    os.mkfifo(begun)
+    reader = os.open(begun, os.O_RDONLY | os.O_NONBLOCK)
+    source = f"open({str(begun)!r}, 'w').write('x')\nimport time\nwhile True: time.sleep(1)\n"
     folder = write(tmp_path, "hangs", _ADD_CONFIG, source)
     process = subprocess.Popen(
         [sys.executable, "-m", "halimede", "model", "run", str(folder)], stderr=subprocess.PIPE, text=True
     )
     try:
-        limit = time.monotonic() + LIMIT
-        while not begun.exists() and time.monotonic() < limit:
-            time.sleep(0.01)
+        assert select.select([reader], [], [], LIMIT)[0], "the model was not loaded"
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
         assert "error: interrupted" in process.stderr.read()
         assert process.wait(LIMIT) == 1
     finally:
+        os.close(reader)
         process.kill()
         process.wait()
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--repeat=2",)])
-def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, more: tuple[str, ...]) -> None:
+def test_full_disk_is_an_error(tmp_path: Path, more: tuple[str, ...]) -> None:
     config = 'backend: "identity" input { name: "INPUT0" data_type: TYPE_INT32 dims: -1 }\n'
     config += 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: -1 }'
     command = [sys.executable, "-m", "halimede", "model", "run", str(write(tmp_path, "echo", config)), *more]
@@ -212,21 +213,21 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, more: tuple[s
     [
         ([], "a command is missing after 'model'"),
         (["walk"], "unknown command 'model walk'"),
-        (["run"], "error: PATH, a model's directory, is missing\nhalimede model run --help lists the options.\n"),
+        (["run"], "error: the following arguments are required: PATH\nhalimede model run --help lists the options.\n"),
     ],
 )
-def test_mistakes_in_the_command(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_is_refused(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", *words]) == 1
     assert text in capsys.readouterr().err
 
 
-def test_path_that_is_no_directory() -> None:
+def test_path_must_be_a_directory() -> None:
     done = run(os.devnull)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is no model directory\n")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"error: '{os.devnull}' is not a model directory\n")
 
 
 def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "run", "--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Usage: halimede model run PATH [options]\n")
-    assert "--backend-directory <string>" in out
+    assert out.startswith("usage: halimede model run PATH [options]\n")
+    assert "--backend-directory DIRECTORY" in out

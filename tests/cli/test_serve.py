@@ -23,11 +23,11 @@ LOCAL = ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
         ([*LOCAL, "--metrics-address=0.0.0.0"], True),
     ],
 )
-def test_server_knows_whether_everybody_can_reach_it(flags: list[str], exposed: bool) -> None:
+def test_server_knows_if_it_is_exposed(flags: list[str], exposed: bool) -> None:
     assert is_exposed(parse(["--model-repository=models", *flags], {})) is exposed
 
 
-def test_process_ends_also_where_nobody_reads_its_output_any_more() -> None:
+def test_process_ends_with_a_closed_output() -> None:
     code = (
         "import os, sys; from halimede.cli.serve import _end; read, write = os.pipe(); os.close(read)\n"
         "sys.stdout = os.fdopen(write, 'w'); print('x'); _end(5)"

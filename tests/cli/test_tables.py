@@ -38,7 +38,7 @@ def test_options_table_says_whether_there_is_a_cache() -> None:
     assert re.search(r"^\| cache_enabled +\| 1 +\|$", text, re.MULTILINE)
 
 
-def test_options_table_shows_what_the_server_runs_with() -> None:
+def test_options_table_shows_all_options() -> None:
     options = ServerOptions(
         model_repositories=("a", "b"), auto_complete_config=False, exit_timeout_secs=5, http=Endpoint(1)
     )

@@ -20,7 +20,7 @@ def fake() -> Iterator[Fake]:
     made.close()
 
 
-def test_table_once(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_once_prints_one_table(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", fake.url, *PLACE, "--once"]) == 0
     said = capsys.readouterr().out
     assert said.startswith(f"triton 2.51.0  http://{fake.url}  1 models")
@@ -28,7 +28,7 @@ def test_table_once(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no metrics found" in said
 
 
-def test_document_once_needs_no_library(
+def test_once_with_json_needs_no_library(
     fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
@@ -38,7 +38,7 @@ def test_document_once_needs_no_library(
     assert (model["name"], model["version"], model["total_requests"], model["instances"]) == ("a b", "3", 4, 8)
 
 
-def test_table_without_the_library_says_what_to_install(
+def test_missing_library_is_named(
     fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "rich.console", None)
@@ -46,7 +46,7 @@ def test_table_without_the_library_says_what_to_install(
     assert "pip install 'halimede[top]'" in capsys.readouterr().err
 
 
-def test_server_that_is_not_there(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_server_is_an_error(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.close()
     assert main(["top", fake.url, "--once"]) == 1
     assert capsys.readouterr().err.startswith(f"error: http://{fake.url} cannot be reached: ")
@@ -56,11 +56,11 @@ def test_wrong_line_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--onec"]) == 1
     assert "Did you mean '--once'?" in capsys.readouterr().err
     assert main(["top", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: halimede top [URL] [options]")
+    assert capsys.readouterr().out.startswith("usage: halimede top [URL] [options]")
 
 
 @pytest.mark.parametrize("terminal", ["0", "1"])
-def test_view_is_refreshed_until_it_is_interrupted(
+def test_view_is_refreshed_until_interrupted(
     fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: str
 ) -> None:
     """Also while the server is away: the last numbers stay, and why there are no newer ones."""

@@ -153,7 +153,7 @@ def test_repository_is_followed_by_polls(serve: Serve, storage: XmlStorage) -> N
     storage.objects["models/said/1/model.py"] = MODEL.replace("NUMBER", "8").encode()
     server.until(lambda: infer(server, "said") == [8], "did not see the change", LIMIT)
     storage.status = 500
-    server.until(lambda: "cannot be listed" in server.log_text(), "did not miss the storage", LIMIT)
+    server.until(lambda: "listing it failed" in server.log_text(), "did not miss the storage", LIMIT)
     assert infer(server, "said") == [8]
     storage.status = 200
 

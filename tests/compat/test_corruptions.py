@@ -12,11 +12,11 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.ports import free_ports
-from tools.corrupt import Told, verdict
+from tools.corrupt import Findings, verdict
 from tools.corrupt_corpus import Corpus, as_chunks
 from tools.corrupt_mutations import fields, join_fields, varint
-from tools.corrupt_peers import Seen, fire, judge_grpc, judge_http
-from tools.corrupt_shots import FAMILIES, Shot, shot
+from tools.corrupt_peers import Seen, judge_grpc, judge_http, send_corruption
+from tools.corrupt_requests import FAMILIES, Corruption, corruption
 from tools.soak_grpc import SERVICE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,19 +35,19 @@ def test_server_stands_a_thousand_corruptions() -> None:
 
 def test_corruption_of_a_seed_is_always_the_same() -> None:
     for number in range(200):
-        again = shot(7, number, Corpus(CORPUS.key))
-        assert shot(7, number, CORPUS) == again
+        again = corruption(7, number, Corpus(CORPUS.key))
+        assert corruption(7, number, CORPUS) == again
         assert b"".join(again.pieces) == again.data
-    assert len({shot(7, number, CORPUS).data for number in range(200)}) > 190
-    assert shot(7, 0, CORPUS) != shot(8, 0, CORPUS)
+    assert len({corruption(7, number, CORPUS).data for number in range(200)}) > 190
+    assert corruption(7, 0, CORPUS) != corruption(8, 0, CORPUS)
 
 
 def test_corruptions_reach_every_family_route_and_call() -> None:
-    shots = [shot(1, number, CORPUS) for number in range(5000)]
-    assert Counter(each.family for each in shots).keys() == FAMILIES.keys()
-    assert {each.case for each in shots} == {case.name for case in CORPUS.cases}
+    corruptions = [corruption(1, number, CORPUS) for number in range(5000)]
+    assert Counter(each.family for each in corruptions).keys() == FAMILIES.keys()
+    assert {each.case for each in corruptions} == {case.name for case in CORPUS.cases}
     valid = {case.bytes for case in CORPUS.cases}
-    assert sum(each.data in valid for each in shots) < len(shots) // 10
+    assert sum(each.data in valid for each in corruptions) < len(corruptions) // 10
 
 
 def test_every_call_of_the_service_is_among_the_valid_requests() -> None:
@@ -73,8 +73,8 @@ def test_body_in_chunks() -> None:
     assert as_chunks(b"0123456789") == b"2\r\n01\r\n2\r\n23\r\n2\r\n45\r\n2\r\n67\r\n2\r\n89\r\n0\r\n\r\n"
 
 
-def a_shot(protocol: str, whole: bool = True) -> Shot:
-    return Shot(0, "http json" if protocol == "http" else "grpc fields", "a case", "", protocol, b"", whole)
+def a_corruption(protocol: str, whole: bool = True) -> Corruption:
+    return Corruption(0, "http json" if protocol == "http" else "grpc fields", "a case", "", protocol, b"", whole)
 
 
 def answer(status: int, body: str) -> bytes:
@@ -88,18 +88,18 @@ def answer(status: int, body: str) -> bytes:
         (answer(400, '{"error":"whatever it is"}'), ""),
         (answer(500, '{"error":"failed to parse the request JSON buffer: The document is empty. at 0"}'), ""),
         (answer(500, '{"error":"list index out of range"}'), "500 list index out of range"),
-        (answer(200, "Traceback (most recent call last)"), "must not be"),
+        (answer(200, "Traceback (most recent call last)"), "forbidden text"),
         (answer(503, ""), "503"),
         (answer(400, "no JSON"), "400 without an error"),
         (b"", "0 answers to one request"),
         (answer(200, "") * 2, "2 answers to one request"),
-        (answer(200, "cut short")[:-1], "no HTTP answer"),
+        (answer(200, "cut short")[:-1], "not an HTTP answer"),
         (b"HTTP/1.1 100 Continue\r\n\r\n" + answer(200, ""), ""),
     ],
 )
 def test_http_answer_is_judged(came: bytes, problem: str) -> None:
     seen = Seen()
-    judge_http(a_shot("http"), came, seen)
+    judge_http(a_corruption("http"), came, seen)
     assert problem in seen.wrong
     assert bool(problem) == bool(seen.wrong)
 
@@ -110,22 +110,22 @@ def test_http_answer_is_judged(came: bytes, problem: str) -> None:
         ({"grpc-status": "0"}, b"", ""),
         ({"grpc-status": "3", "grpc-message": "anything"}, b"", ""),
         ({"grpc-status": "13", "grpc-message": "Unable to parse request"}, b"", ""),
-        ({"grpc-status": "13", "grpc-message": "internal error"}, b"", "must not be"),
+        ({"grpc-status": "13", "grpc-message": "internal error"}, b"", "forbidden text"),
         ({"grpc-status": "13", "grpc-message": "tuple%20index"}, b"", "gRPC status 13: tuple index"),
-        ({"grpc-status": "0"}, b"Traceback", "must not be"),
+        ({"grpc-status": "0"}, b"Traceback", "forbidden text"),
         ({}, b"", "no status"),
     ],
 )
 def test_grpc_answer_is_judged(fields: dict[str, str], body: bytes, problem: str) -> None:
     seen = Seen()
-    judge_grpc(a_shot("grpc"), fields, body, None, seen)
+    judge_grpc(a_corruption("grpc"), fields, body, None, seen)
     assert problem in seen.wrong
     assert bool(problem) == bool(seen.wrong)
 
 
 def test_call_that_the_server_ended_as_its_own_fault() -> None:
     seen = Seen()
-    judge_grpc(a_shot("grpc"), {}, b"", 2, seen)
+    judge_grpc(a_corruption("grpc"), {}, b"", 2, seen)
     assert seen.wrong == "ended with INTERNAL_ERROR"
 
 
@@ -133,9 +133,9 @@ def test_call_that_the_server_ended_as_its_own_fault() -> None:
 def test_silence_is_told(protocol: str) -> None:
     """Of one who takes connections and never says anything."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        seen = asyncio.run(fire(a_shot(protocol), {protocol: silent.getsockname()[1]}, limit=0.1))
+        seen = asyncio.run(send_corruption(a_corruption(protocol), {protocol: silent.getsockname()[1]}, limit=0.1))
     assert seen.wrong.startswith("neither an answer nor an end within")
-    seen = asyncio.run(fire(a_shot(protocol), {protocol: free_ports(1)[0]}))
+    seen = asyncio.run(send_corruption(a_corruption(protocol), {protocol: free_ports(1)[0]}))
     assert seen.wrong.startswith("no connection: ")
 
 
@@ -143,12 +143,12 @@ MIB = 1 << 20
 
 
 def test_verdict_says_what_fell_short() -> None:
-    fine = Told(memory=[(250, 90 * MIB), (2250, 100 * MIB), (20_000, 110 * MIB)])
+    fine = Findings(memory=[(250, 90 * MIB), (2250, 100 * MIB), (20_000, 110 * MIB)])
     assert verdict(fine, 24.0, 0, 0) == []
-    grown = Told(wrong=["a hang"], memory=[(250, 90 * MIB), (2250, 100 * MIB), (20_000, 130 * MIB)])
+    grown = Findings(wrong=["a hang"], memory=[(250, 90 * MIB), (2250, 100 * MIB), (20_000, 130 * MIB)])
     assert verdict(grown, 24.0, 1, 2) == [
-        "1 things that must not be",
+        "1 failures",
         "memory grew by 30.0 MiB",
         "exit status 1 after SIGTERM",
-        "2 processes left",
+        "2 processes remain",
     ]

@@ -14,7 +14,7 @@ import pytest
 from halimede.measurement.machine import Seen, machine_families
 from halimede.options import MetricsOptions
 from halimede.platform.gpu_meters import GpuReading
-from halimede.top.exposition import read_metrics
+from halimede.top.sample import read_metrics
 from halimede.wire.prometheus import encode_metrics
 from tests.compat.serving import Serving, write_model
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Unary
+from halimede.transport.grpc.calls import Bidirectional, GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
 from tests.transport.http2_wire import message, messages
 
@@ -31,16 +31,16 @@ class Echo:
     def rpcs(self) -> dict[str, Unary | Bidirectional]:
         return {"/t/Echo": Unary(self._echo), "/t/Fail": Unary(self._fail), "/t/Chat": Bidirectional(Chat)}
 
-    def _echo(self, message: Buffer, call: Call) -> None:
+    def _echo(self, message: Buffer, call: GrpcCall) -> None:
         call.send([b"<", message, b">"])
         call.finish()
 
-    def _fail(self, message: Buffer, call: Call) -> None:
+    def _fail(self, message: Buffer, call: GrpcCall) -> None:
         call.finish(5, "not here")
 
 
 class Chat:
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: GrpcCall) -> None:
         self._call = call
 
     def message(self, message: Buffer) -> None:

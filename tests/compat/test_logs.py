@@ -101,7 +101,7 @@ def test_lines_of_a_run_are_those_of_the_contract(start: Callable[..., Streams])
     for row in (
         r"\| Repository Agent \| Path \|",
         r"\| Backend +\| Path +\| Config +\|",
-        r"\| identity \| .*identity\.py +\| \{\"cmdline\":\{.*\}\} +\|",
+        r"\| identity \| .*identity/backend\.py +\| \{\"cmdline\":\{.*\}\} +\|",
         r"\| Model +\| Version \| Status +\|",
         r"\| bad +\| 1 +\| UNAVAILABLE: .*\|",
         r"\| good +\| 1 +\| READY +\|",

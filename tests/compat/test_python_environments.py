@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests import interpreters
 from tests.compat.serving import Serving
-from tests.workers.environment_fakes import conda_like, packed, virtual, with_numpy
+from tests.workers.host.environment_fakes import conda_like, packed, virtual, with_numpy
 
 LIMIT = 60.0
 

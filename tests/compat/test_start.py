@@ -10,23 +10,23 @@ import pytest
 from tests.backends import onnx_models
 from tests.compat.serving import Serving
 
-EVERYBODYS = {"google", "hpack", "httptools", "numpy", "onnxruntime", "orjson", "rapidjson", "tritonclient", "uvloop"}
-"""Libraries that a server of ONNX models needs for HTTP, gRPC, configurations and tensors. Of `tritonclient` it is the
-messages' descriptions alone."""
+EVERYBODYS = {"google", "hpack", "httptools", "numpy", "onnxruntime", "orjson", "rapidjson", "uvloop"}
+"""Libraries that a server of ONNX models needs for HTTP, gRPC, configurations and tensors."""
 
 NOT_AT_START = (
     # Of ours: other commands, other kinds of model, and what flags ask for.
-    *("halimede.devtools", "halimede.top", "halimede.http_client", "halimede.cli.model_run", "halimede.cli.check"),
+    *("halimede.checking", "halimede.devtools", "halimede.top", "halimede.http_client"),
+    *("halimede.cli.arguments", "halimede.cli.check", "halimede.cli.completion", "halimede.cli.model_run"),
     *(
         "halimede.backends.identity.backend",
         "halimede.backends.python.backend",
-        "halimede.workers.process",
-        "halimede.workers.worker",
+        "halimede.workers.host.process",
+        "halimede.workers.host.worker",
     ),
-    *("halimede.workers.environments", "halimede.workers.in_process", "halimede.storage.stores"),
+    *("halimede.workers.host.environments", "halimede.workers.in_process", "halimede.storage.stores"),
     *("halimede.cache.redis", "halimede.tracing.spans"),
     # Of the libraries: what takes milliseconds.
-    *("tritonclient.grpc.aio", "tritonclient.http", "tritonclient.utils", "google.rpc", "google.api", "grpc"),
+    *("tritonclient", "google.rpc", "google.api", "grpc"),
     *("numpy.ctypeslib", "numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"),
     *("onnxruntime.transformers", "onnxruntime.quantization", "onnxruntime.tools"),
     # Of Python.

@@ -1,12 +1,22 @@
 """Completion from a model file's own description, and from what a model's code returns."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from halimede import config
-from halimede.config import DescribedTensor, Description, DynamicBatching, TensorSpec
+from halimede.backends.onnx.completion import RULES
+from halimede.config import (
+    BatchDimension,
+    CompletionRules,
+    DescribedTensor,
+    Description,
+    DynamicBatching,
+    Profile,
+    TensorSpec,
+)
 from halimede.errors import Internal, Invalid
 from halimede.tensors import BYTES, FP32, INT64, Shape
 from tests.config.models import IDENTITY, INPUT, OUTPUT, TENSORS, folder_of
@@ -21,14 +31,15 @@ def draft_of(parent: Path, text: str) -> config.Draft:
 def described(*shapes: Shape | None) -> Description:
     """Inputs `a`, `b`, ... of these shapes, and an output `y` like the first."""
     inputs = tuple(DescribedTensor(name, FP32, shape) for name, shape in zip("abcd", shapes, strict=False))
-    return Description(inputs, (DescribedTensor("y", INT64, shapes[0]),))
+    return Description(inputs, (DescribedTensor("y", INT64, shapes[0]),), rules=RULES)
 
 
 def test_batching_model_gets_batch_size_batcher_and_tensors(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, ONNX)
     assert draft.needs_description
-    warnings = draft.complete(described((-1, 3, -1)), 4)
-    assert warnings == [
+    completed = draft.complete(described((-1, 3, -1)), 4)
+    assert completed.fields == ["max_batch_size", "dynamic_batching", "input", "output"]
+    assert completed.warnings == [
         "autofilled max_batch_size to 4 for model 'm' since batching is supporrted but no max_batch_size is specified "
         "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
     ]
@@ -62,7 +73,7 @@ def test_batch_size_that_is_given_stays(
 @pytest.mark.parametrize("shape", [(2, 3), (), None])
 def test_model_without_batches_gets_its_full_shapes(tmp_path: Path, shape: Shape | None) -> None:
     draft = draft_of(tmp_path, ONNX)
-    assert draft.complete(described((-1, 3), shape), 4) == []
+    assert draft.complete(described((-1, 3), shape), 4).warnings == []
     value = draft.finish()
     assert (value.max_batch_size, value.dynamic_batching) == (0, None)
     assert value.inputs[0].dims == (-1, 3)
@@ -98,7 +109,7 @@ def test_only_the_empty_list_is_filled(tmp_path: Path, given: str, inputs: list[
 def test_full_configuration_is_never_altered(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, f"{ONNX} {TENSORS}")
     assert not draft.needs_description
-    assert draft.complete(described((-1, 4)), 4) == []
+    assert draft.complete(described((-1, 4)), 4).warnings == []
     value = draft.finish()
     assert (value.max_batch_size, value.dynamic_batching, value.inputs[0].name) == (0, None, "INPUT0")
 
@@ -186,3 +197,73 @@ def test_what_the_server_adds_and_keeps_of_a_sequence_is_no_input_and_no_output(
     assert value.outputs == (TensorSpec("y", FP32, (2,)),)
     assert [spec.name for spec in value.model_inputs] == ["a", "b", "c"]
     assert [spec.name for spec in value.model_outputs] == ["y", "d"]
+
+
+def rowed(shape: Shape = (-1, 3), layout: str = "") -> Description:
+    tensor = DescribedTensor("a", FP32, shape, layout=layout)
+    return Description((tensor,), (replace(tensor, name="y"),))
+
+
+@pytest.mark.parametrize(
+    ("description", "expected"),
+    [
+        (rowed(), BatchDimension.SYMBOLIC),
+        (rowed((2, 3)), BatchDimension.NONE),
+        (rowed((3, -1), "CN"), BatchDimension.SYMBOLIC),
+        (rowed((-1, 3), "HW"), BatchDimension.NONE),
+        (rowed((8, 3), "NC"), BatchDimension.FIXED),
+        (replace(rowed(), batch=BatchDimension.NONE), BatchDimension.NONE),
+    ],
+)
+def test_batch_dimension_is_told_by_the_backend_layouts_or_shapes(
+    description: Description, expected: BatchDimension
+) -> None:
+    assert description.batch_dimension is expected
+
+
+def profile(*largest: int) -> Profile:
+    return Profile({str(i): ((1, 3), (2, 3), (rows, 3)) for i, rows in enumerate(largest)})
+
+
+def test_batch_limit_of_a_model_goes_before_the_default(tmp_path: Path) -> None:
+    description = replace(rowed(), profiles=(profile(8, 6), profile(4, 16)))
+    assert description.batch_limit == 6
+    draft = draft_of(tmp_path, ONNX)
+    assert "max_batch_size" in draft.complete(description, 4).fields
+    assert draft.max_batch_size == 6
+    assert replace(description, max_batch_size=2).batch_limit == 2
+
+
+def test_batch_size_above_the_limit_of_the_model_is_refused(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} max_batch_size: 9")
+    rules = CompletionRules(too_large="'{model}' wants {given} of {limit}")
+    with pytest.raises(Invalid, match="'m' wants 9 of 8"):
+        draft.complete(replace(rowed(), max_batch_size=8, rules=rules), 4)
+
+
+def test_rules_may_warn_of_a_model_without_batches(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} max_batch_size: 2")
+    rules = CompletionRules(not_batching="'{model}' cannot run {given}", not_batching_fails=False)
+    assert draft.complete(replace(rowed((2, 3)), rules=rules), 4).warnings == ["'m' cannot run 2"]
+
+
+def test_rules_may_fill_and_add_to_lists(tmp_path: Path) -> None:
+    draft = draft_of(tmp_path, f"{ONNX} input {{ name: 'b' }} output {{ name: 'y' data_type: TYPE_FP32 dims: 3 }}")
+    inputs = tuple(DescribedTensor(name, FP32, (2, -1)) for name in "ab")
+    rules = CompletionRules(fills_listed=True, adds_unlisted=True, any_dynamic_makes_all=True, ragged=True)
+    completed = draft.complete(replace(rowed((2, 3)), inputs=inputs, rules=rules), 4)
+    assert completed.fields == ["input"]
+    assert draft.finish().inputs == (
+        TensorSpec("b", FP32, (-1, -1)),
+        TensorSpec("a", FP32, (-1, -1), allow_ragged_batch=True),
+    )
+
+
+def test_states_without_sequences_are_worth_a_warning(tmp_path: Path) -> None:
+    description = replace(rowed(), states=("h", "c"), warnings=("it is old",))
+    warnings = draft_of(tmp_path, f"{ONNX} max_batch_size: 2").complete(description, 4).warnings
+    assert warnings == [
+        "it is old",
+        "model 'm' keeps states from one request to the next (h, c), and its requests are not sequences: set "
+        "sequence_batching",
+    ]

@@ -121,7 +121,7 @@ def test_value_without_anything_optional(tmp_path: Path) -> None:
     assert value.instance_groups == (InstanceGroup("m", InstanceKind.CPU, 1),)
     assert value.version_policy == VersionPolicy(VersionChoice.LATEST, 1)
     assert value.dynamic_batching is None
-    assert value.graph_optimization_level is None
+    assert value.value("optimization.graph") is None
     assert not value.decoupled
 
 
@@ -171,7 +171,7 @@ def test_dynamic_batching(tmp_path: Path, text: str, sizes: tuple[int, ...], del
 @pytest.mark.parametrize("level", [-1, 0, 1, 2])
 def test_graph_optimization_level(tmp_path: Path, level: int) -> None:
     value = finished(tmp_path, f"optimization {{ graph {{ level: {level} }} }} {IDENTITY}")
-    assert value.graph_optimization_level == level
+    assert value.value("optimization.graph.level") == level
 
 
 CPU, GPU, MODEL = InstanceKind.CPU, InstanceKind.GPU, InstanceKind.MODEL

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from halimede import config
+from halimede.checking.configuration import review
 from halimede.config import TensorSpec, agents_of, read_labels
 from halimede.config.files import read_whole
-from halimede.config.review import review
 from halimede.errors import Internal
 from halimede.tensors import FP32
 

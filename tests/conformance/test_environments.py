@@ -12,7 +12,7 @@ import pytest
 from tests.conformance.case import Because, HttpCase, Instead, http, infer, one, post, refuses
 from tests.conformance.pairs import pair_of
 from tests.conformance.runner import Result, compare
-from tests.workers.environment_fakes import conda_like, packed
+from tests.workers.host.environment_fakes import conda_like, packed
 
 _FLAGS = ("--model-control-mode=explicit",)
 _MODEL = """import json

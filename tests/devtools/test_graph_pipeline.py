@@ -1,8 +1,9 @@
 """Configurations to steps and tensors, and what the drawing says of them."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,43 +11,55 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from halimede.devtools.graph_drawing import drawing_of, duration, title_of
 from halimede.devtools.graph_pipeline import LATEST, Pipeline, Times, kind_of, pipeline_of
 from halimede.devtools.graph_sources import Folders, times_in
 from halimede.devtools.graph_svg import svg_of
-from halimede.devtools.graph_text import text_of
+from halimede.devtools.graph_text import (
+    duration,
+    json_of,
+    mermaid_of,
+    share_of,
+    step_lines,
+    text_of,
+    title_of,
+)
 from halimede.errors import Invalid, NotFound
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples" / "models")
 
 TEXT_EMBEDDING = """\
 text_embedding (ensemble, batch 32)
+input: TEXT BYTES[-1,1]
 
-          TEXT BYTES[-1,1]
-                  │
-                  ▼
-        ╭───────────────────╮
-        │     tokenizer     │
-        │ python · batch 32 │
-        ╰─┬───────────────┬─╯
-          │ word_pieces   │ mask
-          │ INT64[-1,-1]  │ INT64[-1,-1]
-          │            ┌──┴─────┐
-          ▼            ▼        │
-╭────────────────────────╮      │
-│         minilm         │      │
-│ onnxruntime · batch 32 │      │
-╰───────────┬────────────╯      │
-            │ vectors           │
-            │ FP32[-1,-1,384]   │
-            ▼                   ▼
-          ╭────────────────────────╮
-          │        pooling         │
-          │ onnxruntime · batch 32 │
-          ╰───────────┬────────────╯
-                      │
-                      ▼
-          embedding FP32[-1,384]"""
+1. tokenizer: python, batch 32
+     <- TEXT
+     -> word_pieces INT64[-1,-1]
+     -> mask INT64[-1,-1]
+2. minilm: onnxruntime, batch 32
+     <- word_pieces, mask
+     -> vectors FP32[-1,-1,384]
+3. pooling: onnxruntime, batch 32
+     <- vectors, mask
+     -> embedding FP32[-1,384]
+
+output: embedding FP32[-1,384]"""
+
+TEXT_EMBEDDING_MERMAID = """\
+---
+title: "text_embedding (ensemble, batch 32)"
+---
+flowchart TD
+  t0(["TEXT<br>BYTES[-1,1]"])
+  s0["tokenizer<br>python, batch 32"]
+  s1["minilm<br>onnxruntime, batch 32"]
+  s2["pooling<br>onnxruntime, batch 32"]
+  r1(["embedding<br>FP32[-1,384]"])
+  s2 --> r1
+  t0 --> s0
+  s0 -->|"word_pieces<br>INT64[-1,-1]"| s1
+  s0 -->|"mask<br>INT64[-1,-1]"| s1
+  s1 -->|"vectors<br>FP32[-1,-1,384]"| s2
+  s0 -->|"mask<br>INT64[-1,-1]"| s2"""
 
 
 def tensor(name: str, dims: list[int] | None = None, data_type: str = "TYPE_FP32") -> dict[str, Any]:
@@ -83,26 +96,34 @@ NESTED = {
 }
 
 
-def test_example_of_text_is_drawn() -> None:
-    source = Folders([EXAMPLES])
-    pipeline = pipeline_of("text_embedding", source.config_of)
-    assert f"{title_of(pipeline)}\n\n{text_of(drawing_of(pipeline))}" == TEXT_EMBEDDING
+def example() -> Pipeline:
+    return pipeline_of("text_embedding", Folders([EXAMPLES]).config_of)
 
 
-def test_example_of_text_is_drawn_in_ascii() -> None:
-    text = text_of(drawing_of(pipeline_of("text_embedding", Folders([EXAMPLES]).config_of)), ascii_only=True)
-    assert text.isascii()
-    assert text.split("\n")[3:9] == [
-        "        +-------------------+",
-        "        |     tokenizer     |",
-        "        | python / batch 32 |",
-        "        +-+---------------+-+",
-        "          | word_pieces   | mask",
-        "          | INT64[-1,-1]  | INT64[-1,-1]",
-    ]
+def test_example_as_text() -> None:
+    assert text_of(example()) == TEXT_EMBEDDING
 
 
-def test_ensemble_in_an_ensemble_is_taken_apart() -> None:
+def test_example_as_mermaid() -> None:
+    assert mermaid_of(example()) == TEXT_EMBEDDING_MERMAID
+
+
+def test_example_as_json() -> None:
+    document = json.loads(json_of(example()))
+    assert document["steps"][0] == {
+        "model": "tokenizer",
+        "version": -1,
+        "path": [],
+        "facts": ["python", "batch 32"],
+        "reads": [["TEXT", 0]],
+        "writes": [["input_ids", 2], ["attention_mask", 3]],
+        "times": None,
+    }
+    assert document["tensors"][0] == {"name": "TEXT", "kind": "BYTES[-1,1]"}
+    assert (document["given"], document["results"], document["times"]) == ([0], [1], None)
+
+
+def test_nested_ensemble_is_replaced_by_its_steps() -> None:
     pipeline = drawn(NESTED)
     names = [tensor.name for tensor in pipeline.tensors]
     steps = [
@@ -120,26 +141,25 @@ def test_ensemble_in_an_ensemble_is_taken_apart() -> None:
         ((), "last", 3, {"IN": "a"}, {"OUT": "OUT"}),
     ]
     assert names.count("a") == 2  # the inner one's own, and the outer one's
-    lines = [box.node.lines for box in drawing_of(pipeline).boxes if box.node.boxed]
-    assert lines == [
-        ("inner/first", "python · batch 4"),
-        ("inner/second", "python · decoupled"),
-        ("last version 3", "python"),
+    assert [step_lines(step) for step in pipeline.steps] == [
+        ["inner/first", "python, batch 4"],
+        ["inner/second", "python, decoupled"],
+        ["last version 3", "python"],
     ]
 
 
-def test_ensemble_that_is_part_of_itself_is_refused() -> None:
+def test_circular_ensemble_is_refused() -> None:
     circle = {**NESTED, "first": ensemble(step("inner", {"X": "IN"}, {"Y": "OUT"}))}
     with pytest.raises(Invalid, match=r"^circular dependency between ensembles: outer -> inner -> first -> inner$"):
         drawn(circle)
 
 
-def test_model_that_is_no_ensemble_is_one_box() -> None:
+def test_single_model_is_one_step() -> None:
     pipeline = drawn({"m": model(input=[tensor("A"), tensor("B")])}, "m")
     assert [(each.model, len(each.reads), len(each.writes)) for each in pipeline.steps] == [("m", 2, 1)]
 
 
-def test_kinds_are_told_by_those_who_know_them() -> None:
+def test_kind_of_a_tensor_comes_from_any_model_that_declares_it() -> None:
     """A member that says nothing of its tensors leaves them to who reads or writes them as well."""
     configs = {
         "outer": ensemble(step("mute", {"X": "IN"}, {"Y": "a"}), step("last", {"IN": "a"}, {"OUT": "OUT"})),
@@ -150,7 +170,7 @@ def test_kinds_are_told_by_those_who_know_them() -> None:
     assert kinds == {"IN": "FP32[4]", "OUT": "FP32[4]", "a": "FP32[4]"}
     del configs["last"]["input"]
     assert {each.name: each.kind for each in drawn(configs).tensors}["a"] == ""
-    assert "│ a\n" in text_of(drawing_of(drawn(configs)))
+    assert "     -> a\n" in text_of(drawn(configs))
 
 
 @pytest.mark.parametrize(
@@ -166,7 +186,7 @@ def test_kind_is_datatype_and_shape(spec: dict[str, Any], batch: int, kind: str)
     assert kind_of(spec, {"max_batch_size": batch}) == kind
 
 
-def test_time_in_each_step_is_shown_and_weighed() -> None:
+def test_times_and_shares_of_steps_are_shown() -> None:
     times = {
         "outer": Times(12, 0, 0, 4.21e6),
         "first": Times(12, 1e5, 9e5, 1e6),
@@ -175,12 +195,12 @@ def test_time_in_each_step_is_shown_and_weighed() -> None:
     }
     pipeline = drawn(NESTED, times=times)
     assert title_of(pipeline) == "outer (ensemble): 12 requests, 4.21 ms each"
-    boxes = {box.node.lines[0]: box.node for box in drawing_of(pipeline).boxes}
-    assert boxes["inner/first"].lines[-1] == "queue 100 us · compute 900 us"
-    assert boxes["last version 3"].lines[-1] == "no requests yet"
-    assert [boxes[name].weight for name in ("inner/first", "inner/second", "last version 3")] == [0.25, 0.75, 0]
-    svg = svg_of(drawing_of(pipeline), title_of(pipeline))
-    assert re.findall(r"<title>(\d+%) of the time", svg) == ["25%", "75%"]
+    assert [share_of(step, pipeline) for step in pipeline.steps] == [0.25, 0.75, 0]
+    text = text_of(pipeline)
+    assert "1. inner/first: python, batch 4; queue 100 us, compute 900 us; 25% of the time\n" in text
+    assert "3. last version 3: python; no requests yet\n" in text
+    assert re.findall(r"<title>(\d+%) of the time", svg_of(pipeline)) == ["25%", "75%"]
+    assert "  style s1 fill:#f97316,fill-opacity:0.39" in mermaid_of(pipeline)
 
 
 @pytest.mark.parametrize(
@@ -211,12 +231,12 @@ def test_times_are_means_of_the_newest_version() -> None:
     assert times_in([]) is None
 
 
-def test_model_that_is_not_there_is_named_with_the_nearest() -> None:
+def test_missing_model_is_named_with_the_nearest() -> None:
     with pytest.raises(NotFound, match=r"^no model 'text_embeding' in .*\nDid you mean 'text_embedding'\?$"):
         Folders([EXAMPLES]).config_of("text_embeding", LATEST)
 
 
-def test_member_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_member_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "alone"
     folder.mkdir()
     (folder / "config.pbtxt").write_text(
@@ -230,20 +250,18 @@ def test_member_that_is_not_there_is_named(tmp_path: Path) -> None:
         pipeline_of("alone", source.config_of)
 
 
-def test_tensors_that_only_the_model_file_names_are_drawn(tmp_path: Path) -> None:
+def test_tensors_of_the_model_file_are_shown(tmp_path: Path) -> None:
     write_add(tmp_path / "add" / "1")
-    text = text_of(drawing_of(pipeline_of("add", Folders([str(tmp_path)]).config_of)))
-    assert text.startswith("a FP32[-1,4]    b FP32[-1,4]\n")
-    assert text.endswith("sum FP32[-1,4]")
-    assert "onnxruntime · batch 4" in text
+    text = text_of(pipeline_of("add", Folders([str(tmp_path)]).config_of))
+    assert text.startswith("add (onnxruntime, batch 4)\ninput: a FP32[-1,4]\ninput: b FP32[-1,4]\n")
+    assert text.endswith("output: sum FP32[-1,4]")
 
 
-def test_tensors_that_only_code_names_are_not_drawn(tmp_path: Path) -> None:
+def test_tensors_that_only_code_declares_are_not_shown(tmp_path: Path) -> None:
     version = tmp_path / "secret" / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text("raise RuntimeError('it was run')")
-    text = text_of(drawing_of(pipeline_of("secret", Folders([str(tmp_path)]).config_of)))
-    assert text == "╭────────╮\n│ secret │\n│ python │\n╰────────╯"
+    assert text_of(pipeline_of("secret", Folders([str(tmp_path)]).config_of)) == "secret (python)\n\n1. secret: python"
 
 
 def write_add(version: Path) -> None:
@@ -254,35 +272,88 @@ def write_add(version: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), version / "model.onnx")
 
 
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
 def texts_of(svg: str) -> list[str]:
     root = ET.fromstring(svg)
-    assert root.tag == "{http://www.w3.org/2000/svg}svg"
-    return [each.text or "" for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert root.tag == f"{_SVG}svg"
+    return [each.text or "" for each in root.iter(f"{_SVG}text")]
 
 
-def test_svg_is_xml_and_says_what_the_terminal_says() -> None:
-    pipeline = pipeline_of("text_embedding", Folders([EXAMPLES]).config_of)
-    drawing = drawing_of(pipeline)
-    texts = texts_of(svg_of(drawing, title_of(pipeline)))
+def test_svg_says_what_the_text_says() -> None:
+    texts = texts_of(svg_of(example()))
     assert texts[0] == "text_embedding (ensemble, batch 32)"
-    said = {line for box in drawing.boxes for line in box.node.lines} | {t for w in drawing.wires for t in w.label}
-    assert set(texts[1:]) == said
+    steps = {"tokenizer", "minilm", "pooling", "python, batch 32", "onnxruntime, batch 32"}
+    tensors = {text for tensor in example().tensors for text in (tensor.name, tensor.kind)}
+    assert set(texts[1:]) == steps | tensors
 
 
-def test_svg_of_odd_names_is_xml() -> None:
-    odd = "a<b>&\"c'\x01\ud800é"
-    configs = {"m": model(input=[tensor(odd)], backend="<!--")}
-    pipeline = drawn(configs, "m")
-    svg = svg_of(drawing_of(pipeline), odd)
-    assert "a<b>&\"c'??é FP32[4]" in texts_of(svg.encode().decode())
+def test_odd_names_break_no_format() -> None:
+    odd = "a<b>&\"c'#`\x01\ud800é"
+    pipeline = drawn({"m": model(input=[tensor(odd)], backend="<!--")}, "m")
+    assert "a<b>&\"c'#`??é" in texts_of(svg_of(pipeline).encode().decode())
+    assert "a<b>&\"c'#`??é FP32[4]" in text_of(pipeline)
+    assert "a#60;b#62;#38;#34;c#39;#35;#96;??é<br>FP32[4]" in mermaid_of(pipeline)
+    assert json.loads(json_of(pipeline))["tensors"][0]["name"] == odd
 
 
-def test_svg_holds_all_that_is_drawn() -> None:
-    pipeline = drawn(NESTED)
-    svg = svg_of(drawing_of(pipeline), title_of(pipeline))
+PARALLEL = {
+    "outer": ensemble(
+        step("both", {"A": "a", "B": "b"}, {"OUT": "OUT"}),
+        step("left", {"IN": "IN"}, {"OUT": "a"}),
+        step("right", {"IN": "IN"}, {"OUT": "b"}),
+    ),
+    "left": model(),
+    "right": model(),
+    "both": model(input=[tensor("A"), tensor("B")]),
+}
+
+
+def test_parallel_steps_have_one_number() -> None:
+    stages = re.findall(r"^(\d)\. (\w+)", text_of(drawn(PARALLEL)), re.MULTILINE)
+    assert stages == [("1", "left"), ("1", "right"), ("2", "both")]
+
+
+CIRCLE = {
+    "outer": ensemble(step("one", {"IN": "b"}, {"OUT": "a"}), step("other", {"IN": "a"}, {"OUT": "b"})),
+    "one": model(),
+    "other": model(),
+}
+
+
+@pytest.mark.parametrize("write", [text_of, mermaid_of, json_of, svg_of])
+def test_circular_steps_are_shown(write: Callable[[Pipeline], str]) -> None:
+    """No server loads them. The author of the configuration may want to see why."""
+    shown = write(drawn(CIRCLE))
+    assert "one" in shown
+    assert "other" in shown
+
+
+def boxes_of(svg: str) -> list[tuple[float, float, float, float]]:
+    """The left, upper, right and lower edge of each step."""
+    rects = [each.attrib for each in ET.fromstring(svg).iter(f"{_SVG}rect") if each.attrib.get("class") == "box"]
+    places = [[float(each[name]) for name in ("x", "y", "width", "height")] for each in rects]
+    return [(x, y, x + width, y + height) for x, y, width, height in places]
+
+
+@pytest.mark.parametrize("configs", [NESTED, PARALLEL, CIRCLE], ids=["nested", "parallel", "circle"])
+def test_svg_holds_all_that_is_drawn(configs: Mapping[str, Any]) -> None:
+    svg = svg_of(drawn(configs))
     root = ET.fromstring(svg)
+    [group] = root.iter(f"{_SVG}g")
+    left, top = map(float, re.findall(r"[\d.]+", group.attrib["transform"]))
+    lines = [path.attrib["d"] for path in group.iter(f"{_SVG}path")]
+    assert len(lines) >= 3
+    points = [tuple(map(float, pair)) for line in lines for pair in re.findall(r"[ML](\S+) ([-\d.]+)", line)]
+    points += [corner for x1, y1, x2, y2 in boxes_of(svg) for corner in ((x1, y1), (x2, y2))]
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    for path in root.iter("{http://www.w3.org/2000/svg}path"):
-        numbers = [tuple(map(float, pair)) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", path.attrib["d"])]
-        assert numbers
-        assert all(0 <= x <= width and 0 <= y <= height for x, y in numbers)
+    assert all(0 <= x + left <= width and 0 <= y + top <= height for x, y in points)
+
+
+def test_svg_has_no_step_on_another() -> None:
+    boxes = boxes_of(svg_of(drawn(PARALLEL)))
+    assert len(boxes) == 3
+    for i, (left, top, right, bottom) in enumerate(boxes):
+        for x1, y1, x2, y2 in boxes[i + 1 :]:
+            assert right <= x1 or x2 <= left or bottom <= y1 or y2 <= top

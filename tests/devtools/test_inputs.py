@@ -44,7 +44,7 @@ def array(word: str, spec: TensorSpec, batch: int = 0) -> Any:
         ((1, 1), (1,), 8, (1, 1)),
     ],
 )
-def test_shape_that_fits(shape: Any, dims: Any, batch: int, expected: Any) -> None:
+def test_fitting_shape_is_completed(shape: Any, dims: Any, batch: int, expected: Any) -> None:
     assert fit(shape, one(FP32, *dims), config(one(FP32, *dims), batch=batch)) == expected
 
 
@@ -52,7 +52,7 @@ def test_shape_that_fits(shape: Any, dims: Any, batch: int, expected: Any) -> No
     ("shape", "dims", "batch"),
     [((3,), (4,), 0), ((2, 4), (4,), 0), ((5,), (2, 2), 0), ((2, 2), (4,), 0), ((6,), (-1, -1), 0), ((), (2,), 8)],
 )
-def test_shape_that_does_not_fit_is_told_with_the_one_that_would(shape: Any, dims: Any, batch: int) -> None:
+def test_wrong_shape_is_refused_with_the_right_one(shape: Any, dims: Any, batch: int) -> None:
     wanted = ", ".join((["batch"] if batch else []) + ["?" if d < 0 else str(d) for d in dims])
     with pytest.raises(Invalid, match=re.escape(f"but A: FP32 [{wanted}] is wanted")):
         fit(shape, one(FP32, *dims), config(one(FP32, *dims), batch=batch))
@@ -73,7 +73,7 @@ def test_shape_that_does_not_fit_is_told_with_the_one_that_would(shape: Any, dim
         ("A=[]", one(FP32, -1), []),
     ],
 )
-def test_typed_values(word: str, spec: TensorSpec, expected: Any) -> None:
+def test_value_on_the_command_line_is_read(word: str, spec: TensorSpec, expected: Any) -> None:
     assert array(word, spec).tolist() == expected
 
 
@@ -95,7 +95,7 @@ def test_bf16_is_rounded_to_the_nearest() -> None:
         (np.array([1.0], np.float32), one(BF16, 1), [0x3F80]),
     ],
 )
-def test_array_of_a_file(tmp_path: Path, saved: Any, spec: TensorSpec, expected: Any) -> None:
+def test_npy_file_is_read(tmp_path: Path, saved: Any, spec: TensorSpec, expected: Any) -> None:
     np.save(tmp_path / "a.npy", saved)
     assert array(f"A=@{tmp_path}/a.npy", spec).tolist() == expected
 
@@ -106,7 +106,7 @@ def test_array_of_a_file(tmp_path: Path, saved: Any, spec: TensorSpec, expected:
         (np.array([1.5]), one(INT32, 1), "input 'A' takes INT32, the file has float64"),
         (np.array([2**40]), one(INT32, 1), "which cannot hold all numbers"),
         (np.array([1]), one(BYTES, 1), "input 'A' takes BYTES, the file has int64"),
-        (np.array([object()], dtype=object), one(BYTES, 1), "is no array"),
+        (np.array([object()], dtype=object), one(BYTES, 1), "is not an array"),
     ],
 )
 def test_array_of_another_datatype_is_refused(tmp_path: Path, saved: Any, spec: TensorSpec, text: str) -> None:
@@ -115,12 +115,12 @@ def test_array_of_another_datatype_is_refused(tmp_path: Path, saved: Any, spec: 
         array(f"A=@{tmp_path}/a.npy", spec)
 
 
-def test_any_file_is_one_element_of_bytes(tmp_path: Path) -> None:
+def test_other_file_is_one_element_of_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"\xff\xd8")
     assert array(f"A=@{tmp_path}/a.jpg", one(BYTES, 1), batch=4).tolist() == [[b"\xff\xd8"]]
 
 
-def test_json_of_a_file(tmp_path: Path) -> None:
+def test_json_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("[[1, 2], [3, 4]]")
     assert array(f"A=@{tmp_path}/a.json", one(INT32, 2), batch=4).tolist() == [[1, 2], [3, 4]]
 
@@ -131,18 +131,18 @@ def test_json_of_a_file(tmp_path: Path) -> None:
         ([], "input 'A' is missing; model 'm' takes A: INT32 [batch, 2], B: BYTES [batch, ?] (optional)"),
         (["C=1", "A=[1,2]"], "the model has no input 'C'; model 'm' takes A: INT32"),
         (["A=[1,2]", "A=[1,2]"], "input 'A' is given twice"),
-        (["A=[1,x]"], "input 'A': '[1,x]' is no INT32; write A=[1,2,3], or A=@FILE.npy"),
+        (["A=[1,x]"], "input 'A': '[1,x]' is not INT32; write A=[1,2,3] or A=@FILE.npy"),
         (["A=[1.5,2]"], "input 'A' takes INT32: "),
-        (["A=[[1,2],[3]]"], "input 'A': its rows are not all of the same length"),
+        (["A=[[1,2],[3]]"], "input 'A': its rows differ in length"),
         (["A=[1,2,3]"], "input 'A' has the shape [3], but A: INT32 [batch, 2] is wanted (the batch dimension may"),
         (["A=@none.npy"], "failed to read 'none.npy': No such file or directory"),
         (["A=@tests/__init__.py"], "must be a .npy or .json file"),
         (["whole"], "'whole' is neither NAME=VALUE nor a file"),
         (["whole.json"], "failed to read 'whole.json'"),
-        (["A=[1,2]", "whole.json"], "'whole.json' is a whole request: it stands alone"),
+        (["A=[1,2]", "whole.json"], "'whole.json' is a whole request and cannot be combined"),
     ],
 )
-def test_wrong_inputs(words: list[str], text: str) -> None:
+def test_wrong_input_is_refused(words: list[str], text: str) -> None:
     model = config(TensorSpec("A", INT32, (2,)), TensorSpec("B", BYTES, (-1,), optional=True), batch=4)
     with pytest.raises(Invalid) as caught:
         request_of(words, model, -1)
@@ -150,12 +150,12 @@ def test_wrong_inputs(words: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize("datatype", [FP16, FP32], ids=str)
-def test_number_without_end_is_refused(datatype: DataType) -> None:
+def test_infinite_number_is_refused(datatype: DataType) -> None:
     with pytest.raises(Invalid, match=f"input 'A' takes {datatype}: "):
         array(f"A=1{'0' * 400}", one(datatype, 1))
 
 
-def test_whole_request_of_a_file(tmp_path: Path) -> None:
+def test_file_with_a_whole_request_is_read(tmp_path: Path) -> None:
     body = {
         "id": "q",
         "parameters": {"k": 1},
@@ -166,5 +166,5 @@ def test_whole_request_of_a_file(tmp_path: Path) -> None:
     assert (request.model_name, request.version, request.id, request.parameters) == ("m", 7, "q", {"k": 1})
     assert array_of(request.inputs["A"]).tolist() == [[1, 2]]
     (tmp_path / "q.json").write_text("{")
-    with pytest.raises(Invalid, match=r"q\.json' is no inference request"):
+    with pytest.raises(Invalid, match=r"q\.json' is not an inference request"):
         request_of([str(tmp_path / "q.json")], config(one(INT32, 2), batch=4), 7)

@@ -23,7 +23,7 @@ def response(datatype: DataType, array: Any, **parameters: Any) -> InferResponse
         (FP32, [], "Y: FP32 [0]\n  []"),
     ],
 )
-def test_text_of_an_output(datatype: DataType, array: Any, text: str) -> None:
+def test_output_is_shown_with_name_type_and_values(datatype: DataType, array: Any, text: str) -> None:
     assert response_text(response(datatype, array)) == text
 
 
@@ -37,12 +37,12 @@ def test_long_outputs_are_shortened() -> None:
     assert len(text) < 300
 
 
-def test_parameters_and_nothing_at_all() -> None:
+def test_parameters_and_empty_responses_are_shown() -> None:
     assert response_text(response(FP32, [1], k="v")).endswith("\nparameter k = 'v'")
     assert response_text(InferResponse("", "m", 1, [])) == "(no outputs)"
 
 
-def test_output_whose_bytes_do_not_fill_its_shape_is_told() -> None:
+def test_output_with_missing_bytes_is_an_error() -> None:
     broken = InferResponse("", "m", 1, [Tensor("Y", FP32, (3,), HostMemory(b"1234"))])
     assert response_text(broken) == "Y: FP32 [3]: tensor 'Y' has 4 bytes, which do not fill [3]"
 
@@ -57,6 +57,6 @@ def test_json_is_that_of_http() -> None:
     assert "FP16" in json.loads(response_json(response(FP16, [1.5])))["error"]
 
 
-def test_timing_tells_the_first_apart() -> None:
+def test_timing_lists_the_first_request_by_itself() -> None:
     assert timing_text([1.0, 0.002, 0.001, 0.003]) == "4 requests: first 1e+03 ms, then median 2 ms, p99 3 ms"
     assert timing_text([0.5]) == "1 requests: first 500 ms, then median 500 ms, p99 500 ms"

@@ -1,6 +1,7 @@
 """A model without a server: loading, answers, and the end."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def test_session_answers_and_leaves_nothing(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_models_of_the_repositories_are_loaded_or_those_that_are_named(tmp_path: Path) -> None:
+def test_all_or_the_named_models_are_loaded(tmp_path: Path) -> None:
     folder = repository(tmp_path / "own", {"m": IDENTITY}) / "m"
     others = repository(tmp_path / "others", {"a": IDENTITY, "broken": "backend: 'none'"})
 
@@ -45,11 +46,11 @@ def test_models_of_the_repositories_are_loaded_or_those_that_are_named(tmp_path:
             assert await session.close(CLOSE_SECONDS)
 
     run(lambda: open_with("a"))
-    with pytest.raises(Invalid, match="not all models could be loaded that this one may call"):
+    with pytest.raises(Invalid, match="some of the models that this one may call could not be loaded"):
         run(open_with)
 
 
-def test_model_goes_before_those_of_its_name_in_the_repositories(tmp_path: Path) -> None:
+def test_model_hides_one_of_its_name_in_a_repository(tmp_path: Path) -> None:
     """And those that lie beside it are not looked at."""
     folder = repository(tmp_path / "own", {"m": IDENTITY, "a": IDENTITY}) / "m"
     (folder / "2").mkdir()
@@ -68,7 +69,7 @@ def test_model_goes_before_those_of_its_name_in_the_repositories(tmp_path: Path)
     run(scenario)
 
 
-def test_request_ends_where_its_answers_cannot_be_taken(tmp_path: Path) -> None:
+def test_request_ends_if_its_responses_cannot_be_printed(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": IDENTITY}) / "m"
 
     async def scenario() -> None:
@@ -85,7 +86,7 @@ def test_request_ends_where_its_answers_cannot_be_taken(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_version_is_loaded_though_the_policy_says_otherwise(tmp_path: Path) -> None:
+def test_given_version_is_loaded_against_the_policy(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": IDENTITY}, versions=("1", "2")) / "m"
 
     async def answering(version: int) -> int:
@@ -104,16 +105,20 @@ def test_version_is_loaded_though_the_policy_says_otherwise(tmp_path: Path) -> N
         run(lambda: answering(7))
 
 
-def test_session_that_is_given_up_while_it_loads_ends(tmp_path: Path) -> None:
+def test_cancelled_session_ends_while_it_loads(tmp_path: Path) -> None:
     text = IDENTITY.replace('"identity"', '"python"')
     folder = repository(tmp_path, {"m": text}) / "m"
-    (folder / "1" / "model.py").write_text(f"open({str(tmp_path / 'begun')!r}, 'w').close()\nwhile True: pass\n")
+    os.mkfifo(tmp_path / "begun")
+    (folder / "1" / "model.py").write_text(f"open({str(tmp_path / 'begun')!r}, 'w').write('x')\nwhile True: pass\n")
 
     async def scenario() -> None:
+        reader, begun = os.open(tmp_path / "begun", os.O_RDONLY | os.O_NONBLOCK), asyncio.Event()
+        asyncio.get_running_loop().add_reader(reader, begun.set)
         session = Session(folder, -1, ServerOptions())
         opening = asyncio.ensure_future(session.open())
-        while not (tmp_path / "begun").exists():  # `run` bounds the wait
-            await asyncio.sleep(0.01)
+        await begun.wait()  # `run` bounds the wait
+        asyncio.get_running_loop().remove_reader(reader)
+        os.close(reader)
         opening.cancel()
         await asyncio.wait([opening])
         assert await session.close(CLOSE_SECONDS)
@@ -121,6 +126,6 @@ def test_session_that_is_given_up_while_it_loads_ends(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_path_that_is_no_directory(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="is no model directory"):
+def test_path_must_be_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="is not a model directory"):
         Session(tmp_path / "none", -1, ServerOptions())

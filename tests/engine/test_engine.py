@@ -366,7 +366,7 @@ def test_engine_with_a_dead_instance_says_which_version_is_not_ready(tmp_path: P
         async with running(options) as engine:
             assert await ask(engine, port.ServerReady()) is True
             first, second = engine.models.ready_versions("m")
-            first.loaded.instances[:] = [DeadInstance()]
+            first.instances[:] = [DeadInstance()]
 
             async def answers() -> list[object]:
                 found: list[object] = []
@@ -377,7 +377,7 @@ def test_engine_with_a_dead_instance_says_which_version_is_not_ready(tmp_path: P
 
             assert await answers() == [False, True, True, True]
             assert await ask(engine, port.ServerReady()) is ready
-            second.loaded.instances[:] = [DeadInstance()]
+            second.instances[:] = [DeadInstance()]
             assert await answers() == [False, False, False, True]
             assert await ask(engine, port.ServerLive()) is True
 

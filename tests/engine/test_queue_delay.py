@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -47,8 +48,8 @@ def waits(loop: asyncio.AbstractEventLoop, delay_us: int) -> list[float]:
     """How long each of several requests waited, one after the other, in microseconds."""
     tensor = spec("x", "INT32", [-1])
     batching = DynamicBatching((8,), delay_us)
-    opened = loaded(config_of(tensor, outputs=[tensor], max_batch_size=8, batching=batching))
-    opened.instances[:] = [OnLoop()]  # type: ignore[list-item] # it is given executions
+    config = config_of(tensor, outputs=[tensor], max_batch_size=8, batching=batching)
+    opened = replace(loaded(config), instances=[OnLoop()])  # type: ignore[list-item] # it is given executions
     opened.model.placement = Placement.LOOP  # type: ignore[misc] # a fake's
     engine_loop, observer = EngineLoop(loop), RecordingObserver()
     version = ModelVersion(opened, engine_loop, observer, lambda one: None)

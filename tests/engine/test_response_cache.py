@@ -13,9 +13,9 @@ from halimede.cache.local import LocalCache
 from halimede.config import ModelConfig
 from halimede.engine import response_cache
 from halimede.engine.response_cache import (
-    COPIED_BYTES,
-    LOOKED_AT_BYTES,
-    MOST_IN_A_TURN,
+    MAX_COPIED_ON_LOOP_BYTES,
+    MAX_HASHED_ON_LOOP_BYTES,
+    MAX_RESUMED_PER_TURN,
     CacheInterceptor,
     ResponseCache,
 )
@@ -277,7 +277,7 @@ def test_tensors_on_devices_are_not_for_the_cache() -> None:
 
 def test_large_inputs_are_looked_at_on_another_thread() -> None:
     rig = Rig()
-    many = [7] * (LOOKED_AT_BYTES // 4 + 1)
+    many = [7] * (MAX_HASHED_ON_LOOP_BYTES // 4 + 1)
     rig.ask(*many)
     assert rig.running == 0
     rig.do_work()
@@ -288,9 +288,9 @@ def test_large_inputs_are_looked_at_on_another_thread() -> None:
 
 
 def test_large_outputs_are_copied_on_another_thread_and_sent_before() -> None:
-    rig = Rig(LocalCache(4 * COPIED_BYTES))
+    rig = Rig(LocalCache(4 * MAX_COPIED_ON_LOOP_BYTES))
     reply = rig.ask(1)
-    rig.answer(*[5] * (COPIED_BYTES // 4 + 1))
+    rig.answer(*[5] * (MAX_COPIED_ON_LOOP_BYTES // 4 + 1))
     assert reply.finals == 1
     assert rig.cache.counts.entries == 0
     rig.do_work()
@@ -309,7 +309,7 @@ def test_output_larger_than_the_cache_is_told_now_and_then(
             rig.answer(*range(100))
         assert len(caplog.records) == 1
         assert "is greater than total cache size: 300 (1 since" in caplog.text
-        now[0] += response_cache.TOLD_EVERY_NS
+        now[0] += response_cache.LOG_INTERVAL_NS
         rig.ask(1)
         rig.answer(*range(100))
     assert "(3 since the last such message)" in caplog.text
@@ -325,7 +325,7 @@ def test_bytes_that_are_no_entry_are_as_nothing(caplog: pytest.LogCaptureFixture
     cache.tell()
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "What was found for model 'm' is left alone" in caplog.text
+    assert "model 'm': ignored a cache entry that cannot be read" in caplog.text
 
 
 # Memory of clients.
@@ -402,7 +402,7 @@ def test_client_that_goes_while_it_is_looked_up_is_told_at_once() -> None:
 
 def test_client_that_goes_while_its_request_is_hashed_is_told_at_once() -> None:
     rig = Rig()
-    reply, one = rig.begin(*[7] * (LOOKED_AT_BYTES // 4 + 1))
+    reply, one = rig.begin(*[7] * (MAX_HASHED_ON_LOOP_BYTES // 4 + 1))
     one.cancel()
     assert isinstance(reply.error, Cancelled)
     rig.do_work()
@@ -434,7 +434,7 @@ def test_equal_requests_wait_for_the_first(flight: Rig) -> None:
     assert len(flight.misses) == 1
     flight.answer(20)
     assert values_of(other) == [20]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_those_who_waited_for_one_that_failed_run(flight: Rig) -> None:
@@ -445,7 +445,7 @@ def test_those_who_waited_for_one_that_failed_run(flight: Rig) -> None:
     flight.answer(10)
     assert isinstance(replies[0].error, Internal)
     assert [values_of(reply) for reply in replies[1:]] == [[10], [10]]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_one_that_waits_can_go(flight: Rig) -> None:
@@ -476,7 +476,7 @@ def test_those_who_wait_do_not_notice_that_the_first_has_gone() -> None:
 
 def test_nobody_waits_for_one_that_came_later(flight: Rig) -> None:
     """With `preserve_ordering` the answer of that one would wait for this one's."""
-    many = [7] * (LOOKED_AT_BYTES // 4 + 1)
+    many = [7] * (MAX_HASHED_ON_LOOP_BYTES // 4 + 1)
     first, second, third = (flight.ask(*many) for _ in range(3))
     flight.work.pop(1)()
     flight.do_work()
@@ -485,7 +485,7 @@ def test_nobody_waits_for_one_that_came_later(flight: Rig) -> None:
     flight.answer(10, index=1)
     flight.answer(10)
     assert [values_of(reply) for reply in (first, second, third)] == [[10]] * 3
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_request_of_a_model_never_waits_for_another(flight: Rig) -> None:
@@ -496,7 +496,7 @@ def test_request_of_a_model_never_waits_for_another(flight: Rig) -> None:
     assert values_of(inner) == [10]
     flight.answer(10)
     assert values_of(outer) == [10]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_numbers_are_those_of_the_cache() -> None:
@@ -509,9 +509,9 @@ def test_numbers_are_those_of_the_cache() -> None:
 
 
 def test_many_who_waited_do_not_hold_the_loop(flight: Rig) -> None:
-    replies = [flight.ask(1) for _ in range(2 * MOST_IN_A_TURN + 1)]
+    replies = [flight.ask(1) for _ in range(2 * MAX_RESUMED_PER_TURN + 1)]
     flight.answer(10)
-    assert sum(reply.finals for reply in replies) == 1 + MOST_IN_A_TURN
+    assert sum(reply.finals for reply in replies) == 1 + MAX_RESUMED_PER_TURN
     flight.soon.pop()()
     assert sum(reply.finals for reply in replies) == len(replies)
     assert flight.soon == []
@@ -530,7 +530,7 @@ def test_cache_that_breaks_costs_no_answer(caplog: pytest.LogCaptureFixture) -> 
     reply = rig.ask(1)
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "the response cache broke for a request to model 'm'" in caplog.text
+    assert "model 'm': response cache lookup failed" in caplog.text
 
 
 def test_cache_that_breaks_holds_up_nobody_who_waits() -> None:
@@ -547,7 +547,7 @@ def test_cache_that_breaks_holds_up_nobody_who_waits() -> None:
     flight.answer(10)
     flight.answer(10)
     assert [values_of(reply) for reply in replies] == [[10], [10]]
-    assert flight.shared.flights == {}
+    assert flight.shared.in_flight == {}
 
 
 def test_memory_of_the_client_that_breaks_costs_no_answer() -> None:
@@ -571,4 +571,4 @@ def test_response_that_cannot_be_kept_is_sent(caplog: pytest.LogCaptureFixture) 
     reply = rig.ask(1)
     rig.answer(10)
     assert values_of(reply) == [10]
-    assert "keeping a response of model 'm' broke" in caplog.text
+    assert "model 'm': failed to insert a response into the cache" in caplog.text

@@ -269,7 +269,7 @@ def test_tensors_are_not_traced_in_the_mode_opentelemetry(caplog: pytest.LogCapt
 
 def test_level_without_a_file_is_said_and_traces_nothing(caplog: pytest.LogCaptureFixture) -> None:
     assert not Traces(TraceOptions(level=("TIMESTAMPS",))).tracing.on
-    assert "Nothing is traced: trace file name is not given" in caplog.text
+    assert "tracing is off: trace file name is not given" in caplog.text
 
 
 def test_close_writes_what_was_traced(tmp_path: Path) -> None:

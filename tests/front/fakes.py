@@ -1,4 +1,4 @@
-"""An engine that does nothing by itself: it records what a front end asks of it, and the test answers by hand."""
+"""An engine that does nothing: it records what a front end asks, and the test answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

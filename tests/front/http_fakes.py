@@ -1,13 +1,13 @@
-"""What the HTTP front end is given: exchanges without a connection, and other threads that are moved by hand."""
+"""What the HTTP front end needs: exchanges without a connection, and other threads that the test runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.errors import Error
-from halimede.front.http.front import HttpFront
+from halimede.front.http.service import HttpService
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 from tests.front.fakes import FakePort
 
 MAX_INPUT_SIZE = 1 << 23
@@ -101,7 +101,7 @@ class FakeExchange:
 
 
 class HeldOffload:
-    """Keeps the work until the test says `run`: then it is done and its result brought back."""
+    """Keeps work until the test calls `run`. Then it is done, and its result is delivered."""
 
     def __init__(self) -> None:
         self._work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
@@ -129,7 +129,7 @@ class Rig:
     offload: HeldOffload = field(default_factory=HeldOffload)
 
     def __post_init__(self) -> None:
-        self.front = HttpFront(self.port, self.offload, MAX_INPUT_SIZE)
+        self.front = HttpService(self.port, self.offload, MAX_INPUT_SIZE)
 
     def ask(self, method: str, target: str, body: Buffer = b"", **headers: str) -> FakeExchange:
         exchange = FakeExchange(method, target, body, **headers)

@@ -1,23 +1,22 @@
-from collections.abc import Callable
-
 from halimede.engine_port import ModelTransaction, ServerLive
 from halimede.front.delaying_port import DelayingPort
 from halimede.requests import InferRequest
 from tests.fakes import RecordingReply
 from tests.front.fakes import FakePort
+from tests.transport.http2_bench import Clock
 
 
-def test_answers_are_held_and_inferences_are_not() -> None:
-    """Contract G40."""
-    port, rings = FakePort(), list[tuple[float, Callable[[], object]]]()
+def test_answers_are_delayed_and_inferences_are_not() -> None:
+    """Only answers to questions are delayed (G40)."""
+    port, clock = FakePort(), Clock()
     port.answers = {ServerLive(): True}
-    delaying = DelayingPort(port, 3, lambda seconds, callback: rings.append((seconds, callback)))
+    delaying = DelayingPort(port, 3, clock.call_later)
     heard: list[object] = []
     delaying.ask(ServerLive(), heard.append)
+    clock.advance(2.9)
     assert heard == []
-    [(seconds, ring)] = rings
-    ring()
-    assert (seconds, heard) == (3, [True])
+    clock.advance(0.2)
+    assert heard == [True]
     delaying.ask(ModelTransaction("m"), heard.append)
     assert heard == [True, False]
     delaying.cancel(delaying.infer(InferRequest("m"), RecordingReply()))

@@ -8,8 +8,8 @@ import pytest
 from halimede.engine_port import MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
 from halimede.front.access import access_of
-from halimede.front.http.front import HttpFront
-from halimede.front.metrics import MetricsFront, Scrapes
+from halimede.front.http.service import HttpService
+from halimede.front.metrics import MetricsScrapes, MetricsService
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import FakeExchange, HeldOffload
 
@@ -29,7 +29,7 @@ def port_with_metrics() -> FakePort:
 
 def asked(port: FakePort, method: str, target: str) -> FakeExchange:
     exchange = FakeExchange(method, target)
-    MetricsFront(Scrapes(port)).handle(exchange)
+    MetricsService(MetricsScrapes(port)).handle(exchange)
     return exchange
 
 
@@ -75,7 +75,7 @@ OPEN_TYPE = b"Content-Type: application/openmetrics-text; version=1.0.0; charset
 
 def test_openmetrics_are_answered_to_who_asks_for_them() -> None:
     exchange = FakeExchange("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0,*/*;q=0.1")
-    MetricsFront(Scrapes(port_with_metrics())).handle(exchange)
+    MetricsService(MetricsScrapes(port_with_metrics())).handle(exchange)
     assert exchange.answer == (200, OPEN_TYPE, EXPOSED.replace(b" counter\n", b" unknown\n") + b"# EOF\n")
 
 
@@ -88,7 +88,7 @@ class Clock:
 
 
 class SlowPort(FakePort):
-    """Whose metrics take 20 ms of the loop each time."""
+    """A port whose metrics take 20 ms of the loop each time."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class SlowPort(FakePort):
 def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
     clock = Clock()
     port = SlowPort(clock)
-    front = MetricsFront(Scrapes(port, clock))
+    front = MetricsService(MetricsScrapes(port, clock))
     began, scrapes = clock.now, 1000
     for _ in range(scrapes):  # a hundred a second
         exchange = FakeExchange("GET", "/metrics")
@@ -116,10 +116,10 @@ def test_many_scrapes_take_a_tenth_of_the_time_and_are_all_answered() -> None:
     assert 0.09 < spent / (clock.now - began) < 0.12
 
 
-def test_scrapes_in_good_time_are_each_made_anew() -> None:
+def test_scrapes_within_the_budget_are_each_fresh() -> None:
     clock = Clock()
     port = SlowPort(clock)
-    front = MetricsFront(Scrapes(port, clock))
+    front = MetricsService(MetricsScrapes(port, clock))
     for _ in range(20):
         front.handle(FakeExchange("GET", "/metrics"))
         clock.now += 0.2
@@ -128,7 +128,7 @@ def test_scrapes_in_good_time_are_each_made_anew() -> None:
 
 def test_each_form_has_a_text_of_its_own() -> None:
     clock = Clock()
-    front = MetricsFront(Scrapes(SlowPort(clock), clock))
+    front = MetricsService(MetricsScrapes(SlowPort(clock), clock))
     accept = {"accept": "application/openmetrics-text"}
     types = []
     for number in range(40):
@@ -140,18 +140,20 @@ def test_each_form_has_a_text_of_its_own() -> None:
 
 def test_metrics_on_the_http_port_are_there_by_choice() -> None:
     port = port_with_metrics()
-    for scrapes, status in ((Scrapes(port), 200), (None, 404)):
+    for scrapes, status in ((MetricsScrapes(port), 200), (None, 404)):
         exchange = FakeExchange("GET", "/metrics")
-        HttpFront(port, HeldOffload(), 1 << 20, scrapes=scrapes).handle(exchange)
+        HttpService(port, HeldOffload(), 1 << 20, scrapes=scrapes).handle(exchange)
         assert exchange.answer[0] == status
     exchange = FakeExchange("POST", "/metrics")
-    HttpFront(port, HeldOffload(), 1 << 20, scrapes=Scrapes(port)).handle(exchange)
+    HttpService(port, HeldOffload(), 1 << 20, scrapes=MetricsScrapes(port)).handle(exchange)
     assert exchange.answer[0] == 405
 
 
-def test_who_may_not_ask_for_statistics_may_not_ask_for_metrics_on_the_http_port() -> None:
+def test_metrics_on_the_http_port_are_restricted_like_statistics() -> None:
     port = port_with_metrics()
-    front = HttpFront(port, HeldOffload(), 1 << 20, access_of({"statistics": ("key", "x")}, ""), scrapes=Scrapes(port))
+    front = HttpService(
+        port, HeldOffload(), 1 << 20, access_of({"statistics": ("key", "x")}, ""), scrapes=MetricsScrapes(port)
+    )
     for headers, status in (({}, 403), ({"key": "x"}, 200)):
         exchange = FakeExchange("GET", "/metrics", b"", **headers)
         front.handle(exchange)

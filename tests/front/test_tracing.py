@@ -26,5 +26,5 @@ CONTEXT = Context(int("a" * 32, 16), int("b" * 16, 16))
     ],
 )
 def test_context_is_what_the_standard_says(parent: str, state: str, context: Context | None) -> None:
-    """Contract T9."""
+    """W3C Trace Context, level 1 (T9)."""
     assert read_context(parent, state) == context

@@ -1,8 +1,8 @@
-"""Random histories of models that come and go: folders change, loads and unloads are asked for, polls come, threads end
-their work in any order; beside it a plain model of what must be served.
+"""Random histories of loads and unloads: folders change, clients load and unload, polls come, threads end their work in
+any order. Beside them runs a simple model of what must be served.
 
-The control, the loader and the table are the real ones. The backend is a fake, and so are the threads: the history
-decides when a load ends.
+The control, the loader and the table are real. The backend and the threads are fakes: the history decides when a load
+ends.
 """
 
 import asyncio
@@ -18,11 +18,10 @@ from halimede.backends.api import ModelFolder
 from halimede.config import ModelConfig
 from halimede.engine_port import LoadModel, UnloadModel
 from halimede.errors import Error, Invalid, NotFound, Unavailable
+from halimede.loading.concurrency import LoadThreads, ModelLocks
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
 from halimede.loading.repository_poll import NS, RepositoryPoll
-from halimede.loading.threads import LoadThreads
-from halimede.loading.turns import LoadTurns
 from halimede.measurement.statistics import Statistics
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable, State
@@ -39,13 +38,13 @@ _TENSORS = "".join(f'{put} {{ name: "{put}" data_type: TYPE_INT32 dims: [ -1 ] }
 
 
 class HandThreads(LoadThreads):
-    """What is short is done at once; a load waits until the history lets it run."""
+    """Does short work at once. A load waits until the history runs it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._the_loop = loop
         self.waiting: list[tuple[asyncio.Future[Any], Callable[[], Any]]] = []
 
-    async def look(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
     async def inspect_model(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -84,7 +83,7 @@ class CountedModel(FakeModel):
 
 
 class CountingBackend(FakeBackend):
-    """Knows which models are open. A version with a file `bad` cannot be opened."""
+    """Counts open models. A version with a file `bad` cannot be opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +96,7 @@ class CountingBackend(FakeBackend):
 
 
 class Folder:
-    """A model's folder as the history left it. `size` is something that a version must be loaded again for."""
+    """A model's folder as the history left it. A version must be loaded again if `size` changes."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.path = root / name
@@ -294,12 +293,12 @@ async def play_poll(random: Random, root: Path, loop: asyncio.AbstractEventLoop)
         model_repositories=(str(root),), model_control_mode="poll", repository_poll_secs=1, settle_secs=SETTLE
     )
     loads, now = control.loads(options), 0
-    turns = LoadTurns(loads.slots)
+    locks = ModelLocks(loads.slots)
 
     async def look() -> Any:
         return scan([str(root)])
 
-    poll = RepositoryPoll(options, loop, control.models, loads, turns, look, clock=lambda: now, wall=lambda: 0)
+    poll = RepositoryPoll(options, loop, control.models, loads, locks, look, clock=lambda: now, wall=lambda: 0)
     was: dict[str, list[list[tuple[int, int]]]] = {name: [[]] for name in MODELS}
 
     def check() -> None:

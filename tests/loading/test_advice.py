@@ -1,4 +1,4 @@
-"""What the log adds to the reason of a failed load, where somebody knows what may help."""
+"""Log lines with advice after a failed load."""
 
 import asyncio
 from dataclasses import replace
@@ -9,12 +9,10 @@ import pytest
 from halimede.engine.engine import Engine
 from halimede.engine_port import RepositoryIndex
 from halimede.errors import Error
-from tests.engine.engines import ask, options_for, run
+from tests.engine.engines import STOP_SECONDS, ask, options_for, run
 
 
-def test_backend_that_is_not_here_is_advised_of_in_the_log_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_advice_for_a_missing_backend_is_only_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         engine = Engine(options_for(tmp_path, {"m": 'platform: "tensorrt_plan"'}), asyncio.get_running_loop())
         assert await engine.start() is False
@@ -25,7 +23,7 @@ def test_backend_that_is_not_here_is_advised_of_in_the_log_alone(
         entries = await ask(engine, RepositoryIndex())
         assert not isinstance(entries, Error)
         assert [(entry.name, entry.version, entry.reason) for entry in entries] == [("m", 1, reason)]
-        assert await engine.stop(1)
+        assert await engine.stop(STOP_SECONDS)
 
     run(scenario)
     assert [record.message[:43] for record in caplog.records if record.levelname == "WARNING"] == [
@@ -40,7 +38,7 @@ def test_backend_that_is_not_here_is_advised_of_in_the_log_alone(
         ("m", "model '1': '{}' looks like a model, and a repository is the directory around its models"),
     ],
 )
-def test_folder_that_says_nothing_of_a_backend_is_advised_of(
+def test_advice_for_a_folder_without_a_backend(
     tmp_path: Path, below: str, advice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -49,7 +47,7 @@ def test_folder_that_says_nothing_of_a_backend_is_advised_of(
         )
         engine = Engine(options, asyncio.get_running_loop())
         assert await engine.start() is False
-        assert await engine.stop(1)
+        assert await engine.stop(STOP_SECONDS)
 
     run(scenario)
     warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]

@@ -1,30 +1,30 @@
 """Repository agents that take long while a server starts."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from halimede.engine.engine import Engine
 from tests.engine.engines import IDENTITY, STOP_SECONDS, options_for, run
 
 AGENT = """
-import time
-from pathlib import Path
 from halimede.agents import RepositoryAgent
 
 class Patient(RepositoryAgent):
     def load(self):
-        until = time.monotonic() + 20
-        while not Path(self.model.parameters["until"]).exists() and time.monotonic() < until:
-            time.sleep(0.005)
+        with open(self.model.parameters["until"]) as pipe:  # until somebody writes to it
+            pipe.read(1)
 """
 
 
 def test_models_are_loaded_while_the_agents_of_another_work(tmp_path: Path) -> None:
-    """Though one model only may be opened at a time."""
+    """Agents take no slot, and there is only one."""
     agent = tmp_path / "agents" / "patient" / "agent.py"
     agent.parent.mkdir(parents=True)
     agent.write_text(AGENT)
     go = tmp_path / "go"
+    os.mkfifo(go)
+    writer = os.open(go, os.O_RDWR)  # does not wait for a reader
     parameter = f'parameters {{ key: "until" value: "{go}" }}'
     asking = f'model_repository_agents {{ agents {{ name: "patient" {parameter} }} }}'
     options = options_for(
@@ -38,9 +38,9 @@ def test_models_are_loaded_while_the_agents_of_another_work(tmp_path: Path) -> N
         engine = Engine(options, asyncio.get_running_loop())
         start = asyncio.ensure_future(engine.start())
         while not engine.models.ready_versions("b"):
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
         assert not engine.models.ready_versions("a")
-        go.touch()
+        os.write(writer, b"x")
         assert await start
         assert engine.models.ready_versions("a")
         assert await engine.stop(STOP_SECONDS)
@@ -48,4 +48,5 @@ def test_models_are_loaded_while_the_agents_of_another_work(tmp_path: Path) -> N
     try:
         run(scenario)
     finally:
-        go.touch()  # no thread is left waiting
+        os.write(writer, b"x")  # no thread is left waiting
+        os.close(writer)

@@ -1,4 +1,4 @@
-"""Ensembles in an engine with real models: how they come and go, and that nothing is left of their requests."""
+"""Ensembles in an engine with real models: their loads and unloads, and that requests leave nothing behind."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from halimede.tensors import array_of
 from tests.engine.engines import IDENTITY, Awaited, ask, infer, options_for, request_of, run, running
 
 HELD = IDENTITY + "dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 10000000 }"
-"""Waits for company for longer than a test takes: for another request, or for ever."""
+"""A model whose batch waits for a second request for longer than a test takes."""
 
 
 def ensemble(*steps: tuple[str, str, str], more: str = "", sched: str = "") -> str:
@@ -127,7 +127,7 @@ def test_client_that_leaves_takes_the_step_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("S95")
-def test_member_that_goes_serves_what_was_begun(tmp_path: Path) -> None:
+def test_unloaded_member_finishes_requests_that_have_begun(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, {**MODELS, "a": HELD}, load_models=("e",))) as engine:
             first, second = Awaited(), Awaited()
@@ -188,7 +188,7 @@ def test_load_of_an_ensemble_looks_at_its_members_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("R15")
-def test_unload_with_what_is_only_for_it(tmp_path: Path) -> None:
+def test_unload_with_dependents_unloads_members_that_nothing_else_needs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, {**MODELS, "f": CHAIN.replace('"b"', '"c"'), "c": IDENTITY})) as engine:
             for name in ("e", "f", "b"):
@@ -205,7 +205,7 @@ def _ready(engine: Engine) -> set[str]:
     return {record.name for record in engine.models if engine.models.ready_versions(record.name)}
 
 
-def test_circle_loads_nothing_and_hangs_nobody(tmp_path: Path) -> None:
+def test_circle_of_ensembles_is_refused_and_nothing_hangs(tmp_path: Path) -> None:
     circle = {name: ensemble((other, "INPUT0", "OUTPUT0")) for name, other in (("e", "f"), ("f", "g"), ("g", "e"))}
 
     async def scenario() -> None:

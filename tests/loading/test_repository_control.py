@@ -1,5 +1,5 @@
-"""Models that come and go on request: the engine in explicit mode with the real identity backend, on both doors; and
-the control alone, with a backend that is held up.
+"""Loads and unloads on request: the engine in explicit mode with the real identity backend, reached directly and
+through a serialising port; and the control alone, with a backend that blocks.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Internal, Invalid, Unavailable
+from halimede.loading.concurrency import CLOSING_THREADS
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
-from halimede.loading.threads import CLOSING_THREADS
 from halimede.measurement.statistics import Statistics
 from halimede.models.backend_pool import BackendPool
 from halimede.models.lifecycle import ModelTable
@@ -105,13 +105,13 @@ async def states(port: EnginePort) -> dict[tuple[str, int | None], str]:
 
 
 async def until(port: EnginePort, key: tuple[str, int | None], state: str) -> None:
-    """Once the index says so; `run` bounds the wait."""
+    """Waits until the index says so. `run` bounds the wait."""
     while (await states(port)).get(key) != state:
         await asyncio.sleep(0)
 
 
 @pytest.mark.rows("R10")
-def test_start_in_explicit_mode_loads_what_is_named(tmp_path: Path, access: EngineAccess) -> None:
+def test_start_in_explicit_mode_loads_the_named_models(tmp_path: Path, access: EngineAccess) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             assert await states(access(engine)) == {("m", 1): "READY", ("n", None): ""}
@@ -128,7 +128,7 @@ def test_start_in_explicit_mode_loads_everything_for_a_star(tmp_path: Path) -> N
     run(scenario)
 
 
-def test_configuration_that_is_a_pipe_is_refused_and_holds_nobody(tmp_path: Path) -> None:
+def test_configuration_that_is_a_pipe_is_refused_without_blocking(tmp_path: Path) -> None:
     async def scenario() -> None:
         options = options_for(tmp_path, {"m": IDENTITY, "n": IDENTITY})
         (tmp_path / "n" / "config.pbtxt").unlink()
@@ -137,7 +137,7 @@ def test_configuration_that_is_a_pipe_is_refused_and_holds_nobody(tmp_path: Path
         assert await engine.start() is False
         reason = f"Internal: failed to open text file for read {tmp_path}/n/config.pbtxt: it is not a regular file"
         assert await states(engine) == {("m", 1): "READY", ("n", None): reason}
-        assert await engine.stop(1)
+        assert await engine.stop(STOP_SECONDS)
 
     run(scenario)
 
@@ -150,7 +150,7 @@ def test_start_in_explicit_mode_fails_for_a_name_that_is_not_there(
         assert await engine.start() is False
         assert "failed to poll model 'nope': model not found in any model repository." in caplog.text
         assert await states(engine) == {("m", None): "", ("n", None): ""}
-        assert await engine.stop(1)
+        assert await engine.stop(STOP_SECONDS)
 
     run(scenario)
 
@@ -180,7 +180,7 @@ def test_model_is_loaded_and_unloaded_on_request(tmp_path: Path, access: EngineA
     run(scenario)
 
 
-def test_index_of_what_is_ready(tmp_path: Path) -> None:
+def test_index_of_ready_models(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "n")) as engine:
             assert await ask(engine, RepositoryIndex(ready=True)) == [IndexEntry("n", 1, "READY")]
@@ -197,7 +197,7 @@ def test_index_of_what_is_ready(tmp_path: Path) -> None:
         ("nope", Internal, "failed to load 'nope', failed to poll from model repository"),
     ],
 )
-def test_load_of_a_name_that_cannot_be(tmp_path: Path, name: str, kind: type[Error], text: str) -> None:
+def test_load_of_an_invalid_name_is_refused(tmp_path: Path, name: str, kind: type[Error], text: str) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path)) as engine:
             assert refusal(await control(engine, LoadModel(name))) == (kind, text)
@@ -247,7 +247,7 @@ def test_load_of_an_unchanged_model_that_is_not_healthy_loads_it_again(tmp_path:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             before = engine.models.find("m", -1)
-            before.loaded.instances[:] = [Dead()]
+            before.instances[:] = [Dead()]
             assert await control(engine, LoadModel("m")) is None
             after = engine.models.find("m", -1)
             assert after is not before
@@ -257,7 +257,7 @@ def test_load_of_an_unchanged_model_that_is_not_healthy_loads_it_again(tmp_path:
 
 
 def test_load_of_a_changed_model_serves_on_while_it_loads(tmp_path: Path) -> None:
-    """Contract R11: what the old version has begun it ends, whoever comes after the switch meets the new one."""
+    """The old version finishes the requests that have begun; requests after the switch reach the new one (R11)."""
 
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m", models={"m": HELD})) as engine:
@@ -276,7 +276,7 @@ def test_load_of_a_changed_model_serves_on_while_it_loads(tmp_path: Path) -> Non
     run(scenario)
 
 
-def test_load_that_fails_leaves_what_serves(tmp_path: Path) -> None:
+def test_failed_load_leaves_the_serving_version(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             before = engine.models.find("m", -1)
@@ -307,7 +307,7 @@ def test_versions_come_together_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path: Path, access: EngineAccess) -> None:
-    """Contract H113: enums in any case, both spellings of a field, forgotten by a load without it."""
+    """Enums may have any case and fields both spellings. A load without a configuration forgets it (H113)."""
 
     async def sizes(port: EnginePort) -> int:
         config = await ask(port, ModelConfiguration("m"))
@@ -326,7 +326,7 @@ def test_configuration_of_a_load_replaces_the_file_until_the_next_load(tmp_path:
 
 
 @pytest.mark.parametrize("config", ["", "{", "[]", '{"x":1}', '{"name":"other"}', "{" * 5000])
-def test_configuration_that_is_none_is_refused(tmp_path: Path, config: str) -> None:
+def test_invalid_configuration_of_a_load_is_refused(tmp_path: Path, config: str) -> None:
     async def scenario() -> None:
         async with running(explicit(tmp_path, "m")) as engine:
             text = "failed to load 'm', failed to poll from model repository"
@@ -339,7 +339,7 @@ def test_configuration_that_is_none_is_refused(tmp_path: Path, config: str) -> N
 def test_files_of_a_load_are_a_model_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, access: EngineAccess
 ) -> None:
-    """Contract H114: the repository does not count, and the files go with the model."""
+    """The repository does not count, and the files are removed with the model (H114)."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
 
@@ -362,7 +362,7 @@ def test_files_of_a_load_are_a_model_of_their_own(
     ("config", "path"),
     [(None, "1/m"), ("{", "1/m"), *((JSON_CONFIG, path) for path in ("../m", "/etc/m", "1/../../m", "", "a\0b"))],
 )
-def test_files_that_cannot_be_are_refused_and_leave_nothing(
+def test_invalid_files_of_a_load_are_refused_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str | None, path: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -378,7 +378,7 @@ def test_files_that_cannot_be_are_refused_and_leave_nothing(
 
 
 def test_loads_of_one_model_wait_for_each_other(tmp_path: Path) -> None:
-    """Contract R17: the last that was asked for is what is left."""
+    """The state after the last request is what remains (R17)."""
 
     async def scenario() -> None:
         async with running(explicit(tmp_path)) as engine:
@@ -396,7 +396,7 @@ def test_load_under_way_at_the_end_is_refused(tmp_path: Path) -> None:
         async with running(explicit(tmp_path)) as engine:
             loading = asyncio.ensure_future(control(engine, LoadModel("m")))
             await asyncio.sleep(0)
-            assert await engine.stop(5)
+            assert await engine.stop(STOP_SECONDS)
             assert isinstance(await loading, Error)
             assert isinstance(await control(engine, LoadModel("n")), Unavailable)
 
@@ -486,8 +486,8 @@ def test_index_does_not_wait_for_models_that_load(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_stop_kills_what_does_not_close_however_many_there_are(tmp_path: Path) -> None:
-    """What is freed so has ended in time."""
+def test_stop_kills_all_models_that_do_not_close(tmp_path: Path) -> None:
+    """There are more of them than closing threads, and a killed model closes."""
 
     async def scenario() -> None:
         names = [f"m{i}" for i in range(CLOSING_THREADS + 1)]
@@ -495,15 +495,13 @@ def test_stop_kills_what_does_not_close_however_many_there_are(tmp_path: Path) -
         controlled = Controlled(options_for(tmp_path, dict.fromkeys(names, FAKE)), backend)
         assert await controlled.control.start()
         assert not backend.closing.is_set()
-        assert await controlled.control.stop(1)
+        assert await controlled.control.stop(0.01, STOP_SECONDS)
         controlled.control.abandon()
 
     run(scenario)
 
 
-def test_what_does_not_close_at_all_is_not_said_to_be_unloaded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_model_that_never_closes_is_not_reported_as_unloaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     backend = Gated(frozenset({1}))
     backend.close = lambda: None  # type: ignore[method-assign] # what a kill does not end
 
@@ -520,7 +518,7 @@ def test_what_does_not_close_at_all_is_not_said_to_be_unloaded(
     assert "successfully unloaded" not in caplog.text
 
 
-def test_stop_waits_for_what_a_load_under_way_has_opened(tmp_path: Path) -> None:
+def test_stop_closes_the_model_of_a_load_under_way(tmp_path: Path) -> None:
     async def scenario() -> None:
         backend = Gated()
         backend.opening.clear()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from halimede.measurement.loop_lag import EVERY_NS, LoopLag
+from halimede.measurement.loop_lag import INTERVAL_NS, LoopLag
 
 
 def test_lateness_is_observed_and_the_timer_set_anew() -> None:
@@ -12,7 +12,7 @@ def test_lateness_is_observed_and_the_timer_set_anew() -> None:
     lag.start()
     for late in (0, 700_000, 30_000_000_000):
         when, ring = set_at.pop()
-        assert when == now + EVERY_NS
+        assert when == now + INTERVAL_NS
         now = when + late
         ring()
     read = lag.read()

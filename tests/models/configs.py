@@ -1,4 +1,4 @@
-"""Model configurations and requests for the tests of this room."""
+"""Model configurations and requests for these tests."""
 
 from collections.abc import Sequence
 from math import prod

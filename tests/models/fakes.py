@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from halimede.backends.api import Backend, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.traits import Traits
 from halimede.config import Description, Incomplete, ModelConfig
 from halimede.models.loader import LoadedVersion
 
@@ -39,6 +40,8 @@ class FakeModel:
 
     placement = Placement.THREAD
     inline_safe = False
+    gathers = False
+    in_flight = 1
 
     def __init__(self, log: list[str], breaks_at: int = -1, error: Exception | None = None) -> None:
         self._log = log
@@ -58,9 +61,7 @@ class FakeModel:
 class FakeBackend:
     """`errors` are raised by `open`, one a call, until there are none left. `log` is what happened."""
 
-    name = "fake"
-    default_instance_count = 2
-    describes_always = False
+    traits = Traits("fake", cpu_instances=2)
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus

@@ -1,7 +1,7 @@
 """Random histories of one model version: arrivals, sizes, shapes, priorities, timeouts, cancellations, failures, on a
 clock that is moved by hand; and what must hold in each of them, whatever the configuration.
 
-What is expected is counted here from the contract alone (S21, S22, S26 to S34); nothing is asked of the policies.
+The expectations are computed here from the contract alone (S21, S22, S26 to S34), without the policies.
 """
 
 from collections.abc import Callable, Sequence
@@ -129,8 +129,7 @@ class History:
         self.settled: list[Asked] = []
         self._ordered = self.batching is not None and self.batching.preserve_ordering
         self.observer = RecordingObserver()
-        opened = loaded(config)
-        opened.instances[:] = self.instances  # type: ignore[assignment] # it is given executions
+        opened = replace(loaded(config), instances=self.instances)  # type: ignore[arg-type] # it is given executions
         opened.model.placement = Placement.LOOP  # type: ignore[misc] # a fake's
         self.version = ModelVersion(opened, self.loop, self.observer, self._settled, clock=clock)
 

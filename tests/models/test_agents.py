@@ -1,4 +1,4 @@
-"""The agents of a model: what they are told, in which order, and where the model is then read."""
+"""The agents of a model: which calls they get, in which order, and where the model is then read."""
 
 import json
 import os
@@ -10,7 +10,8 @@ import pytest
 
 from halimede.errors import Error, Internal, NotFound, Unsupported
 from halimede.models.agents import PREFIX, Agents, AgentsWanted
-from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, inspect_model, load
+from halimede.models.inspection import inspect_model
+from halimede.models.loader import LoadedVersion, LoadOptions, LoadResult, load
 from halimede.models.repository import FoundModel
 from tests.models.fakes import FakeBackend, OneBackend, repository
 
@@ -64,7 +65,7 @@ def asking(log: Path, *agents: dict[str, str]) -> str:
 
 
 class Bench:
-    """A repository with the model `m`, and what its agents were told."""
+    """A repository with the model `m`, and the calls of its agents."""
 
     def __init__(self, root: Path, *agents: dict[str, str], versions: tuple[str, ...] = ("1",), own: str = "") -> None:
         (root / "agents" / "told").mkdir(parents=True)
@@ -107,7 +108,7 @@ def left(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.rows("R22")
-def test_agents_are_told_in_order_and_back(bench: Callable[..., Bench]) -> None:
+def test_agents_are_called_in_order_and_in_reverse_order(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a"}, {"word": "b"})
     result = one.load()
     assert one.told == ["a load", "b load", "b load_complete", "a load_complete"]
@@ -164,7 +165,7 @@ def test_agent_that_exits_stops_only_the_load(bench: Callable[..., Bench]) -> No
 def test_agent_that_exits_later_changes_nothing(bench: Callable[..., Bench], when: str) -> None:
     one = bench({"word": "a"}, {"word": "b", "exits": when})
     result = one.load()
-    assert not result.failed
+    assert not result.failures
     close(result)
     assert one.told[2:] == [
         *("b load_complete", "a load_complete"),
@@ -173,12 +174,12 @@ def test_agent_that_exits_later_changes_nothing(bench: Callable[..., Bench], whe
 
 
 @pytest.mark.rows("R22")
-def test_load_that_fails_is_told(bench: Callable[..., Bench]) -> None:
+def test_agents_are_called_if_the_load_fails(bench: Callable[..., Bench]) -> None:
     text = f'backend: "fake"{TENSORS}version_policy {{ all {{}} }}'
     one = bench({"word": "a"}, {"word": "b"}, versions=("1", "2"), own=text)
     one.backend = FakeBackend([Internal("no room")])
     result = one.load()
-    assert result.failed
+    assert result.failures
     assert one.told == ["a load", "b load", "b load_fail", "a load_fail"]
     version = result.versions[2]
     assert isinstance(version, LoadedVersion)
@@ -186,10 +187,10 @@ def test_load_that_fails_is_told(bench: Callable[..., Bench]) -> None:
     assert one.told[4:] == []
 
 
-def test_what_an_agent_raises_later_changes_nothing(bench: Callable[..., Bench]) -> None:
+def test_exception_of_an_agent_after_the_load_is_ignored(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a", "fails": "unload"}, {"word": "b", "fails": "load_complete"})
     result = one.load()
-    assert not result.failed
+    assert not result.failures
     close(result)
     assert one.told[2:] == [
         *("b load_complete", "a load_complete"),
@@ -197,7 +198,7 @@ def test_what_an_agent_raises_later_changes_nothing(bench: Callable[..., Bench])
     ]
 
 
-def test_second_look_asks_nobody(bench: Callable[..., Bench]) -> None:
+def test_second_inspection_runs_no_agent(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a"})
     seen = inspect_model(one.found, one.options)
     assert inspect_model(one.found, one.options) == seen
@@ -208,7 +209,7 @@ def test_second_look_asks_nobody(bench: Callable[..., Bench]) -> None:
     assert one.told[4:] == ["a load"]
 
 
-def test_model_that_changed_is_loaded_anew_and_the_old_one_unloaded(bench: Callable[..., Bench]) -> None:
+def test_changed_model_is_loaded_and_the_old_one_unloaded(bench: Callable[..., Bench]) -> None:
     one = bench({"word": "a"})
     first = one.load()
     (one.folder / "1" / "more").touch()
@@ -253,9 +254,7 @@ def test_client_brings_no_agents(bench: Callable[..., Bench]) -> None:
     assert one.told == ["a load"]
 
 
-def test_model_whose_configuration_names_agents_no_more_is_read_where_it_lies(
-    bench: Callable[..., Bench], tmp_path: Path
-) -> None:
+def test_model_without_agents_any_more_is_read_in_its_repository(bench: Callable[..., Bench], tmp_path: Path) -> None:
     config = f'backend: "fake"{TENSORS}'.replace("\n", " ")
     one = bench({"word": "a", "moves": "m", "config": config})
     first = one.load()
@@ -268,7 +267,7 @@ def test_model_whose_configuration_names_agents_no_more_is_read_where_it_lies(
     close(second)
 
 
-def test_agents_go_with_the_last_version_that_uses_what_they_made(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_agents_are_unloaded_with_the_last_version(bench: Callable[..., Bench], tmp_path: Path) -> None:
     config = f'backend: "fake"{TENSORS}'.replace("\n", " ")
     one = bench({"word": "a", "moves": "m", "config": config})
     first, second = one.load(), one.load()  # nothing has changed: the second one opens the same once more
@@ -298,12 +297,12 @@ def test_load_that_begins_while_the_model_goes_asks_the_agents_once_more(
     assert not left(tmp_path)
 
 
-def test_reload_that_fails_leaves_the_agents_to_what_serves(bench: Callable[..., Bench], tmp_path: Path) -> None:
+def test_failed_reload_leaves_the_agents_of_the_serving_version(bench: Callable[..., Bench], tmp_path: Path) -> None:
     config = f'backend: "fake"{TENSORS}'.replace("\n", " ")
     one = bench({"word": "a", "moves": "m", "config": config})
     first = one.load()
     one.backend = FakeBackend([Internal("no room")])
-    assert one.load().failed
+    assert one.load().failures
     assert one.told == ["a load", "a load_complete"]
     close(first)
     assert one.told[2:] == ["a unload", "a unload_complete"]

@@ -61,7 +61,7 @@ def test_pool_does_not_keep_a_failure() -> None:
     assert isinstance(pool.get("a"), FakeBackend)
 
 
-def test_pool_tells_all_who_wait_of_the_failure() -> None:
+def test_pool_gives_a_failure_to_all_that_wait() -> None:
     begun, release = Event(), Event()
 
     def create(name: str) -> Backend:
@@ -89,7 +89,7 @@ def test_pool_closes_all_backends_once() -> None:
     assert [backend.log for backend in backends.values()] == [["close backend"]] * 2
 
 
-def test_pool_closes_the_others_when_one_cannot_be_closed() -> None:
+def test_pool_closes_all_backends_if_one_fails_to_close() -> None:
     class Stuck(FakeBackend):
         def close(self) -> None:
             raise RuntimeError("stuck")

@@ -1,4 +1,4 @@
-"""Contract 1.3, in the words that the real server was heard to say, and its order of checks."""
+"""The checks of requests, with Triton's texts and in its order (H60 to H74)."""
 
 from collections.abc import Sequence
 
@@ -172,7 +172,7 @@ def refusal(config: ModelConfig, request: InferRequest) -> str:
         ),
     ],
 )
-def test_request_that_does_not_fit_is_told_why(config: ModelConfig, inputs: Sequence[Tensor], text: str) -> None:
+def test_invalid_request_gets_the_reason(config: ModelConfig, inputs: Sequence[Tensor], text: str) -> None:
     assert refusal(config, asking(*inputs)) == f"[request id: q] {text}"
     assert refusal(config, asking(*inputs, id="")) == f"[request id: <id_unknown>] {text}"
 
@@ -201,7 +201,7 @@ def test_request_with_too_many_inputs(config: ModelConfig, inputs: list[Tensor],
     ],
 )
 def test_unknown_input_is_named_without_the_id_of_the_request(config: ModelConfig, inputs: list[Tensor]) -> None:
-    """Contract H62, in the order of the real server."""
+    """In Triton's order (H62)."""
     assert refusal(config, asking(*inputs)) == "unexpected inference input 'X' for model 'm'"
 
 
@@ -219,7 +219,7 @@ def test_unknown_output_comes_before_everything_else() -> None:
         ([given("INPUT0", "INT32", [1, 2], b""), B], "input byte size mismatch for input 'INPUT0'"),
     ],
 )
-def test_first_rule_broken_is_the_one_told(inputs: list[Tensor], beginning: str) -> None:
+def test_error_is_that_of_the_first_broken_rule(inputs: list[Tensor], beginning: str) -> None:
     assert refusal(PAIR, asking(*inputs)).startswith(f"[request id: q] {beginning}")
 
 
@@ -245,7 +245,7 @@ def test_required_input_that_is_missing_is_noticed_though_the_count_is_right() -
 
 
 def test_outputs_to_answer_with() -> None:
-    """Contract H74."""
+    """(H74)"""
     check = RequestCheck(config_of(outputs=[spec(name, "INT32", [1]) for name in ("b", "a", "c")]))
     assert tuple(check.outputs(asking())) == ("b", "a", "c")
     assert tuple(check.outputs(asking(outputs=["c", "b"]))) == ("c", "b")
@@ -256,7 +256,7 @@ def test_check_of_numbers_does_not_look_at_their_bytes() -> None:
     assert RequestCheck(FIXED).check(request) == 2
 
 
-# Reshape (contract H71).
+# Reshape (H71).
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_client_sees_the_shape_of_the_configuration() -> None:
     assert not OutputShapes(BATCHED)
 
 
-# Raw requests (contract H34).
+# Raw requests (H34).
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_raw_body_that_cannot_be_an_input(config: ModelConfig, text: str) -> Non
     assert refusal(config, asking_raw(bytes(8))) == f"[request id: q] {text}"
 
 
-# Which requests may share a batch (contract S4, S5).
+# Which requests may share a batch (S4, S5).
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def requests(draw: st.DrawFn, config: ModelConfig) -> InferRequest:
 
 
 def fits(config: ModelConfig, request: InferRequest) -> bool:
-    """Contract 1.3 once more, written down without its order and its words."""
+    """The rules again, written down without their order and texts."""
     specs = {one.name: one for one in config.inputs}
     required = {one.name for one in config.inputs if not one.optional}
     lead = 1 if config.max_batch_size else 0
@@ -536,7 +536,7 @@ def test_form_that_fitted_before_does_not_vouch_for_the_bytes(config: ModelConfi
                 check.fit(request)
 
 
-def test_fit_says_what_a_form_means_for_the_model() -> None:
+def test_fit_has_the_result_of_a_check() -> None:
     check = RequestCheck(config_of(spec("INPUT0", "INT32", [-1]), max_batch_size=4))
     fits = []
     for shape in ([2, 3], [2, 3], [2, 5]):

@@ -1,4 +1,4 @@
-"""The check of large requests: what is remembered of them, and inputs of many strings."""
+"""The check of large requests: how many forms are remembered, and inputs of many strings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A digest of what a version is made of: another one whenever something changes that is part of it."""
+"""The digest of a version's contents changes if and only if a part of the version does."""
 
 import os
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def test_copies_are_equal_whenever_they_were_made(tmp_path: Path) -> None:
         lambda m: (m / "helper.py").write_text(""),
     ],
 )
-def test_what_is_part_of_a_version_counts(tmp_path: Path, change: Callable[[Path], object]) -> None:
+def test_contents_change_with_parts_of_the_version(tmp_path: Path, change: Callable[[Path], object]) -> None:
     folder = a_model(tmp_path)
     before = digest(folder)
     change(tmp_path / "m")
@@ -69,7 +69,7 @@ def test_files_of_a_version_count_wherever_they_lie(tmp_path: Path, name: str) -
     assert digest(folder) != before
 
 
-def test_version_that_is_a_link_is_known_by_what_lies_there(tmp_path: Path) -> None:
+def test_contents_follow_links(tmp_path: Path) -> None:
     folder = a_model(tmp_path)
     (tmp_path / "m/1").rename(tmp_path / "one")
     (tmp_path / "m/1").symlink_to(tmp_path / "one")
@@ -87,7 +87,7 @@ def test_versions_without_files_are_not_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["2/model.py", "warmup/x", "1/__pycache__/model.pyc"])
-def test_what_is_not_part_of_it_does_not(tmp_path: Path, name: str) -> None:
+def test_contents_ignore_other_files(tmp_path: Path, name: str) -> None:
     folder = a_model(tmp_path)
     before = digest(folder)
     (tmp_path / "m" / name).write_text("other")

@@ -14,18 +14,18 @@ def graph(**members: str) -> Dependencies:
     return found
 
 
-def test_members_come_before_what_is_made_of_them() -> None:
+def test_order_has_members_before_their_ensembles() -> None:
     assert graph(a="b x", b="c x", c="y").order() == ["c", "b", "a"]
 
 
-def test_dependents_are_those_above_in_order() -> None:
+def test_dependents_are_the_ensembles_above_in_order() -> None:
     found = graph(top="mid x", mid="low", low="x", other="y")
     assert found.dependents("x") == ["low", "mid", "top"]
     assert found.dependents("low") == ["mid", "top"]
     assert found.dependents("top") == []
 
 
-def test_circle_is_told_from_where_it_is_looked_at() -> None:
+def test_circle_begins_and_ends_at_the_given_ensemble() -> None:
     found = graph(a="x b", b="c", c="a y", outside="a")
     assert found.circle("a") == ["a", "b", "c", "a"]
     assert found.circle("b") == ["b", "c", "a", "b"]
@@ -35,7 +35,7 @@ def test_circle_is_told_from_where_it_is_looked_at() -> None:
     assert sorted(found.order()) == ["a", "b", "c", "outside"]
 
 
-def test_what_was_forgotten_concerns_nobody() -> None:
+def test_forgotten_ensemble_depends_on_nothing() -> None:
     found = graph(a="x", b="a")
     found.forget("a")
     assert "a" not in found
@@ -44,7 +44,7 @@ def test_what_was_forgotten_concerns_nobody() -> None:
 
 
 @pytest.mark.rows("R15")
-def test_only_what_nobody_else_needs_is_left_behind() -> None:
+def test_only_for_has_members_that_nothing_else_needs() -> None:
     found = graph(a="b x y", b="z", other="y")
     assert found.only_for("a", ()) == ["b", "x", "z"]
     assert found.only_for("a", ("x",)) == ["b", "z"]

@@ -34,7 +34,7 @@ def states(table: ModelTable, name: str = "m") -> dict[int, tuple[State, str]]:
         (["a"], [], Plan((), ("a",))),
     ],
 )
-def test_plan_does_only_what_is_missing(actual: list[str], desired: list[str], expected: Plan) -> None:
+def test_plan_has_only_the_differences(actual: list[str], desired: list[str], expected: Plan) -> None:
     assert plan(actual, desired) == expected
 
 
@@ -60,8 +60,8 @@ def test_latest_version_answers_unless_another_is_asked_for() -> None:
         ("unready", 7, NotFound, "Request for unknown model: 'unready' version 7 is not found"),
     ],
 )
-def test_model_that_cannot_answer_says_why(name: str, number: int, kind: type[Error], text: str) -> None:
-    """Contract H14, in the words and kinds of the real server."""
+def test_find_raises_the_reason(name: str, number: int, kind: type[Error], text: str) -> None:
+    """Triton's texts and kinds of errors (H14)."""
     table = ModelTable()
     publish(table, version(1, "good"))
     table.refuse("unready", 1, "Internal: broke")
@@ -79,7 +79,7 @@ def test_latest_version_that_could_not_be_loaded_leaves_the_older_one() -> None:
     assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
 
 
-def test_retired_version_answers_nobody_and_is_closed_when_nobody_holds_it() -> None:
+def test_retired_version_takes_no_request_and_is_closed_once_idle() -> None:
     table = ModelTable()
     old, new = version(1), version(2)
     publish(table, old, new)
@@ -95,7 +95,7 @@ def test_retired_version_answers_nobody_and_is_closed_when_nobody_holds_it() -> 
 
 
 def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
-    """Contract R14."""
+    """(R14)"""
     table, reply = ModelTable(), RecordingReply()
     loop = ManualLoop()
     config = config_of(spec("INPUT0", "INT32", [1]), outputs=[spec("INPUT0", "INT32", [1])])
@@ -119,7 +119,7 @@ def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
     assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
 
 
-def test_end_of_a_version_leaves_the_next_one_of_its_number_alone() -> None:
+def test_end_of_a_version_leaves_its_successor_alone() -> None:
     table, old, new = ModelTable(), version(1), version(1)
     publish(table, old)
     table.retire(old, lambda closed: None)
@@ -131,7 +131,7 @@ def test_end_of_a_version_leaves_the_next_one_of_its_number_alone() -> None:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_model_that_is_gone_is_unloading_until_it_gave_back_what_it_holds(held: bool) -> None:
+def test_version_of_a_removed_model_is_unloading_until_it_is_closed(held: bool) -> None:
     table, one = ModelTable(), version(1)
     publish(table, one)
     table.refuse("m", 2, "Internal: broke")
@@ -146,7 +146,7 @@ def test_model_that_is_gone_is_unloading_until_it_gave_back_what_it_holds(held: 
     assert table.all_ready()
 
 
-def test_load_that_fails_while_the_version_is_still_held_is_told() -> None:
+def test_failed_load_is_reported_while_the_old_version_is_held() -> None:
     """As by the real server: only one that is ready stays what is known of it."""
     table, old = ModelTable(), version(1)
     publish(table, old)
@@ -161,7 +161,7 @@ def test_load_that_fails_while_the_version_is_still_held_is_told() -> None:
 
 
 def test_published_versions_take_the_place_of_all_that_served() -> None:
-    """Contract R11, R12: the same number anew, another gone, a third one new."""
+    """One number is replaced, another is gone, a third one is new (R11, R12)."""
     table = ModelTable()
     old, gone = version(1), version(2)
     publish(table, old, gone)
@@ -176,7 +176,7 @@ def test_published_versions_take_the_place_of_all_that_served() -> None:
 
 
 def test_version_that_serves_is_not_touched_by_a_load_that_fails() -> None:
-    """Contract R11."""
+    """(R11)"""
     table = ModelTable()
     publish(table, version(1))
     table.loading("m", [1, 2])
@@ -212,7 +212,7 @@ def test_table_lists_models_by_name() -> None:
     ],
 )
 def test_strict_readiness_wants_every_model_ready_or_unloaded(steps: list[str], ready: bool) -> None:
-    """Contract H8. A model whose configuration cannot be used is none, as in the real server."""
+    """A model with an invalid configuration does not count, as in Triton (H8)."""
     table, one = ModelTable(), version(1)
     for step in steps:
         match step:

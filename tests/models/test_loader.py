@@ -11,18 +11,16 @@ from halimede.backends.api import InstancePlace, ModelFolder, Placement
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.contents import digest_of
+from halimede.models.inspection import inspect_model
 from halimede.models.loader import (
     Backends,
     LoadedVersion,
     LoadOptions,
     LoadResult,
-    inspect_model,
     load,
-    load_in_steps,
     places,
 )
 from halimede.models.repository import FoundModel, fingerprint
-from halimede.models.steps import all_of
 from halimede.platform.hosts import ANYWHERE, HostPolicy, available_cores
 from halimede.tensors import FP32
 from tests.fakes import PATIENCE
@@ -62,7 +60,7 @@ def opened(result: LoadResult, number: int = 1) -> LoadedVersion:
 
 
 def failure(result: LoadResult, number: int = 1) -> Error:
-    assert result.failed
+    assert result.failures
     error = result.versions[number]
     assert isinstance(error, Error)
     return error
@@ -71,7 +69,7 @@ def failure(result: LoadResult, number: int = 1) -> Error:
 def test_load_opens_the_model_with_its_instances(tmp_path: Path) -> None:
     backend = FakeBackend()
     result = load_model(tmp_path, CONFIG, backend)
-    assert not result.failed
+    assert not result.failures
     version = opened(result)
     assert (result.name, version.number, version.config.name) == ("m", 1, "m")
     [(config, folder)] = backend.opened
@@ -91,13 +89,13 @@ def test_load_opens_each_version_that_the_policy_asks_for(tmp_path: Path) -> Non
 
 
 def test_load_of_a_version_directory_with_letters_after_its_number(tmp_path: Path) -> None:
-    """Contract R2."""
+    """(R2)"""
     backend = FakeBackend()
     load_model(tmp_path, CONFIG, backend, versions=("1abc",))
     assert [(folder.number, folder.version.name) for _, folder in backend.opened] == [(1, "1abc")]
 
 
-def test_load_of_one_broken_version_keeps_the_others(tmp_path: Path) -> None:
+def test_broken_version_leaves_the_others_loaded(tmp_path: Path) -> None:
     backend = FakeBackend([Internal("no such file")])
     result = load_model(tmp_path, CONFIG + "version_policy { all {} }", backend, versions=("1", "2"))
     assert str(failure(result, 1)) == "no such file"
@@ -115,7 +113,7 @@ def test_load_never_raises_what_a_backend_raises(
     assert (type(failed), str(failed)) == (kind, text)
 
 
-def test_load_whose_second_instance_fails_gives_the_first_back(tmp_path: Path) -> None:
+def test_load_closes_the_first_instance_if_the_second_fails(tmp_path: Path) -> None:
     backend = FakeBackend([Unavailable("no room")], breaks_at=1)
     failed = failure(load_model(tmp_path, CONFIG, backend))
     assert str(failed) == "no room"
@@ -124,11 +122,11 @@ def test_load_whose_second_instance_fails_gives_the_first_back(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("retries", "loads"), [(0, False), (1, False), (2, True)])
-def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) -> None:
-    """Contract C18."""
+def test_load_tries_as_often_as_the_options_say(tmp_path: Path, retries: int, loads: bool) -> None:
+    """(C18)"""
     backend = FakeBackend([Internal("once"), Internal("twice")])
     result = load_model(tmp_path, CONFIG, backend, LoadOptions(retries=retries))
-    assert result.failed is not loads
+    assert (result.failures == {}) is loads
     assert len(backend.opened) == 1 + retries
 
 
@@ -141,7 +139,7 @@ def test_load_tries_as_often_as_told(tmp_path: Path, retries: int, loads: bool) 
         pytest.param(CONFIG, ("01", "x"), id="no number"),
     ],
 )
-def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
+def test_load_of_an_invalid_model_fails(tmp_path: Path, text: str, versions: tuple[str, ...]) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.pbtxt").write_text(text)
     for version in versions:
@@ -152,10 +150,10 @@ def test_load_of_a_model_that_is_wrong_as_a_whole(tmp_path: Path, text: str, ver
     assert backend.opened == []
 
 
-def test_load_of_a_version_that_is_gone_is_an_error_of_the_version(tmp_path: Path) -> None:
+def test_missing_version_is_an_error_of_that_version(tmp_path: Path) -> None:
     """Every version that was asked for has an outcome, whatever happened to its directory meanwhile."""
     result = load(FoundModel("m", tmp_path / "m"), (1, 2), OneBackend(FakeBackend()), LoadOptions())
-    assert (list(result.versions), result.failed) == ([1, 2], True)
+    assert (list(result.versions), list(result.failures)) == ([1, 2], [1, 2])
 
 
 DESCRIPTION = Description(
@@ -167,10 +165,10 @@ DESCRIPTION = Description(
 @pytest.mark.parametrize(
     ("settings", "size"), [({}, 4), ({"default-max-batch-size": "9"}, 9), ({"default-max-batch-size": "0"}, 0)]
 )
-def test_load_completes_a_configuration_from_what_the_model_says(
+def test_load_completes_a_configuration_from_the_description(
     tmp_path: Path, settings: dict[str, str], size: int
 ) -> None:
-    """Contract R72, C45."""
+    """(R72, C45)"""
     backend = FakeBackend(description=DESCRIPTION)
     config = opened(
         load_model(tmp_path, 'backend: "fake"', backend, LoadOptions(settings=lambda backend: settings))
@@ -182,13 +180,13 @@ def test_load_completes_a_configuration_from_what_the_model_says(
     assert folder.number == 1
 
 
-def test_load_does_not_ask_a_model_whose_configuration_is_complete(tmp_path: Path) -> None:
+def test_load_asks_for_no_description_of_a_complete_configuration(tmp_path: Path) -> None:
     backend = FakeBackend(description=DESCRIPTION)
     assert [one.dims for one in opened(load_model(tmp_path, CONFIG, backend)).config.outputs] == [(4,)]
     assert backend.described == []
 
 
-def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> None:
+def test_load_without_completion_takes_the_configuration_as_it_is(tmp_path: Path) -> None:
     backend = FakeBackend(description=DESCRIPTION)
     with pytest.raises(Internal):
         load_model(tmp_path, None, backend, LoadOptions(auto_complete=False))
@@ -197,7 +195,7 @@ def test_load_without_completion_takes_what_is_written_down(tmp_path: Path) -> N
 
 
 def test_load_prefers_the_configuration_of_that_name(tmp_path: Path) -> None:
-    """Contract C16."""
+    """(C16)"""
     folder = repository(tmp_path, {"m": CONFIG}) / "m"
     (folder / "configs").mkdir()
     (folder / "configs" / "big.pbtxt").write_text(CONFIG + "max_batch_size: 7")
@@ -219,7 +217,7 @@ def test_load_of_an_unknown_backend_is_an_error_of_the_version(tmp_path: Path) -
 
 
 def test_instances_are_named_after_their_group_and_their_number_there() -> None:
-    """Contract P5."""
+    """(P5)"""
     groups = [
         InstanceGroup("cpu", InstanceKind.CPU, 2),
         InstanceGroup("gpu", InstanceKind.GPU, 1, (0, 3)),
@@ -258,13 +256,13 @@ class TogetherBackend(FakeBackend):
 THREE = CONFIG + "instance_group [ { kind: KIND_CPU count: 3 } ]"
 
 
-def test_instances_that_are_processes_start_together_and_keep_their_order(tmp_path: Path) -> None:
+def test_process_instances_start_in_parallel_and_keep_their_order(tmp_path: Path) -> None:
     version = opened(load_model(tmp_path, THREE, TogetherBackend()))
     places_of = [one.place for one in version.instances if isinstance(one, FakeInstance)]
     assert [(place.name, place.index) for place in places_of] == [("m_0_0", 0), ("m_0_1", 1), ("m_0_2", 2)]
 
 
-def test_instances_that_start_together_are_closed_when_one_fails(tmp_path: Path) -> None:
+def test_parallel_instances_are_closed_if_one_fails(tmp_path: Path) -> None:
     backend = TogetherBackend()
     backend.breaks_at = 1
     assert str(failure(load_model(tmp_path, THREE, backend))) == "no room"
@@ -272,7 +270,7 @@ def test_instances_that_start_together_are_closed_when_one_fails(tmp_path: Path)
     assert sorted(backend.log[2:]) == ["close m_0_0", "close m_0_2", "close model"]
 
 
-def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) -> None:
+def test_version_closes_all_parts_if_one_fails_to_close(tmp_path: Path) -> None:
     backend = FakeBackend()
     version = opened(load_model(tmp_path, CONFIG, backend))
 
@@ -285,12 +283,11 @@ def test_version_whose_parts_cannot_be_closed_closes_the_others(tmp_path: Path) 
         def close(self) -> None:
             raise RuntimeError("stuck")
 
-    version.instances.insert(0, Stuck())
-    version.close()
+    replace(version, instances=[Stuck(), *version.instances]).close()
     assert "close model" in backend.log
 
 
-def test_survey_opens_nothing_and_says_what_there_is(tmp_path: Path) -> None:
+def test_inspection_opens_nothing_and_finds_the_versions(tmp_path: Path) -> None:
     folder = repository(tmp_path, {"m": CONFIG + "version_policy { all {} }"}, ("1", "3", "x")) / "m"
     seen = inspect_model(FoundModel("m", folder), LoadOptions())
     assert (seen.backend, seen.versions) == ("fake", (1, 3))
@@ -311,8 +308,8 @@ def test_configuration_is_read_once_and_again_after_a_failure(tmp_path: Path) ->
     assert opened(load(found, seen.versions, OneBackend(broken), options, seen.draft)).config.max_batch_size == 3
 
 
-def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
-    """Contract R3, R7: only the latter is what the real server calls a poll failure."""
+def test_inspection_tells_a_missing_version_from_a_missing_configuration(tmp_path: Path) -> None:
+    """Only a missing configuration is what Triton calls a poll failure (R3, R7)."""
     repository(tmp_path, {"none": CONFIG, "bad": "nonsense {"}, ["x"])
     assert isinstance(inspect_model(FoundModel("none", tmp_path / "none"), LoadOptions()).versions, Invalid)
     with pytest.raises(Invalid, match="failed to read text proto"):
@@ -322,7 +319,7 @@ def test_survey_tells_no_version_from_no_configuration(tmp_path: Path) -> None:
 
 
 def test_load_with_a_configuration_of_its_own(tmp_path: Path) -> None:
-    """Contract H113."""
+    """(H113)"""
     backend = FakeBackend()
     folder = repository(tmp_path, {"m": "nonsense {"}) / "m"
     tensor = '{"name":"x","data_type":"TYPE_FP32","dims":[4]}'
@@ -367,7 +364,7 @@ def test_instances_are_created_where_their_host_policy_says(tmp_path: Path) -> N
     ]
 
 
-def test_host_policy_that_means_nothing_fails_the_load(tmp_path: Path) -> None:
+def test_invalid_host_policy_fails_the_load(tmp_path: Path) -> None:
     options = LoadOptions(host_policies={"cpu": {"numa-node": "x"}})
     error = failure(load_model(tmp_path, HOSTED, FakeBackend(), options))
     assert (type(error), str(error)) == (Invalid, "Parsing 'numa-node' value: Can't parse 'x' to integer")
@@ -383,7 +380,7 @@ def test_samples_run_before_the_version_is_there(tmp_path: Path) -> None:
         assert instance.executed == 1
 
 
-def test_sample_that_makes_no_request_fails_the_load_and_everything_is_closed(tmp_path: Path) -> None:
+def test_invalid_sample_fails_the_load_and_everything_is_closed(tmp_path: Path) -> None:
     backend = FakeBackend()
     error = failure(load_model(tmp_path, CONFIG + WARMUP % "", backend))
     assert isinstance(error, Invalid)
@@ -399,7 +396,7 @@ def test_contents_are_not_read_unless_they_are_needed(tmp_path: Path, digests: b
     assert opened(result).contents == b""
 
 
-def test_contents_of_a_version_whose_responses_others_find(tmp_path: Path) -> None:
+def test_contents_of_a_version_that_shares_responses(tmp_path: Path) -> None:
     text = CONFIG + "response_cache { enable: true }"
     result = load_model(tmp_path, text, FakeBackend(), LoadOptions(digests=True), ("1", "2"))
     folder = ModelFolder(tmp_path / "m", tmp_path / "m" / "2", 2)
@@ -423,16 +420,16 @@ def test_batch_strategy_comes_with_the_model_and_not_with_a_load(tmp_path: Path)
     assert "can only be set by the configuration in the model's folder" in str(error)
 
 
-def test_open_is_given_what_the_description_left(tmp_path: Path) -> None:
+def test_open_gets_what_the_description_has_opened(tmp_path: Path) -> None:
     tensors = (DescribedTensor("x", FP32, (-1, 4)),)
     opened = object()
     backend = FakeBackend(description=Description(tensors, tensors, opened))
-    assert not load_model(tmp_path, 'backend: "fake"', backend).failed
+    assert not load_model(tmp_path, 'backend: "fake"', backend).failures
     assert [folder.opened for _, folder in backend.opened] == [opened]
 
 
 @pytest.mark.parametrize("breaks_at", [-1, 1])
-def test_load_that_fails_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> None:
+def test_failed_load_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> None:
     """Though nobody collects garbage: what a description leaves may be gigabytes, and its load's error is kept."""
 
     class Session:
@@ -453,9 +450,9 @@ def test_load_that_fails_leaves_nothing_open(tmp_path: Path, breaks_at: int) -> 
         gc.enable()
 
 
-def test_load_seconds_are_those_of_its_own_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_seconds_are_those_of_the_attempt_that_succeeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("halimede.models.steps.monotonic", lambda: now)
+    monkeypatch.setattr("halimede.models.loader.monotonic", lambda: now)
 
     class Slow(FakeBackend):
         def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
@@ -464,18 +461,23 @@ def test_load_seconds_are_those_of_its_own_steps(tmp_path: Path, monkeypatch: py
             return super().open(config, folder)
 
     found = FoundModel("m", repository(tmp_path, {"m": CONFIG}) / "m")
-    steps = load_in_steps(found, (1,), OneBackend(Slow()), LoadOptions())
-    next(steps)
-    now += 100  # other models are loaded meanwhile
-    assert opened(all_of(steps)).load_seconds == 2
+    result = load(found, (1,), OneBackend(Slow([Invalid("not yet")])), LoadOptions(retries=1))
+    assert opened(result).load_seconds == 2
+    assert now == 4
 
 
-def test_a_load_whose_server_ends_between_its_steps_opens_nothing(tmp_path: Path) -> None:
-    backend, ending = FakeBackend(), False
-    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2")) / "m")
-    steps = load_in_steps(found, (1, 2), OneBackend(backend), LoadOptions(ending=lambda: ending))
-    next(steps)
-    ending = True
-    result = all_of(steps)
-    assert [type(version) for version in result.versions.values()] == [Unavailable] * 2
-    assert not backend.opened
+def test_load_opens_no_further_version_once_the_server_ends(tmp_path: Path) -> None:
+    ending = False
+
+    class Ending(FakeBackend):
+        def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+            nonlocal ending
+            ending = True
+            return super().open(config, folder)
+
+    backend = Ending()
+    found = FoundModel("m", repository(tmp_path, {"m": CONFIG}, ("1", "2", "3")) / "m")
+    result = load(found, (1, 2, 3), OneBackend(backend), LoadOptions(ending=lambda: ending))
+    assert list(result.failures) == [2, 3]
+    assert {str(error) for error in result.failures.values()} == {"Server exiting"}
+    assert len(backend.opened) == 1

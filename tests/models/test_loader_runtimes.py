@@ -1,4 +1,4 @@
-"""Loads of models that a Python-based backend serves (contract R42, R43, R83)."""
+"""Loads of models that a Python-based backend serves (R42, R43, R83)."""
 
 import json
 from pathlib import Path

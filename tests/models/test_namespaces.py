@@ -1,6 +1,7 @@
-"""Models of one name in several namespaces (contract R20): what a name stands for."""
+"""Models of one name in several namespaces, and what the name finds (R20)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,7 @@ from tests.models.fakes import loaded
 
 def version(key: str, name: str = "m", number: int = 1) -> ModelVersion:
     tensor = spec("x", "INT32", [-1])
-    opened = loaded(config_of(tensor, outputs=[tensor], name=name), number)
-    opened.key = key
+    opened = replace(loaded(config_of(tensor, outputs=[tensor], name=name), number), key=key)
 
     def settled(inference: Inference) -> None:
         """Nobody asks."""
@@ -42,7 +42,7 @@ def refusal(find: Callable[[], object]) -> tuple[type, str]:
     return type(caught.value), str(caught.value)
 
 
-def test_name_of_one_model_stands_for_it() -> None:
+def test_name_of_one_model_finds_it() -> None:
     table = NamespacedTable()
     [old, new] = serve(table, "/a::m", "m", 1, 2)
     assert table.find("m", -1) is new
@@ -54,7 +54,7 @@ def test_name_of_one_model_stands_for_it() -> None:
     )
 
 
-def test_name_of_two_models_stands_for_neither_until_one_is_unloaded() -> None:
+def test_name_of_two_models_finds_neither_until_one_is_unloaded() -> None:
     table = NamespacedTable()
     [one], [two] = serve(table, "/a::m"), serve(table, "/b::m")
     ambiguous = (

@@ -8,7 +8,7 @@ Done = Callable[[bool], None]
 
 
 class Instance:
-    """Answers at once what it is given, else when it is told to."""
+    """Answers at once if it has an answer, or else when the test says so."""
 
     def __init__(self, ready: bool | None = None) -> None:
         self.ready = ready
@@ -40,7 +40,7 @@ def test_answers_may_come_later_and_in_any_order() -> None:
     assert answers == [True]
 
 
-def test_one_who_says_no_is_enough() -> None:
+def test_one_no_is_enough() -> None:
     answers: list[bool] = []
     instances = [Instance(), Instance()]
     ask_all(instances, answers.append)

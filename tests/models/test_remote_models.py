@@ -1,4 +1,4 @@
-"""Models that lie elsewhere, in the catalogue beside those of this machine."""
+"""Models in cloud storage, in the catalog beside local ones."""
 
 from dataclasses import dataclass
 from pathlib import Path

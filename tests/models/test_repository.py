@@ -9,7 +9,7 @@ from tests.models.fakes import repository
 
 
 def test_scan_finds_directories_only(tmp_path: Path) -> None:
-    """Contract R1."""
+    """(R1)"""
     repository(tmp_path, {"b": None, "a": ""})
     (tmp_path / "README").write_text("no model")
     catalog = scan([str(tmp_path)])
@@ -25,7 +25,7 @@ def test_scan_follows_links_to_directories(tmp_path: Path) -> None:
 
 
 def test_scan_takes_a_name_of_two_repositories_for_neither(tmp_path: Path) -> None:
-    """Contract R5."""
+    """(R5)"""
     repository(tmp_path / "one", {"both": "", "first": ""})
     repository(tmp_path / "two", {"both": "", "second": ""})
     catalog = scan([str(tmp_path / "one"), str(tmp_path / "two")])
@@ -41,15 +41,15 @@ def test_scan_leaves_out_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert (list(catalog.models), catalog.unnamed) == (["m"], (folder,))
 
 
-def test_scan_of_what_the_system_refuses_to_look_at(tmp_path: Path) -> None:
+def test_scan_of_an_unreadable_entry(tmp_path: Path) -> None:
     """As of a directory in one that may not be entered."""
     with pytest.raises(Invalid, match=r"^failed to stat file .*x: File name too long$"):
         scan([str(tmp_path / ("x" * 300))])
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
-def test_scan_of_what_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
-    """Contract C8."""
+def test_scan_of_a_path_that_is_not_a_directory_is_refused(tmp_path: Path, kind: str) -> None:
+    """(C8)"""
     path = tmp_path / kind
     if kind == "file":
         path.touch()
@@ -78,7 +78,7 @@ def test_version_names_are_the_directories_of_a_model(tmp_path: Path) -> None:
 
 
 def test_fingerprint_changes_with_the_content(tmp_path: Path) -> None:
-    """Contract R9, R10."""
+    """(R9, R10)"""
     repository(tmp_path, {"m": ""})
     folder = tmp_path / "m"
     seen = [fingerprint(folder)]
@@ -93,8 +93,8 @@ def test_fingerprint_changes_with_the_content(tmp_path: Path) -> None:
     assert len(set(seen)) == 5
 
 
-def test_fingerprint_does_not_change_with_what_python_leaves(tmp_path: Path) -> None:
-    """Contract R10 tells of the real server that it does there."""
+def test_fingerprint_ignores_bytecode_caches(tmp_path: Path) -> None:
+    """Triton's fingerprint does change (R10)."""
     repository(tmp_path, {"m": ""})
     before = fingerprint(tmp_path / "m")
     (tmp_path / "m" / "1" / "__pycache__").mkdir()
@@ -113,8 +113,8 @@ def test_fingerprint_follows_links_and_not_in_circles(tmp_path: Path) -> None:
     assert {name for name, _ in set(fingerprint(tmp_path / "m")).difference(before)} == {"1/data/weights"}
 
 
-def test_scan_keeps_the_same_name_apart_where_repositories_are_namespaces(tmp_path: Path) -> None:
-    """Contract R20."""
+def test_scan_keeps_one_name_in_several_namespaces_apart(tmp_path: Path) -> None:
+    """(R20)"""
     for where in ("one", "two"):
         repository(tmp_path / where, {"both": "", where: ""})
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
@@ -135,7 +135,7 @@ def test_links_that_lead_to_themselves_are_nothing(tmp_path: Path) -> None:
 
 
 def test_look_tells_when_a_file_came_whatever_its_own_time(tmp_path: Path) -> None:
-    """`cp -p` keeps the time of writing, not that of the copy (contract D17)."""
+    """`cp -p` keeps the time of writing, not that of the copy (D17)."""
     repository(tmp_path, {"m": ""})
     old, before = tmp_path / "m" / "1" / "old", look(tmp_path / "m").changed_at
     old.touch()

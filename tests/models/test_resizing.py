@@ -1,4 +1,4 @@
-"""A version that serves gets other instances (contract R13): what is created, what is let go of, and when."""
+"""Changes of the instances of a version in service: what is created and what is removed, and when (R13)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,14 +44,14 @@ class Rig:
 
     def reload(self, groups: str) -> Reloaded:
         (self.folder / "config.pbtxt").write_text(CONFIG + groups)
-        kept = {1: self.version.loaded}
+        kept = {1: self.version.instances_now()}
         return reload(self.found, (1,), kept, OneBackend(self.backend), LoadOptions())
 
     def resize(self, groups: str) -> list[str]:
-        """What the backend was told."""
+        """Resizes the version. Returns the calls of the backend."""
         self.backend.log.clear()
         reloaded = self.reload(groups)
-        assert reloaded.opened.versions == {}
+        assert reloaded.result.versions == {}
         self.version.resize(reloaded.resized[1], lambda instance: self.gone.append(instance.place.name))  # type: ignore[attr-defined]  # a fake's
         return list(self.backend.log)
 
@@ -85,7 +85,7 @@ def group(count: int, name: str = "", more: str = "") -> str:
     return f"instance_group {{ {f'name: {name!r}' if name else ''} kind: KIND_CPU count: {count} {more} }}\n"
 
 
-def test_instances_that_are_missing_are_added(tmp_path: Path) -> None:
+def test_missing_instances_are_added(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(1))
     assert rig.resize(group(3)) == ["create m_0_1", "create m_0_2"]
     assert rig.names == ["m_0_0", "m_0_1", "m_0_2"]
@@ -94,20 +94,20 @@ def test_instances_that_are_missing_are_added(tmp_path: Path) -> None:
     assert len(rig.backend.opened) == 1
 
 
-def test_instances_that_are_too_many_are_let_go_of(tmp_path: Path) -> None:
+def test_surplus_instances_are_removed(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(3))
     assert rig.resize(group(1)) == []
     assert (rig.names, rig.gone) == (["m_0_0"], ["m_0_1", "m_0_2"])
-    assert [isinstance(each, Vacant) for each in rig.version.loaded.instances] == [False, True, True]
+    assert [isinstance(each, Vacant) for each in rig.version.instances] == [False, True, True]
     assert rig.resize(group(2, "g")) == ["create g_1"]
-    assert (rig.names, len(rig.version.loaded.instances)) == (["m_0_0", "g_1"], 3)
+    assert (rig.names, len(rig.version.instances)) == (["m_0_0", "g_1"], 3)
     assert rig.infer().response.model_version == 1
 
 
-def test_instance_that_runs_a_batch_ends_it_first(tmp_path: Path) -> None:
+def test_removed_instance_ends_its_batch_first(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(2))
     batches: list[Execution] = []
-    for instance in rig.version.loaded.instances:
+    for instance in rig.version.instances:
         instance.execute = lambda batch, responses: batches.append(responses)  # type: ignore[arg-type, method-assign]  # held
     replies = [rig.infer(held=True) for _ in range(3)]
     rig.resize(group(1))
@@ -120,14 +120,14 @@ def test_instance_that_runs_a_batch_ends_it_first(tmp_path: Path) -> None:
     assert len(batches) == 3, "the one that waits runs on the instance that is left"
 
 
-def test_instances_of_another_kind_replace_those_that_are_there(tmp_path: Path) -> None:
+def test_instances_of_another_kind_replace_the_old_ones(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(2))
     assert rig.resize(group(2, more='host_policy: "p"')) == ["create m_0_0", "create m_0_1"]
     assert rig.gone == ["m_0_0", "m_0_1"]
     assert rig.infer().response.model_version == 1
 
 
-def test_instance_is_watched_until_it_has_gone(tmp_path: Path) -> None:
+def test_removed_instance_is_watched_until_it_is_gone(tmp_path: Path) -> None:
     """Sequences may stay on one that is removed: while its worker is expected back they wait."""
     rig = Rig(tmp_path, group(1) + "sequence_batching { }")
     leaving = Returning(InstancePlace("m_0_1", InstanceKind.CPU, 0, 1, 1), [])
@@ -150,7 +150,7 @@ def test_instance_is_watched_until_it_has_gone(tmp_path: Path) -> None:
     assert rig.sequence(1, end=True).finals == 1
 
 
-def test_passive_instances_come_and_take_nothing(tmp_path: Path) -> None:
+def test_passive_instances_are_added_without_taking_requests(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(1))
     assert rig.resize(group(1) + group(1, more="passive: true")) == ["create m_1_0"]
     assert rig.names == ["m_0_0"]
@@ -162,23 +162,23 @@ def test_passive_instances_come_and_take_nothing(tmp_path: Path) -> None:
     ("before", "after"),
     [(group(1), group(1, more="passive: true")), (group(1, more="passive: true"), group(1))],
 )
-def test_version_whose_policy_would_be_another_is_opened_again(tmp_path: Path, before: str, after: str) -> None:
+def test_version_is_opened_again_if_its_policy_changes(tmp_path: Path, before: str, after: str) -> None:
     reloaded = Rig(tmp_path, before).reload(after)
     assert reloaded.resized == {}
-    assert isinstance(reloaded.opened.versions[1], LoadedVersion)
+    assert isinstance(reloaded.result.versions[1], LoadedVersion)
 
 
-def test_instance_that_cannot_be_created_leaves_the_others(tmp_path: Path) -> None:
+def test_failed_instance_leaves_the_serving_ones(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(1))
     rig.version.loaded.model._breaks_at, rig.version.loaded.model._error = 2, Internal("no room")  # type: ignore[attr-defined]  # a fake's
     reloaded = rig.reload(group(4))
-    assert str(reloaded.opened.versions[1]) == "no room"
+    assert str(reloaded.result.versions[1]) == "no room"
     assert reloaded.resized == {}
     assert [line for line in rig.backend.log if "close" in line], "what was created is closed"
     assert rig.names == ["m_0_0"]
 
 
-def test_files_that_changed_meanwhile_are_told(tmp_path: Path) -> None:
+def test_reload_reports_files_that_changed_meanwhile(tmp_path: Path) -> None:
     rig = Rig(tmp_path, group(1))
     before = fingerprint(rig.folder)
     (rig.folder / "1" / "new").touch()

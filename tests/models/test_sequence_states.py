@@ -1,4 +1,4 @@
-"""What the sequences of a version start with: zeros, or what a file holds (contract S68, S69)."""
+"""The initial states of sequences: zeros, or the contents of a file (S68, S69)."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the batch strategy of a model is found, and what is no strategy."""
+"""Where the batch strategy of a model is found, and which files are refused."""
 
 import sys
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import pytest
 from halimede.backends.api import ModelFolder
 from halimede.config import DynamicBatching, ModelConfig
 from halimede.errors import Invalid, NotFound
+from halimede.models.policies import policy_for
 from halimede.models.strategies import strategy_of
-from halimede.models.version import policy_for
 from halimede.scheduling.policy import Batch
 from tests.backends.fakes import message_of
 from tests.fakes import inference

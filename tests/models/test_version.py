@@ -1,6 +1,4 @@
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,8 +9,9 @@ from halimede.config import DynamicBatching, InstanceGroup, QueuePolicy
 from halimede.config.model_config import InstanceKind
 from halimede.errors import Cancelled, Invalid
 from halimede.models.loader import LoadedVersion, places
-from halimede.models.version import ModelVersion, policy_for
-from halimede.platform.cores import ALL
+from halimede.models.policies import policy_for
+from halimede.models.version import ModelVersion
+from halimede.platform.hosts import HostPolicy, available_cores
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -59,38 +58,39 @@ def test_version_counts_the_inferences_that_hold_it() -> None:
     assert {one.times[0] for one in made.observer.successes} == {123}
 
 
-class Placed(FakeInstance):
-    """Remembers on which cores it ran."""
+class CoreRecordingInstance(FakeInstance):
+    """Records the cores that its thread may use."""
 
     cores: frozenset[int] = frozenset()
 
     def execute(self, batch: Batched, responses: Responses) -> None:
-        self.cores = frozenset(os.sched_getaffinity(0))
+        self.cores = available_cores()
         super().execute(batch, responses)
 
 
-def test_thread_of_an_instance_may_use_all_cores_whoever_starts_it() -> None:
-    """The event loop starts it, perhaps while it keeps to one core itself (docs/decisions/packing.md)."""
+def cores_of_an_instance(policy: HostPolicy) -> frozenset[int]:
     config = config_of(spec("x", "INT32", [-1]), outputs=[spec("x", "INT32", [-1])])
-    opened = loaded(config)
-    opened.places = [InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)]
-    placed = Placed(opened.places[0], [])
-    opened.instances[0] = placed
-
-    def run_on_one_core() -> None:
-        os.sched_setaffinity(0, {min(ALL)})  # of this thread
-        loop, reply = ManualLoop(), RecordingReply()
-        version = ModelVersion(opened, loop, RecordingObserver(), lambda inference: None)
-        version.submit(version.infer(1, asking(given("x", "INT32", [1])), reply, 0))
-        loop.run_until(lambda: bool(reply.finals))
-        version.close()
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(run_on_one_core).result(10)
-    assert placed.cores == ALL
+    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1, host=policy)
+    instance = CoreRecordingInstance(place, [])
+    opened = replace(loaded(config), places=[place], instances=[instance])
+    loop, reply = ManualLoop(), RecordingReply()
+    version = ModelVersion(opened, loop, RecordingObserver(), lambda inference: None, inline=False)
+    version.submit(version.infer(1, asking(given("x", "INT32", [1])), reply, 0))
+    loop.run_until(lambda: bool(reply.finals))
+    version.close()
+    return instance.cores
 
 
-def test_version_is_healthy_while_one_of_its_instances_is() -> None:
+def test_thread_of_an_instance_with_a_host_policy_uses_the_cores_of_the_policy() -> None:
+    one = frozenset({min(available_cores())})
+    assert cores_of_an_instance(HostPolicy(one)) == one
+
+
+def test_thread_of_an_instance_without_a_host_policy_uses_the_cores_of_the_process() -> None:
+    assert cores_of_an_instance(HostPolicy()) == available_cores()
+
+
+def test_version_is_healthy_while_one_instance_is() -> None:
     opened = loaded(config_of(spec("x", "INT32", [-1])), instances=2)
     version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
     seen = []
@@ -105,9 +105,7 @@ def test_version_is_healthy_while_one_of_its_instances_is() -> None:
 def with_a_passive_one() -> LoadedVersion:
     groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU)]
     config = config_of(spec("x", "INT32", [-1]), groups=groups)
-    opened = loaded(config, instances=2)
-    opened.places = places(config)
-    return opened
+    return replace(loaded(config, instances=2), places=places(config))
 
 
 def test_passive_instance_neither_makes_a_version_healthy_nor_lets_a_request_run() -> None:
@@ -143,15 +141,14 @@ class Saying(FakeInstance):
         ((False, True), (False, True), True),
     ],
 )
-def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
+def test_all_healthy_instances_must_report_that_they_are_ready(
     ready: tuple[bool, ...], healthy: tuple[bool, ...], answer: bool
 ) -> None:
-    """Contract P9."""
-    opened = loaded(config_of(spec("x", "INT32", [-1])))
+    """(P9)"""
     saying = [Saying(InstancePlace(f"m_0_{i}", InstanceKind.CPU, 0, i, 2), []) for i in range(2)]
     for instance, says, works in zip(saying, ready, healthy, strict=True):
         instance.ready, instance.healthy = says, works
-    opened.instances[:] = saying
+    opened = replace(loaded(config_of(spec("x", "INT32", [-1]))), instances=saying)
     version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
     answers: list[bool] = []
     version.ask_ready(answers.append)
@@ -165,9 +162,8 @@ def test_every_instance_that_may_be_given_a_request_must_say_that_it_is_ready(
 def test_passive_instance_is_not_asked_whether_it_is_ready() -> None:
     opened = with_a_passive_one()
     passive, active = saying = [Saying(place, []) for place in opened.places]
-    opened.instances[:] = saying
     passive.ready = False
-    version = ModelVersion(opened, ManualLoop(), RecordingObserver(), lambda one: None)
+    version = ModelVersion(replace(opened, instances=saying), ManualLoop(), RecordingObserver(), lambda one: None)
     answers: list[bool] = []
     version.ask_ready(answers.append)
     assert answers == [True]
@@ -176,18 +172,16 @@ def test_passive_instance_is_not_asked_whether_it_is_ready() -> None:
     version.close()
 
 
-def test_version_of_instances_without_a_say_has_none() -> None:
+def test_version_without_self_assessing_instances_reports_no_readiness() -> None:
     version = Made().version
     assert not version.reports_readiness
     version.close()
 
 
-def test_version_has_requests_wait_for_an_instance_that_is_expected_back() -> None:
+def test_requests_wait_for_an_instance_that_restarts() -> None:
     made = Made()
-    opened = loaded(made.version.config)
-    place = InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1)
-    instance = Returning(place, [])
-    opened.instances[:] = [instance]
+    instance = Returning(InstancePlace("m_0_0", InstanceKind.CPU, 0, 0, 1), [])
+    opened = replace(loaded(made.version.config), instances=[instance])
     made.version = ModelVersion(opened, made.loop, made.observer, made.settled.append)
     instance.changed(False, True)
     reply = made.infer(1, 1)
@@ -209,7 +203,7 @@ def test_version_is_not_held_by_a_request_that_does_not_fit() -> None:
     ("widths", "executions"), [([2, 2, 2, 2], [4]), ([2, 2, 3, 3], [2, 2]), ([2, 3, 2, 2], [1, 1, 2])]
 )
 def test_version_batches_requests_of_one_shape(widths: list[int], executions: list[int]) -> None:
-    """Contract S4."""
+    """(S4)"""
     made = Made(4, DynamicBatching((4,)), start_at=4)
     replies = [made.infer(1, width) for width in widths]
     made.finish(*replies)
@@ -217,7 +211,7 @@ def test_version_batches_requests_of_one_shape(widths: list[int], executions: li
     assert [reply.response.outputs[0].shape for reply in replies] == [(1, width) for width in widths]
 
 
-def test_version_tells_once_when_nobody_holds_it() -> None:
+def test_version_calls_back_once_when_it_is_idle() -> None:
     made = Made()
     reply = made.infer(1, 1)
     idle: list[str] = []
@@ -241,7 +235,7 @@ def test_version_tells_once_when_nobody_holds_it() -> None:
 def test_policy_that_a_configuration_asks_for(
     batching: DynamicBatching | None, start_at: int, expected: int | Wake | None
 ) -> None:
-    """Contract S1, S20, C60: how many of three requests of one row run now."""
+    """How many of three requests with one row run at once (S1, S20, C60)."""
     policy = policy_for(config_of(max_batch_size=4, batching=batching), start_at)
     for _ in range(3):
         policy.admit(inference(batch_size=1), 0)
@@ -249,7 +243,7 @@ def test_policy_that_a_configuration_asks_for(
     assert (len(step.rows) if isinstance(step, Batch) else step) == expected
 
 
-def test_version_whose_instances_are_all_passive_refuses_requests() -> None:
+def test_version_with_passive_instances_only_refuses_requests() -> None:
     group = InstanceGroup("m_0", InstanceKind.CPU, passive=True)
     config = config_of(spec("x", "INT32", [1]), groups=[group])
     policy = policy_for(config, 0)
@@ -260,8 +254,7 @@ def test_version_whose_instances_are_all_passive_refuses_requests() -> None:
 def test_passive_instances_get_no_batch() -> None:
     groups = [InstanceGroup("m_0", InstanceKind.CPU, passive=True), InstanceGroup("m_1", InstanceKind.CPU, 2)]
     config = config_of(spec("x", "INT32", [1]), outputs=[spec("x", "INT32", [1])], groups=groups)
-    opened = loaded(config, instances=3)
-    opened.places = places(config)
+    opened = replace(loaded(config, instances=3), places=places(config))
     version = ModelVersion(opened, loop := ManualLoop(), RecordingObserver(), lambda one: None)
     replies = [RecordingReply() for _ in range(4)]
     for key, reply in enumerate(replies):
@@ -273,8 +266,8 @@ def test_passive_instances_get_no_batch() -> None:
     assert sum(ran) == 4, ran
 
 
-def test_version_behind_a_door_lets_it_decide_and_queues_what_was_begun_before_the_end() -> None:
-    """What waits at the door of a cache is served, though the version takes nothing new (contract S3)."""
+def test_intercepted_inferences_of_a_retired_version_still_run() -> None:
+    """Inferences that wait for a cache are served, though the version takes no new ones (S3)."""
     made = Made()
     at_the_door: list[Inference] = []
     made.version.intercept_with(at_the_door.append)
@@ -298,7 +291,7 @@ def test_version_behind_a_door_lets_it_decide_and_queues_what_was_begun_before_t
     "batching", [None, DynamicBatching((4,)), DynamicBatching((4,), priority_levels=2, default_priority_level=2)]
 )
 def test_policy_has_the_limits_of_the_configuration(batching: DynamicBatching | None) -> None:
-    """Contract S27, D4: with or without a batcher, with or without levels."""
+    """With or without a batcher, with or without priority levels (S27, D4)."""
     config = replace(config_of(max_batch_size=4, batching=batching), queue_policy=QueuePolicy(2, 5, True, False))
     policy = policy_for(config, 0)
     several = [inference(str(i), batch_size=1) for i in range(3)]
@@ -322,8 +315,8 @@ def test_level_has_limits_of_its_own() -> None:
     assert (policy.expires_at, policy.expire(7000), policy.waiting) == (7000, [], 2)
 
 
-def test_version_answers_in_order_where_it_shall() -> None:
-    """Contract S34: of two instances, that of the later request is done first."""
+def test_version_keeps_the_order_of_responses() -> None:
+    """Of two instances, the one with the later request ends first (S34)."""
     made = Made(1, DynamicBatching((1,), preserve_ordering=True))
     opened = loaded(made.version.config, instances=2)
     held: list[Execution] = []

@@ -1,4 +1,4 @@
-"""Warm-up samples: what is run, on what, and what is said when they make no sense (contract W1 to W4)."""
+"""Warm-up samples: what runs on which instances, and the errors of invalid samples (W1 to W4)."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ import pytest
 from halimede.backends.api import Batch, Instance, InstancePlace, Placement, Responses
 from halimede.config import InstanceKind, WarmupData, WarmupInput, WarmupSample
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.models.warmup import MOST_TOLD, Warming, warm_up
+from halimede.models.warmup import MAX_REPEATED_ERRORS, Warming, warm_up
 from halimede.tensors import BYTES, INT32, UNKNOWN_DATATYPE, DataType, Shape, split_bytes
 from tests.models.configs import config_of, spec
 
@@ -112,7 +112,7 @@ def test_every_sample_runs_on_every_instance_as_often_as_it_says() -> None:
     assert instances[2].batches == []
 
 
-def test_every_run_is_told_to_who_wants_to_know(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_run_is_logged_at_the_verbose_level(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO - 1, "halimede.models.warmup"):
         warm([a_sample(count=2)], [Recording()])
     assert [record.getMessage() for record in caplog.records] == [
@@ -251,12 +251,12 @@ def test_sample_that_fails_is_the_last(execute: Execute, text: str) -> None:
     assert len(instance.batches) == 1
 
 
-def test_one_instance_that_fails_is_enough() -> None:
+def test_one_failing_instance_fails_the_warm_up() -> None:
     with pytest.raises(Invalid, match="bad 0"):
         warm([a_sample()], [Recording(), Recording(fails), Recording()])
 
 
-def test_nobody_else_begins_once_one_has_failed() -> None:
+def test_no_sample_begins_after_a_failure() -> None:
     instances = [Recording(fails), Recording(fails), *(Recording() for _ in range(20))]
     with pytest.raises(Invalid, match="bad 0"):
         warm([a_sample()], instances)
@@ -287,10 +287,10 @@ def test_batch_larger_than_the_model_takes(max_batch_size: int, batch_size: int)
     assert instance.batches == []
 
 
-def test_batch_beyond_reason_is_not_told_once_for_each_request() -> None:
+def test_error_of_a_huge_batch_is_repeated_only_so_often() -> None:
     with pytest.raises(Invalid) as caught:
         warm([a_sample(batch_size=2**32 - 1)], [Recording()])
-    assert str(caught.value).count("max allowed is") == MOST_TOLD
+    assert str(caught.value).count("max allowed is") == MAX_REPEATED_ERRORS
 
 
 ID = "[request id: <id_unknown>] "
@@ -388,7 +388,9 @@ def test_instance_that_came_back_and_fails_its_sample_is_let_serve(caplog: pytes
     instance.again(lambda: over.append(1))
     assert over == [1]
     assert len(instance.batches) == 3
-    assert "model 'm' instance m_0_0 failed to run warmup sample 's': no more" in caplog.text
+    assert (
+        "model 'm' instance m_0_0: warmup sample 's' failed after a restart: no more; it serves anyway" in caplog.text
+    )
 
 
 def test_instance_of_a_model_without_samples_has_nothing_to_repeat() -> None:

@@ -1,10 +1,10 @@
-"""What has changed and settled (contract R9, D17), on a clock moved by hand."""
+"""Which folders have changed and settled (R9, D17). The clock is moved by hand."""
 
 from itertools import pairwise
 
 from halimede.models.repository import Fingerprint, Look
-from halimede.models.resizing import THE_FOLDER
-from halimede.models.watching import LONGEST_WAIT, Todo, Watch
+from halimede.models.resizing import MODEL_FOLDER
+from halimede.models.watching import MAX_POLLS_BETWEEN_TRIES, Todo, Watch
 
 SETTLE, INTERVAL = 20, 100
 OLD = -1000
@@ -92,7 +92,7 @@ def test_model_that_failed_is_tried_again_later_and_later_and_at_once_when_it_ch
             watched.watch.failed("m", watched.now)
     waits = [(after - before) // INTERVAL for before, after in pairwise(times)]
     assert waits == [2, 4, 8, 16, 16, 16, 16, 16]
-    assert max(waits) == LONGEST_WAIT
+    assert max(waits) == MAX_POLLS_BETWEEN_TRIES
     assert watched.look(files("a", "b"), 1, OLD).load == ("m",)
 
 
@@ -129,5 +129,5 @@ def test_folder_that_vanishes_during_every_load_is_never_accepted() -> None:
     watched = Watched()
     for _ in range(4):
         watched.look(files("a"), INTERVAL, OLD)
-        assert not watched.watch.changed("m", {THE_FOLDER}, watched.now)
+        assert not watched.watch.changed("m", {MODEL_FOLDER}, watched.now)
         watched.watch.failed("m", watched.now)

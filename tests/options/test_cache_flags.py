@@ -16,13 +16,13 @@ def configs(options: ServerOptions) -> dict[str, dict[str, str]]:
     return {name: dict(settings) for name, settings in options.cache_config.items()}
 
 
-def test_there_is_no_cache_unless_asked_for() -> None:
+def test_cache_is_off_by_default() -> None:
     assert configs(read()) == {}
     assert configs(read(environment={"TRITON_REDIS_HOST": "h"})) == {}
 
 
 @pytest.mark.rows("C47")
-def test_settings_of_a_cache_add_up_and_the_last_of_each_counts() -> None:
+def test_last_value_of_each_cache_setting_counts() -> None:
     words = [f"--cache-config={text}" for text in ("local,size=5", "local,other=a=b", "local,size=7", "redis,host=h")]
     assert configs(read(*words)) == {"local": {"size": "7", "other": "a=b"}, "redis": {"host": "h"}}
 
@@ -41,14 +41,14 @@ FORM = "--cache-config option format is"
         ),
     ],
 )
-def test_setting_in_another_form_is_refused(text: str, problem: str) -> None:
+def test_malformed_cache_setting_is_refused(text: str, problem: str) -> None:
     with pytest.raises(Invalid) as caught:
         read(f"--cache-config={text}")
     assert str(caught.value) == f'Bad option: "--cache-config".\n{problem} Got {text}'
 
 
 @pytest.mark.rows("C49")
-def test_size_alone_is_a_local_cache_and_warns() -> None:
+def test_old_size_flag_is_a_local_cache_and_warns() -> None:
     options = read("--response-cache-byte-size=4096", "--response-cache-byte-size=8192")
     assert configs(options) == {"local": {"size": "8192"}}
     assert len(options.warnings) == 2
@@ -59,7 +59,7 @@ def test_size_alone_is_a_local_cache_and_warns() -> None:
 
 
 @pytest.mark.rows("C49")
-def test_both_ways_to_ask_for_a_cache_do_not_go_together() -> None:
+def test_old_and_new_cache_flags_exclude_each_other() -> None:
     with pytest.raises(Invalid) as caught:
         read("--response-cache-byte-size=4096", "--cache-config=local,size=4096")
     assert str(caught.value) == (
@@ -68,7 +68,7 @@ def test_both_ways_to_ask_for_a_cache_do_not_go_together() -> None:
     )
 
 
-def test_environment_says_of_redis_what_the_line_does_not() -> None:
+def test_environment_completes_the_settings_of_redis() -> None:
     environment = {
         "TRITON_REDIS_HOST": "eh",
         "TRITON_REDIS_PORT": "1",

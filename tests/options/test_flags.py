@@ -27,7 +27,7 @@ trace-level trace-rate trace-count trace-log-frequency
 """
 
 
-def test_every_flag_of_the_real_server_is_known() -> None:
+def test_every_flag_of_triton_is_known() -> None:
     assert set(_REAL.split()) - set(FLAGS) == set()
 
 
@@ -76,7 +76,7 @@ def test_usage_lists_every_flag_with_its_value() -> None:
         assert f"  --{flag.name}{label}" in lines
 
 
-def test_usage_shows_groups_defaults_and_what_is_missing() -> None:
+def test_usage_shows_groups_defaults_and_missing_features() -> None:
     text = usage()
     assert text.startswith("Usage: halimede serve [options]\n  --help\n")
     assert "\nModel Repository:\n  --model-store <string>\n" in text

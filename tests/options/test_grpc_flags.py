@@ -13,7 +13,7 @@ def grpc(*flags: str) -> GrpcOptions:
     return options.grpc_options
 
 
-def test_defaults_are_those_of_the_contract() -> None:
+def test_defaults_are_those_of_triton() -> None:
     assert grpc() == GrpcOptions(
         compression_level="none",
         tls=False,
@@ -69,7 +69,7 @@ def test_every_flag_reaches_its_field() -> None:
         (["--grpc-use-ssl=false", "--grpc-use-ssl-mutual=false"], True, False),
     ],
 )
-def test_tls_is_asked_for_by_either_flag(flags: list[str], tls: bool, mutual: bool) -> None:
+def test_either_tls_flag_switches_tls_on(flags: list[str], tls: bool, mutual: bool) -> None:
     found = grpc(*flags)
     assert (found.tls, found.mutual_tls) == (tls, mutual)
 
@@ -81,7 +81,7 @@ def test_compression_level(level: str) -> None:
 
 @pytest.mark.rows("C33")
 @pytest.mark.parametrize("level", ["", "HIGH", "most", "1"])
-def test_compression_level_that_is_none(level: str) -> None:
+def test_unknown_compression_level_is_refused(level: str) -> None:
     with pytest.raises(Invalid, match="invalid argument for --grpc_infer_response_compression_level"):
         grpc(f"--grpc-infer-response-compression-level={level}")
 

@@ -12,12 +12,12 @@ def parsed(*words: str) -> tuple[MetricsOptions, tuple[str, ...]]:
 
 
 @pytest.mark.rows("C39", "C40")
-def test_what_is_measured_by_default() -> None:
+def test_default_metrics() -> None:
     assert parsed() == (MetricsOptions(gpu=True, cpu=True, interval_ms=2000), ())
 
 
 @pytest.mark.rows("C39", "C40")
-def test_what_shall_not_be_measured() -> None:
+def test_metrics_can_be_switched_off() -> None:
     measuring, _ = parsed("--allow-gpu-metrics=false", "--allow-cpu-metrics=0", "--metrics-interval-ms=10")
     assert (measuring.gpu, measuring.cpu, measuring.interval_ms) == (False, False, 10)
 
@@ -31,7 +31,7 @@ def test_without_metrics_nothing_is_measured() -> None:
 
 
 @pytest.mark.parametrize("number", ["0", "-5"])
-def test_interval_is_a_millisecond_at_least(number: str) -> None:
+def test_interval_is_at_least_a_millisecond(number: str) -> None:
     assert parsed(f"--metrics-interval-ms={number}")[0].interval_ms == 1
 
 
@@ -52,7 +52,7 @@ def test_last_of_equal_settings_counts() -> None:
 
 @pytest.mark.rows("C41")
 @pytest.mark.parametrize("text", ["x", "a,b=c", "=x", "summary_quantiles=", "local,summary_latencies=true", ""])
-def test_what_is_no_setting_is_refused(text: str) -> None:
+def test_malformed_metrics_setting_is_refused(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse(["--metrics-config", text], {})
     assert caught.value.message == (
@@ -64,15 +64,15 @@ def test_what_is_no_setting_is_refused(text: str) -> None:
     ("text", "said"),
     [
         ("x=y", "has no effect: there is no such setting."),
-        ("summary_latencies=yes", "has no effect: it is 'true' or 'false'."),
-        ("histogram_latencies=1", "has no effect: it is 'true' or 'false'."),
-        ("summary_quantiles=0.5", ": '0.5' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=a:b", ": 'a:b' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=2:0.1", ": '2:0.1' has no effect, it is no <quantile>:<error>."),
-        ("summary_quantiles=nan:0.1", ": 'nan:0.1' has no effect, it is no <quantile>:<error>."),
+        ("summary_latencies=yes", "has no effect: the value must be 'true' or 'false'."),
+        ("histogram_latencies=1", "has no effect: the value must be 'true' or 'false'."),
+        ("summary_quantiles=0.5", ": '0.5' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=a:b", ": 'a:b' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=2:0.1", ": '2:0.1' has no effect, it is not of the form <quantile>:<error>."),
+        ("summary_quantiles=nan:0.1", ": 'nan:0.1' has no effect, it is not of the form <quantile>:<error>."),
     ],
 )
-def test_setting_that_is_not_understood_is_said_and_changes_nothing(text: str, said: str) -> None:
+def test_unknown_metrics_setting_warns_and_has_no_effect(text: str, said: str) -> None:
     measuring, warnings = parsed(f"--metrics-config={text}")
     assert measuring == MetricsOptions()
     (warning,) = warnings
@@ -80,7 +80,7 @@ def test_setting_that_is_not_understood_is_said_and_changes_nothing(text: str, s
     assert warning.endswith(said)
 
 
-def test_quantiles_that_make_sense_are_taken() -> None:
+def test_valid_quantiles_are_taken() -> None:
     measuring, warnings = parsed("--metrics-config=summary_quantiles=0.99:0.001,x,0.5:0.05,0.5:0.1,")
     assert measuring.quantiles == (0.99, 0.5)
     assert len(warnings) == 2

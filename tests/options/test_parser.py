@@ -75,12 +75,12 @@ def test_flag_that_is_a_prefix_of_others_is_itself() -> None:
     assert read("--rate-limit=off") == ServerOptions()
 
 
-def test_repositories_are_sorted_without_doubles_under_both_names() -> None:
+def test_repositories_are_sorted_without_duplicates() -> None:
     options = read("--model-repository=b", "--model-store", "c", "--model-repository=a", "--model-store=b")
     assert options.model_repositories == ("a", "b", "c")
 
 
-def test_repository_of_the_environment_counts_only_where_none_is_named() -> None:
+def test_repository_of_the_environment_is_a_fallback() -> None:
     environment = {"AIP_STORAGE_URI": "there"}
     assert read(environment=environment).model_repositories == ("there",)
     assert read("--model-repository=here", environment=environment).model_repositories == ("here",)
@@ -161,7 +161,7 @@ def test_backend_directory_is_a_flag_or_a_setting_of_all_backends() -> None:
     assert read("--backend-config=fw,backend-directory=/own").backend_directory == "/opt/tritonserver/backends"
 
 
-def test_numbers_below_their_meaning_are_raised_to_it() -> None:
+def test_too_small_numbers_are_raised_to_the_minimum() -> None:
     options = read("--exit-timeout-secs=-5", "--model-load-thread-count=0", "--model-load-retry-count=-1")
     assert (options.exit_timeout_secs, options.model_load_thread_count, options.model_load_retry_count) == (0, 1, 0)
 
@@ -298,7 +298,7 @@ def test_disabled_completion_overrides_strict_model_config() -> None:
         ),
     ],
 )  # fmt: skip
-def test_wrong_line_is_refused_in_the_words_of_the_real_server(line: Sequence[str], text: str) -> None:
+def test_wrong_line_is_refused_with_tritons_text(line: Sequence[str], text: str) -> None:
     assert refusal(*line) == text
 
 
@@ -334,7 +334,7 @@ def test_first_mistake_or_request_for_help_wins() -> None:
         (["--http-port=1e2"], "'--http-port=1e2' is read as 1."),
     ],
 )
-def test_number_with_more_behind_it_counts_as_the_number_and_warns(line: Sequence[str], text: str) -> None:
+def test_number_with_a_suffix_is_read_and_warns(line: Sequence[str], text: str) -> None:
     assert read(*line).warnings == (text,)
 
 
@@ -381,7 +381,7 @@ def test_resources_are_counted_by_name_and_device() -> None:
         ("R:-1", "Provided option value is out of bound. Got -1"),
     ],
 )
-def test_resource_that_is_none_is_refused(text: str, said: str) -> None:
+def test_malformed_resource_is_refused(text: str, said: str) -> None:
     flag = f"--rate-limit-resource={text}"
     assert refusal(flag) == f'Bad option: "--rate-limit-resource".\n{said}'
 
@@ -395,7 +395,7 @@ def test_host_policies_are_settings_by_name() -> None:
 
 @pytest.mark.rows("C57")
 @pytest.mark.parametrize("text", ["cpu", "cpu,", ",numa-node=0", "cpu,numa-node", "cpu,numa-node=", "cpu,=1"])
-def test_host_policy_that_is_none_is_refused(text: str) -> None:
+def test_malformed_host_policy_is_refused(text: str) -> None:
     assert refusal(f"--host-policy={text}") == (
         f"Bad option: \"--host-policy\".\n--host-policy option format is '<policy name>,<setting>=<value>'. Got {text}"
     )
@@ -414,7 +414,7 @@ def test_flag_of_a_missing_feature_is_accepted_at_its_default() -> None:
     assert options == ServerOptions()
 
 
-def test_hint_without_meaning_here_is_accepted_and_said() -> None:
+def test_flag_without_effect_is_accepted_and_warns() -> None:
     options = read("--http-thread-count=16", "--grpc-infer-thread-count=2")
     assert options.warnings == ("'--http-thread-count' has no effect: connections are served by one event loop.",)
 
@@ -452,12 +452,12 @@ def test_ports_that_cannot_collide_are_accepted(line: Sequence[str]) -> None:
     assert read(*line).warnings == ()
 
 
-def test_models_to_load_are_sorted_without_doubles() -> None:
+def test_models_to_load_are_sorted_without_duplicates() -> None:
     options = read("--model-control-mode=EXPLICIT", "--load-model=b", "--load-model=a", "--load-model=b")
     assert (options.model_control_mode, options.load_models) == ("explicit", ("a", "b"))
 
 
-def test_star_stands_alone_among_the_models_to_load() -> None:
+def test_star_excludes_other_models_to_load() -> None:
     """Contract C15."""
     assert read("--model-control-mode=explicit", "--load-model=*", "--load-model=*").load_models == ("*",)
     text = "Wildcard model name '*' must be the ONLY startup model if specified at all."
@@ -469,7 +469,7 @@ def test_patterns_of_forwarded_headers_reach_their_fields() -> None:
     assert (options.http_forward_pattern, options.grpc_forward_pattern) == ("^x-.*", "y|z")
 
 
-def test_pattern_that_is_none_is_refused() -> None:
+def test_invalid_pattern_is_refused() -> None:
     """The real server forwards nothing then, without a word."""
     words = refusal("--http-header-forward-pattern=(")
     assert words.startswith("Bad option: \"--http-header-forward-pattern\".\n'(' is no regular expression: ")
@@ -503,7 +503,7 @@ def test_restrictions_are_collected_by_category() -> None:
         ),
     ],
 )
-def test_restriction_that_cannot_be_is_refused(flag: str, word: str, values: Sequence[str], text: str) -> None:
+def test_invalid_restriction_is_refused(flag: str, word: str, values: Sequence[str], text: str) -> None:
     """Contract C26, C35; the words are those of the real server."""
     said = refusal(*(f"--{flag}={value}" for value in values))
     expected = f'Bad option: "--{flag}".\n' + text.format(flag=flag, word=word)
@@ -511,7 +511,7 @@ def test_restriction_that_cannot_be_is_refused(flag: str, word: str, values: Seq
 
 
 @pytest.mark.rows("C13", "C14", "C19")
-def test_options_of_models_that_come_and_go() -> None:
+def test_options_of_model_control_are_read() -> None:
     options = read(
         "--model-control-mode=POLL", "--repository-poll-secs=3", "--settle-secs=0.5", "--model-namespacing=on"
     )

@@ -87,21 +87,21 @@ _MODES = 'Available options are "triton" and "opentelemetry"'
         ("opentelemetry,bsp_max_queue_size=0", None),
     ],
 )
-def test_setting_that_makes_no_sense_is_refused(setting: str, text: str | None) -> None:
+def test_invalid_trace_setting_is_refused(setting: str, text: str | None) -> None:
     """The texts are those of the real server; it takes the last four."""
     said = refusal(f"--trace-config={setting}")
     assert said.startswith('Bad option: "--trace-config') if text is None else said == text
 
 
 @pytest.mark.rows("C43")
-def test_older_flags_act_and_warn() -> None:
+def test_old_flags_act_and_warn() -> None:
     options = parse(["--trace-file=f", "--trace-level=TIMESTAMPS", "--trace-rate=5", "--trace-count=6"], {})
     assert options.trace == TraceOptions(level=("TIMESTAMPS",), rate=5, count=6, file="f")
     assert sum("has been deprecated" in warning for warning in options.warnings) == 4
 
 
 @pytest.mark.rows("C43")
-def test_older_flags_are_overridden_by_newer_ones() -> None:
+def test_old_flags_are_overridden_by_new_ones() -> None:
     names = {"level": "MIN", "rate": "7", "count": "4", "triton,file": "y", "triton,log-frequency": "4"}
     old = ("--trace-level=OFF", "--trace-rate=5", "--trace-count=3", "--trace-file=x", "--trace-log-frequency=3")
     options = parse([*old, *(f"--trace-config={name}={value}" for name, value in names.items())], {})
@@ -119,16 +119,16 @@ def test_older_flags_are_overridden_by_newer_ones() -> None:
 
 
 @pytest.mark.rows("C43")
-def test_older_level_off_wins_over_other_older_levels() -> None:
+def test_old_level_off_overrides_other_old_levels() -> None:
     assert read("--trace-level=TENSORS", "--trace-level=OFF").level == ()
     assert read("--trace-level=false", "--trace-level=TENSORS").level == ()
 
 
 @pytest.mark.rows("C43")
 @pytest.mark.parametrize("word", ["MIN", "max", "on", "TRUE"])
-def test_older_words_for_the_older_level(word: str) -> None:
+def test_old_words_for_the_old_level(word: str) -> None:
     assert read(f"--trace-level={word}").level == ("TIMESTAMPS",)
 
 
-def test_setting_that_is_not_there_is_said() -> None:
+def test_unknown_trace_setting_warns() -> None:
     assert any("triton,foo" in warning for warning in parse(["--trace-config=triton,foo=1"], {}).warnings)

@@ -79,7 +79,7 @@ def test_stopped_thread_does_what_it_has_and_gives_its_descriptors_back() -> Non
     assert open_descriptors() <= before + 1
 
 
-def test_thread_that_saw_its_end_by_itself_waits_for_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_sees_its_end_by_itself_waits_for_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the bell would ring in a descriptor that is closed, or somebody else's."""
     thread = WakeableThread("t")
     running: threading.Thread = thread.call(threading.current_thread).result(PATIENCE)

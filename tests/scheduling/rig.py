@@ -34,6 +34,7 @@ class Rig:
         inline_safe: bool = False,
         on_loop: bool = False,
         gathers: bool = False,
+        in_flight: int = 0,
         observer: Observer | None = None,
         settled: Callable[[Inference], None] | None = None,
         clock: Callable[[], int] = monotonic_ns,
@@ -43,11 +44,13 @@ class Rig:
         self.settled: list[str] = []
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
-        facts = RunnerConfig("m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers)
+        facts = RunnerConfig(
+            "m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers, completes_later=in_flight > 0
+        )
         self.runner = Runner(
             facts,
             policy or DefaultPolicy(),
-            Instances("m:3", self.instances),
+            Instances("m:3", self.instances, in_flight=max(1, in_flight)),
             self.loop,
             observer or self.observer,
             self._over,

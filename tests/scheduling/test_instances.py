@@ -136,3 +136,43 @@ def test_threads_are_prepared_before_anything_runs_there() -> None:
     instances.thread(0).submit(partial(done.put, "ran"))
     assert done.get(timeout=PATIENCE) == "ran"
     instances.stop()
+
+
+def test_instance_with_two_batches_in_flight_is_free_twice() -> None:
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(2)], in_flight=2)
+    assert (len(instances), list(instances.free)) == (2, [0, 1, 0, 1])
+    instances.take(0)
+    assert (list(instances.free), instances.busy) == ([1, 0, 1], 1)
+    instances.take(0)
+    instances.take(1)
+    assert (list(instances.free), instances.busy) == ([1], 2)
+    instances.give_back(0)
+    instances.give_back(0)
+    assert (list(instances.free), instances.busy) == ([1, 0, 0], 1)
+
+
+def test_broken_instance_with_batches_in_flight_is_withheld_with_all_its_slots() -> None:
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(2)], in_flight=2)
+    instances.take(0)
+    instances.mark(0, healthy=False, expected=False)
+    assert list(instances.free) == [1, 1]
+    instances.give_back(0)
+    assert list(instances.free) == [1, 1]
+    instances.mark(0, healthy=True, expected=False)
+    assert sorted(instances.free) == [0, 0, 1, 1]
+
+
+def test_leaving_instance_ends_all_its_batches_first() -> None:
+    left: list[int] = []
+    instances = Instances("m:1", [FakeInstance(echo) for _ in range(2)], in_flight=2)
+    instances.take(0)
+    instances.take(0)
+    instances.remove(0, left.append)
+    instances.give_back(0)
+    assert (left, list(instances.free)) == ([], [1, 1])
+    instances.give_back(0)
+    assert (left, list(instances.free)) == ([0], [1, 1])
+    instances.remove(1, left.append)
+    assert left == [0, 1]
+    instances.add(0)
+    assert list(instances.free) == [0, 0]

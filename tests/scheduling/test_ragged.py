@@ -9,7 +9,7 @@ import pytest
 
 from halimede.config.model_config import BatchInput, BatchInputKind, BatchOutput, ModelConfig
 from halimede.errors import Internal
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged

@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+LIMIT = 20.0
+"""Seconds that a storage which does not answer keeps a request."""
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "user", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -23,16 +25,24 @@ def md5_etag(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
+def _set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class XmlStorage:
-    """One bucket: `objects` by key. Faults: `status` answers everything so, `delay` in seconds comes before each
-    answer, `spoilt` are keys whose bytes are others than they should be; `etags` replaces digests. `asked` is what was
-    asked for: the query of a list, the key of an object; `heads` are the headers."""
+    """One bucket with `objects` by key. `asked` has the queries of lists and the keys of objects, `heads` the headers.
+
+    Faults: `status` is the status of every answer, `answering` can be cleared, `spoilt` are keys with wrong bytes,
+    `etags` replaces digests.
+    """
 
     objects: dict[str, bytes] = field(default_factory=dict)
     port: int = 0
     status: int = 200
-    delay: float = 0.0
+    answering: threading.Event = field(default_factory=_set_event)
     spoilt: set[str] = field(default_factory=set)
     etags: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -67,7 +77,7 @@ def xml_storage() -> Iterator[XmlStorage]:
         def log_message(self, *_: object) -> None: ...
 
         def do_GET(self) -> None:
-            time.sleep(storage.delay)
+            storage.answering.wait(LIMIT)
             url = urlsplit(self.path)
             _, _, key = unquote(url.path).lstrip("/").partition("/")
             query = {name: values[0] for name, values in parse_qs(url.query, keep_blank_values=True).items()}

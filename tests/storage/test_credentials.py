@@ -1,4 +1,4 @@
-"""What opens a storage, from the environment and from a file."""
+"""Credentials from the environment and from a file."""
 
 import json
 from pathlib import Path
@@ -86,14 +86,14 @@ def test_longest_prefix_of_the_file_wins(tmp_path: Path) -> None:
     assert credentials_of(AZURE, environment) == {"account_key": "key"}
 
 
-def test_environment_counts_where_the_file_says_nothing(tmp_path: Path) -> None:
+def test_environment_counts_if_the_file_has_no_entry(tmp_path: Path) -> None:
     file = tmp_path / "credentials.json"
     file.write_text('{"s3": {"s3://other": {"key_id": "other"}}}')
     assert credentials_of(S3, {FILE: str(file), "AWS_ACCESS_KEY_ID": "mine"}) == {"access_key_id": "mine"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"s3": []}', '{"s3": {"": "text"}}', "\udcff"])
-def test_file_that_is_none(tmp_path: Path, text: str) -> None:
+def test_invalid_file_of_credentials(tmp_path: Path, text: str) -> None:
     file = tmp_path / "credentials.json"
     file.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(Invalid, match=FILE):

@@ -1,4 +1,4 @@
-"""The copy of a repository: what is fetched, what is not, and what comes of a storage that fails."""
+"""The copy of a repository: what is fetched, what is not, and failures of the storage."""
 
 import logging
 import os
@@ -93,7 +93,7 @@ def test_model_is_copied(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -
     assert files(tmp_path / "m") == MODEL
 
 
-def test_only_what_changed_is_fetched_again(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
+def test_only_changed_files_are_fetched_again(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
     mirror.fetch("m")
     before = (tmp_path / "m" / "1" / "a").stat()
     storage.reads.clear()
@@ -148,13 +148,13 @@ def test_wrong_bytes_are_refused_and_the_copy_stays(
     assert files(tmp_path / "m")["1/a"] == b"abcdefghij"
 
 
-def test_storage_whose_etags_are_no_digests(
+def test_storage_with_etags_that_are_not_digests(
     mirror: Mirror, storage: FakeStorage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.etags = {key: f'"{number:032x}"' for number, key in enumerate(storage.content)}
     mirror.fetch("m")
     assert files(tmp_path / "m") == MODEL
-    assert "only the sizes of its files are checked" in caplog.text
+    assert "only the sizes of downloaded files are checked" in caplog.text
 
 
 def test_storage_that_fails_leaves_the_copy(mirror: Mirror, storage: FakeStorage, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_models_stay_known_in_an_outage(mirror: Mirror, storage: FakeStorage, cl
     assert mirror.names() == ["m", "new"]
 
 
-def test_models_are_looked_at_by_one_listing(mirror: Mirror, storage: FakeStorage, clock: Clock) -> None:
+def test_one_listing_serves_the_looks_at_all_models(mirror: Mirror, storage: FakeStorage, clock: Clock) -> None:
     storage.content["models/other/1/x"] = b"xyz"
     looks = [mirror.look(name) for name in ("m", "other", "nope")]
     assert storage.lists == 1
@@ -205,7 +205,7 @@ def test_model_that_is_not_there(mirror: Mirror) -> None:
 @pytest.mark.parametrize("path", ["../../out", "1/../../../out", "1//x", "1/./x", "1/a\0b"])
 def test_object_that_leads_out_is_refused(mirror: Mirror, storage: FakeStorage, tmp_path: Path, path: str) -> None:
     storage.content[f"models/m/{path}"] = b"x"
-    with pytest.raises(Invalid, match="is no place within a model"):
+    with pytest.raises(Invalid, match="cannot be the path of a file within a model"):
         mirror.fetch("m")
     assert not (tmp_path / "m").exists()
 
@@ -229,14 +229,14 @@ def test_fetch_gives_up_at_the_end(storage: FakeStorage, tmp_path: Path) -> None
     assert states(tmp_path) == 0
 
 
-def test_long_fetch_says_how_far_it_is(
+def test_long_fetch_logs_its_progress(
     mirror: Mirror, storage: FakeStorage, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     read = storage.read
 
     def slowly(wanted: Object, start: int, end: int) -> bytes:
-        clock.now += mirrors.TELL_SECONDS
+        clock.now += mirrors.PROGRESS_SECONDS
         return read(wanted, start, end)
 
     storage.read = slowly  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The repositories of a server that lie in cloud storage: where their copies are, and what comes of one that fails."""
+"""Repositories in cloud storage: where their copies are, and repositories that fail."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ def test_path_of_this_machine_is_somebody_elses(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("R24")
-def test_copy_lies_where_the_environment_says_and_goes_at_the_end(storage: FakeStorage, tmp_path: Path) -> None:
+def test_copy_is_in_the_folder_of_the_environment_and_removed_at_the_end(storage: FakeStorage, tmp_path: Path) -> None:
     opened, open_storage = opening(storage)
     place = tmp_path / "mounted" / "here"
     repositories = RemoteRepositories({"TRITON_AWS_MOUNT_DIRECTORY": str(place)}, open_storage=open_storage)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def test_copy_lies_where_the_environment_says_and_goes_at_the_end(storage: FakeS
     assert copies(place) == []
 
 
-def test_what_a_killed_server_left_is_removed(storage: FakeStorage, tmp_path: Path) -> None:
+def test_copy_of_a_killed_server_is_removed(storage: FakeStorage, tmp_path: Path) -> None:
     (tmp_path / f"{PREFIX}left").mkdir()
     _, open_storage = opening(storage)
     repositories = RemoteRepositories({"TRITON_AWS_MOUNT_DIRECTORY": str(tmp_path)}, open_storage=open_storage)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_repository_that_cannot_be_listed_is_a_broken_model(storage: FakeStorage
     repositories.close()
 
 
-def test_path_that_is_none_is_a_broken_model() -> None:
+def test_invalid_path_is_a_broken_model() -> None:
     models = RemoteRepositories({}).models("gs:///nothing")
     assert models is not None
     with pytest.raises(Invalid, match="Unable to parse 'gs:///nothing'"):

@@ -1,4 +1,4 @@
-"""The storage library against storages of this machine."""
+"""The storage library with storage servers on this machine."""
 
 import json
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_stub_of_google_cloud_storage(storage: XmlStorage, tmp_path: Path) -> No
     check(Store(location, credentials_of(location, {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json")})))
 
 
-def test_what_is_not_there(storage: XmlStorage) -> None:
+def test_missing_objects_and_buckets(storage: XmlStorage) -> None:
     store = s3(storage.port)
     [there] = [each for each in store.objects("models/other") if each.path == "1/y"]
     del storage.objects["models/other/1/y"]
@@ -109,10 +109,12 @@ def test_storage_that_answers_500(storage: XmlStorage, monkeypatch: pytest.Monke
 def test_storage_that_times_out(storage: XmlStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("halimede.storage.stores.REQUEST_SECONDS", 0.2)
     monkeypatch.setattr("halimede.storage.stores.RETRIES", 0)
-    storage.delay = 2.0
-    with pytest.raises(Unavailable, match="failed to list"):
-        s3(storage.port).objects("models/m")
-    storage.delay = 0.0
+    storage.answering.clear()
+    try:
+        with pytest.raises(Unavailable, match="failed to list"):
+            s3(storage.port).objects("models/m")
+    finally:
+        storage.answering.set()
 
 
 def test_storage_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Metrics as the view reads them."""
 
 from halimede.engine_port import Histogram, MetricFamily
-from halimede.top.exposition import Sample, read_metrics
+from halimede.top.sample import Sample, read_metrics
 from halimede.wire.prometheus import encode_metrics
 
 FAMILIES = (
@@ -10,7 +10,7 @@ FAMILIES = (
 )
 
 
-def test_what_the_server_writes_is_read() -> None:
+def test_metrics_of_the_server_are_read() -> None:
     assert list(read_metrics(encode_metrics(FAMILIES).decode())) == [
         Sample("a", {"model": 'say "hi"\n and \\n', "version": "1"}, 3.0),
         Sample("a", {}, 0.5),
@@ -21,6 +21,6 @@ def test_what_the_server_writes_is_read() -> None:
     ]
 
 
-def test_what_is_no_sample_is_passed_over() -> None:
+def test_other_lines_of_metrics_are_skipped() -> None:
     text = "# HELP x y\n\nx\nx y\nx{a=} \n<html>\nok 1 1700000000\nnan Nan\n{} 3\n"
     assert [sample.name for sample in read_metrics(text)] == ["ok", "nan"]

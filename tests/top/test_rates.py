@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from halimede.top.exposition import Sample
 from halimede.top.rates import ModelRates, rates
-from halimede.top.sample import Look, machine_of, models_of
+from halimede.top.sample import Sample, Snapshot, machine_of, models_of
 
 MS = 1_000_000
 
@@ -33,50 +32,50 @@ def counted(
     return entry(inference_count=inferences, execution_count=executions, inference_stats=phases)
 
 
-def look(at: float, *entries: dict[str, Any], metrics: tuple[Sample, ...] = (), instances: int = 0) -> Look:
+def snapshot(at: float, *entries: dict[str, Any], metrics: tuple[Sample, ...] = (), instances: int = 0) -> Snapshot:
     asked = {("m", "1"): instances} if instances else {}
-    return Look(at, models=models_of({"model_stats": list(entries)}, metrics, asked))
+    return Snapshot(at, models=models_of({"model_stats": list(entries)}, metrics, asked))
 
 
-def only(before: Look, after: Look) -> ModelRates:
+def only(before: Snapshot, after: Snapshot) -> ModelRates:
     (found,) = rates(before, after)
     return found
 
 
-def test_rates_are_a_second_and_times_the_average() -> None:
-    found = only(look(10.0, counted(100, 5, 300, 50)), look(12.0, counted(300, 9, 1100, 150)))
+def test_rates_are_per_second_and_times_are_means() -> None:
+    found = only(snapshot(10.0, counted(100, 5, 300, 50)), snapshot(12.0, counted(300, 9, 1100, 150)))
     assert (found.requests, found.failures, found.inferences, found.executions) == (100.0, 2.0, 400.0, 50.0)
     assert (found.batch, found.latency_ms, found.queue_ms, found.compute_ms) == (8.0, 10.0, 4.0, 6.0)
     assert (found.total_requests, found.total_failures) == (300, 9)
 
 
-def test_where_nothing_happened_nothing_took_any_time() -> None:
-    found = only(look(1.0, counted(3, 0, 3, 3)), look(2.0, counted(3, 0, 3, 3)))
+def test_idle_model_has_no_times() -> None:
+    found = only(snapshot(1.0, counted(3, 0, 3, 3)), snapshot(2.0, counted(3, 0, 3, 3)))
     assert (found.requests, found.batch, found.latency_ms, found.queue_ms, found.compute_ms) == (0.0, *(None,) * 4)
     assert (found.cache_hits, found.pending, found.instances, found.utilization) == (None,) * 4
 
 
-def test_counts_that_fell_began_anew() -> None:
-    found = only(look(1.0, counted(1000, 0, 1000, 1000)), look(2.0, counted(4, 0, 4, 4)))
+def test_smaller_counts_mean_a_restart() -> None:
+    found = only(snapshot(1.0, counted(1000, 0, 1000, 1000)), snapshot(2.0, counted(4, 0, 4, 4)))
     assert (found.requests, found.latency_ms) == (4.0, 10.0)
 
 
-def test_model_that_is_new_did_all_of_it_since() -> None:
-    assert only(look(1.0), look(2.0, counted(7, 0, 7, 7))).requests == 7.0
+def test_new_model_starts_from_zero() -> None:
+    assert only(snapshot(1.0), snapshot(2.0, counted(7, 0, 7, 7))).requests == 7.0
 
 
-def test_share_of_the_cache() -> None:
-    found = only(look(1.0, counted(0, 0, 0, 0)), look(2.0, counted(4, 0, 1, 1, hits=3, misses=1)))
+def test_cache_hits_are_a_share() -> None:
+    found = only(snapshot(1.0, counted(0, 0, 0, 0)), snapshot(2.0, counted(4, 0, 1, 1, hits=3, misses=1)))
     assert found.cache_hits == 0.75
 
 
-def test_waiting_that_is_longer_than_the_whole_is_nobodys_time() -> None:
+def test_queue_time_above_the_latency_is_dropped() -> None:
     after = counted(1, 0, 1, 1)
     after["inference_stats"]["queue"]["ns"] = 10**18
-    assert only(look(1.0, counted(0, 0, 0, 0)), look(2.0, after)).queue_ms is None
+    assert only(snapshot(1.0, counted(0, 0, 0, 0)), snapshot(2.0, after)).queue_ms is None
 
 
-def test_metrics_say_what_statistics_do_not() -> None:
+def test_metrics_add_gauges_to_statistics() -> None:
     def gauges(busy_seconds: float) -> tuple[Sample, ...]:
         values = {
             "nv_inference_pending_request_count": 7,
@@ -91,31 +90,31 @@ def test_metrics_say_what_statistics_do_not() -> None:
         return (*samples, p99, Sample("nv_inference_pending_request_count", {"model": "n", "version": "1"}, 1))
 
     idle = counted(0, 0, 0, 0)
-    found = only(look(1.0, idle, metrics=gauges(10)), look(2.0, idle, metrics=gauges(12)))
+    found = only(snapshot(1.0, idle, metrics=gauges(10)), snapshot(2.0, idle, metrics=gauges(12)))
     assert (found.pending, found.oldest_seconds, found.instances, found.instances_busy) == (7, 0.5, 4, 3)
     assert (found.utilization, found.p99_ms) == (0.5, 2.5)
 
 
-def test_instances_of_the_configuration_count_where_no_metrics_say() -> None:
-    found = only(look(1.0, entry()), look(2.0, entry(), instances=3))
+def test_instances_come_from_the_configuration_without_metrics() -> None:
+    found = only(snapshot(1.0, entry()), snapshot(2.0, entry(), instances=3))
     assert (found.instances, found.instances_busy) == (3, None)
 
 
 def test_busiest_is_first() -> None:
-    before = look(1.0)
-    after = look(
+    before = snapshot(1.0)
+    after = snapshot(
         2.0, entry("b"), entry("a"), {**counted(5, 0, 5, 5), "name": "z"}, {**counted(9, 0, 9, 9), "name": "y"}
     )
     assert [each.name for each in rates(before, after)] == ["y", "z", "a", "b"]
 
 
 @pytest.mark.parametrize("document", [None, [], {}, {"model_stats": 3}, {"model_stats": [{}]}, {"model_stats": [3]}])
-def test_what_is_no_statistics_is_said(document: object) -> None:
+def test_malformed_statistics_are_an_error(document: object) -> None:
     with pytest.raises(ValueError, match="these are no statistics"):
         models_of(document, (), {})
 
 
-def test_machine() -> None:
+def test_machine_is_read_from_metrics() -> None:
     samples = [Sample("nv_cpu_utilization", {}, 0.5), Sample("nv_gpu_utilization", {"gpu_uuid": "GPU-1"}, 0.25)]
     machine = machine_of(samples)
     assert (machine.cpu, machine.memory_used, machine.gpus) == (0.5, None, (("GPU-1", 0.25),))

@@ -5,13 +5,12 @@ from io import StringIO
 
 from rich.console import Console
 
-from halimede.top.document import document
-from halimede.top.rates import rates
-from halimede.top.sample import Counted, Look, Machine, ModelSample
+from halimede.top.rates import document, rates
+from halimede.top.sample import Counted, Machine, ModelSample, Snapshot
 from halimede.top.screen import screen
 
-BEFORE = Look(1.0, "triton", "2.51.0", {("m", "1"): ModelSample(), ("quiet", "2"): ModelSample()}, has_metrics=True)
-AFTER = Look(
+BEFORE = Snapshot(1.0, "triton", "2.51.0", {("m", "1"): ModelSample(), ("quiet", "2"): ModelSample()}, has_metrics=True)
+AFTER = Snapshot(
     2.0,
     "triton",
     "2.51.0",
@@ -26,13 +25,13 @@ AFTER = Look(
 )
 
 
-def shown(before: Look, after: Look, trouble: str = "", width: int = 160) -> list[str]:
+def shown(before: Snapshot, after: Snapshot, trouble: str = "", width: int = 160) -> list[str]:
     console = Console(width=width, file=StringIO(), record=True)
     console.print(screen("http://x:8000", after, rates(before, after), width, trouble))
     return [line.rstrip() for line in console.export_text().splitlines() if line.strip()]
 
 
-def test_head_sums_up() -> None:
+def test_head_has_totals() -> None:
     head, *_ = shown(BEFORE, AFTER)
     assert head.split("  ") == [
         "triton 2.51.0",
@@ -45,22 +44,22 @@ def test_head_sums_up() -> None:
     ]
 
 
-def test_row_has_what_is_known_and_a_dash_for_the_rest() -> None:
+def test_row_has_a_dash_for_unknown_values() -> None:
     _, titles, _, busy, quiet = shown(BEFORE, AFTER)
     assert titles.split()[:6] == ["model", "req/s", "fail/s", "inf/s", "batch", "ms"]
     assert busy.split() == ["m:1", "1,234", "3.0", "40.0", "4.0", "2.50", "-", "0", "-", "5", "-", "1/2", "-", "-"]
     assert quiet.split() == ["quiet:2", "0", "0", "0", *("-",) * 10]
 
 
-def test_what_went_wrong_is_under_the_last_numbers() -> None:
+def test_trouble_is_below_the_last_figures() -> None:
     assert shown(BEFORE, AFTER, "http://x:8000 cannot be reached")[-1] == "http://x:8000 cannot be reached"
 
 
-def test_missing_metrics_are_said() -> None:
-    assert shown(Look(1.0), Look(2.0))[-1].startswith("no metrics found (--metrics-url)")
+def test_missing_metrics_are_mentioned() -> None:
+    assert shown(Snapshot(1.0), Snapshot(2.0))[-1].startswith("no metrics found (--metrics-url)")
 
 
-def test_narrow_terminal_shows_names_and_what_matters_most() -> None:
+def test_narrow_terminal_shows_the_main_columns() -> None:
     _, titles, _, busy, _ = shown(BEFORE, AFTER, width=80)
     assert titles.split() == ["model", "req/s", "fail/s", "ms", "waiting", "busy"]
     assert busy.split() == ["m:1", "1,234", "3.0", "2.50", "5", "1/2"]

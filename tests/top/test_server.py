@@ -60,20 +60,25 @@ def fake(answers: dict[str, object]) -> Iterator[Fake]:
 def test_server_without_metrics_is_asked_for_its_instances_once(fake: Fake) -> None:
     server = Server(fake.url, f"{fake.url}/none", lambda: 5.0)
     for _ in range(2):
-        look = server.look()
-        assert (look.at, look.server, look.version, look.has_metrics) == (5.0, "triton", "2.51.0", False)
-        model = look.models["a b", "3"]
+        snapshot = server.snapshot()
+        assert (snapshot.at, snapshot.server, snapshot.version, snapshot.has_metrics) == (
+            5.0,
+            "triton",
+            "2.51.0",
+            False,
+        )
+        model = snapshot.models["a b", "3"]
         assert (model.success.count, model.instances, model.pending) == (4, 8, None)
     assert fake.asked.count("/v2/models/a%20b/versions/3/config") == 1
 
 
-def test_metrics_are_looked_for_at_the_http_port_too(fake: Fake, answers: dict[str, object]) -> None:
+def test_metrics_are_searched_at_the_http_port_too(fake: Fake, answers: dict[str, object]) -> None:
     answers["/metrics"] = b'halimede_instances{model="a b",version="3"} 6\nnv_cpu_utilization 0.5\n'
     server = Server(f"http://{fake.url}/")
     server._places = [f"http://{fake.url}/nowhere", f"http://{fake.url}/metrics"]
     for _ in range(2):
-        look = server.look()
-        assert (look.has_metrics, look.machine.cpu, look.models["a b", "3"].instances) == (True, 0.5, 6)
+        snapshot = server.snapshot()
+        assert (snapshot.has_metrics, snapshot.machine.cpu, snapshot.models["a b", "3"].instances) == (True, 0.5, 6)
     assert fake.asked.count("/nowhere") == 1
     assert not any("config" in path for path in fake.asked)
 
@@ -86,7 +91,7 @@ def test_metrics_are_looked_for_at_the_http_port_too(fake: Fake, answers: dict[s
         ("http://[::1]:8000", ["http://[::1]:8002/metrics", "http://[::1]:8000/metrics"]),
     ],
 )
-def test_places_of_metrics(url: str, places: list[str]) -> None:
+def test_places_where_metrics_are_searched(url: str, places: list[str]) -> None:
     assert Server(url)._places == places
     assert Server(url, "m:1/x")._places == ["http://m:1/x"]
 
@@ -95,13 +100,13 @@ def test_places_of_metrics(url: str, places: list[str]) -> None:
     ("path", "answer"),
     [("/v2", b"<html>"), ("/v2", [1]), ("/v2", {}), ("/v2", None), ("/v2/models/stats", {}), ("/v2/models/stats", 3)],
 )
-def test_what_is_no_inference_server_is_said(fake: Fake, answers: dict[str, object], path: str, answer: object) -> None:
+def test_other_server_is_an_error(fake: Fake, answers: dict[str, object], path: str, answer: object) -> None:
     answers[path] = answer
     with pytest.raises(Unavailable, match=fake.url):
-        Server(fake.url, f"{fake.url}/none").look()
+        Server(fake.url, f"{fake.url}/none").snapshot()
 
 
-def test_server_that_is_not_there_is_said(fake: Fake) -> None:
+def test_missing_server_is_an_error(fake: Fake) -> None:
     fake.close()
     with pytest.raises(Unavailable, match="cannot be reached"):
-        Server(fake.url).look()
+        Server(fake.url).snapshot()

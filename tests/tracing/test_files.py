@@ -220,8 +220,8 @@ def test_writer_that_does_not_keep_up_loses_traces_and_says_so(
     assert writer.close(10)
     assert written == [0, 1, 2, 3]
     assert [record.message for record in caplog.records] == [
-        "Traces are lost: they cannot be written as quickly as they come",
-        "8 traces were lost",
+        "traces are dropped: they arrive faster than the disk or collector takes them; lower the trace rate",
+        "8 traces were dropped",
     ]
 
 
@@ -236,4 +236,4 @@ def test_writer_goes_on_after_work_that_breaks(caplog: pytest.LogCaptureFixture)
     writer.put(partial(written.append, 1), 1)
     assert writer.close(10)
     assert written == [1]
-    assert "writing a trace broke" in caplog.text
+    assert "failed to write a trace" in caplog.text

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,12 +13,13 @@ import grpc.aio
 import uvloop
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Rpcs, Unary
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, Rpcs, Unary
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 
 WAIT = 30
 TIMES = (0.3, 3.0, WAIT)
-"""Seconds that a client has for a call that does not end: more, where fewer were over before the server had it."""
+"""Deadlines in seconds for a call that does not end. A test takes the next one if the deadline passed before the server
+had the call."""
 ANY_SIZE = {"grpc.max_receive_message_length": -1, "grpc.max_send_message_length": -1}
 
 Settings = Mapping[str, Any]
@@ -58,13 +60,13 @@ async def status_of(stream: Any) -> tuple[grpc.StatusCode, str]:
 
 @dataclass
 class Echo:
-    """A service: `/t/Echo` answers with the message, `/t/Fail` with status 5 and the message as text, `/t/Wait` keeps
-    its call for the test, `/t/Chat` sends back every message, keeps its stream for the test, and ends with status 3
-    when the client sends no more, unless it is `patient`. `compressed`: answers may be."""
+    """A service. `/t/Echo` answers with the message. `/t/Fail` ends with status 5 and the message as text. `/t/Wait`
+    keeps its call for the test. `/t/Chat` sends every message back, keeps its stream for the test, and ends with status
+    3 when the client ends its side, unless it is `patient`. `compressed`: answers may be compressed."""
 
     patient: bool = False
     compressed: bool = False
-    calls: list[Call] = field(default_factory=list)
+    calls: list[GrpcCall] = field(default_factory=list)
     streams: list["Chat"] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,32 +79,32 @@ class Echo:
             "/t/Chat": Bidirectional(self.chat, self.compressed),
         }
 
-    def echo(self, message: Buffer, call: Call) -> None:
+    def echo(self, message: Buffer, call: GrpcCall) -> None:
         self.calls.append(call)
         call.send([b"<", memoryview(message), b">"])
         call.finish()
 
-    def fail(self, message: Buffer, call: Call) -> None:
+    def fail(self, message: Buffer, call: GrpcCall) -> None:
         call.finish(5, str(message, "utf-8"))
 
-    def wait(self, message: Buffer, call: Call) -> Cancel:
+    def wait(self, message: Buffer, call: GrpcCall) -> Cancel:
         self.calls.append(call)
         self.arrived.set()
         return self.gone.set
 
-    def chat(self, call: Call) -> "Chat":
+    def chat(self, call: GrpcCall) -> "Chat":
         self.streams.append(Chat(call, self))
         return self.streams[-1]
 
     async def until_calls(self, count: int) -> None:
-        """Until so many calls wait."""
+        """Waits until `count` calls have arrived."""
         while len(self.calls) < count:
             self.arrived.clear()
             await asyncio.wait_for(self.arrived.wait(), WAIT)
 
 
 class Chat:
-    def __init__(self, call: Call, echo: Echo) -> None:
+    def __init__(self, call: GrpcCall, echo: Echo) -> None:
         self.call = call
         self.echo = echo
         self.messages: list[bytes] = []
@@ -124,8 +126,47 @@ class Chat:
         self.echo.gone.set()
 
 
+class HeldTimer:
+    """A timer that only the test fires."""
+
+    def __init__(self, delay: float, callback: Callable[[], object]) -> None:
+        self.delay = delay
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class HeldTimers:
+    """The running event loop for a server, with timers that the test fires. No test waits for time to pass, and none
+    fails if the machine is slow. `asked` is set whenever the server asks for the time, as it does for each read."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timers: list[HeldTimer] = []
+        self.asked = asyncio.Event()
+
+    def time(self) -> float:
+        self.asked.set()
+        return self._loop.time()
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> object:
+        return self._loop.call_soon(callback, *args)
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> HeldTimer:
+        self._timers.append(HeldTimer(delay, partial(callback, *args)))
+        return self._timers[-1]
+
+    def fire(self, shortest: float, longest: float) -> None:
+        """Fires the one timer that was set for a delay in this range."""
+        [timer] = [t for t in self._timers if not t.cancelled and shortest <= t.delay <= longest]
+        self._timers.remove(timer)
+        timer.callback()
+
+
 @asynccontextmanager
-async def running(rpcs: Rpcs, options: Options | None = None) -> AsyncIterator[tuple[GrpcServer, str]]:
+async def running(rpcs: Rpcs, options: GrpcServerOptions | None = None) -> AsyncIterator[tuple[GrpcServer, str]]:
     """A server on a free port, and its `host:port`."""
     server = GrpcServer(rpcs, options)
     try:
@@ -136,7 +177,7 @@ async def running(rpcs: Rpcs, options: Options | None = None) -> AsyncIterator[t
 
 @asynccontextmanager
 async def served(
-    echo: Echo, options: Options | None = None, settings: Settings = MappingProxyType({}), **how: Any
+    echo: Echo, options: GrpcServerOptions | None = None, settings: Settings = MappingProxyType({}), **how: Any
 ) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a server for the service; `settings` are the channel's options."""
     async with (

@@ -1,17 +1,18 @@
-"""A client of one `Connection` without a loop and without a socket: bytes go in as a loop would hand them over."""
+"""A client of one `Http1Connection` without a loop and without a socket. It passes bytes in as a loop would."""
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from halimede.tensors import Buffer
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.connection import Http1Connection
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from tests.transport.http2_bench import Clock
 
 
 class FakeTransport(asyncio.Transport):
-    """Keeps what is written and what is asked of it; what `close` and `abort` lead to is up to `Client`."""
+    """Records what is written and requested. `Client` decides what `close` and `abort` lead to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +105,14 @@ def responses(data: bytes, *, heads_only: bool = False) -> list[Response]:
 class Client:
     """The loop's part for one connection. Bytes that come while reading is paused wait, as in a socket's buffer."""
 
-    def __init__(self, handler: Callable[[Exchange], None] | None = None, listener: Listener | None = None) -> None:
-        self.exchanges: list[Exchange] = []
+    def __init__(
+        self, handler: Callable[[Http1Exchange], None] | None = None, listener: Http1Listener | None = None
+    ) -> None:
+        self.exchanges: list[Http1Exchange] = []
         self.clock = Clock()
-        self.listener = listener or Listener(handler or self.exchanges.append, self.clock.call_later)
+        self.listener = listener or Http1Listener(handler or self.exchanges.append, self.clock.call_later)
         self.transport = FakeTransport()
-        self.connection = self.listener.connect()
+        self.connection = Http1Connection(self.listener)
         self.connection.connection_made(self.transport)
         self._unread = b""
 
@@ -168,6 +171,6 @@ def chunked(target: str, parts: Iterable[bytes], *fields: str, end: bytes = b"0\
     return head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
 
 
-def echo(exchange: Exchange) -> None:
-    """Answers at once with what was asked: `METHOD target` and the body."""
+def echo(exchange: Http1Exchange) -> None:
+    """Answers at once with the request: `METHOD target` and the body."""
     exchange.respond(200, b"", [b"%b %b\n" % (exchange.method, exchange.target), exchange.body])

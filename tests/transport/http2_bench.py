@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Unary
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, Unary
 
 HIGH_WATER = 64 * 1024
 """Where a transport of asyncio asks to write less, unless it is told otherwise."""
@@ -212,7 +212,7 @@ class Opened:
     caught."""
 
     path: str
-    call: Call
+    call: GrpcCall
     wrong: list[str]
     messages: list[bytes] = field(default_factory=list)
     half_closes: int = 0
@@ -266,23 +266,23 @@ class Service:
     def last(self) -> Opened:
         return self.opened[-1]
 
-    def _open(self, path: str, call: Call, message: Buffer | None = None, echoes: bool = False) -> Opened:
+    def _open(self, path: str, call: GrpcCall, message: Buffer | None = None, echoes: bool = False) -> Opened:
         opened = Opened(path, call, self.wrong, echoes=echoes)
         self.opened.append(opened)
         if message is not None:
             opened.message(message)
         return opened
 
-    def _echo(self, message: Buffer, call: Call) -> Cancel:
+    def _echo(self, message: Buffer, call: GrpcCall) -> Cancel:
         opened = self._open("/t/Echo", call, message, echoes=True)
         call.finish()
         return opened.cancelled
 
-    def _wait(self, message: Buffer, call: Call) -> Cancel:
+    def _wait(self, message: Buffer, call: GrpcCall) -> Cancel:
         return self._open("/t/Wait", call, message).cancelled
 
-    def _chat(self, call: Call) -> Opened:
+    def _chat(self, call: GrpcCall) -> Opened:
         return self._open("/t/Chat", call, echoes=True)
 
-    def _keep(self, call: Call) -> Opened:
+    def _keep(self, call: GrpcCall) -> Opened:
         return self._open("/t/Keep", call)

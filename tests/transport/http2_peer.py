@@ -8,7 +8,7 @@ from typing import Any
 
 import hpack
 
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.http2_bench import Clock, Service, Transport
 from tests.transport.http2_wire import (
     ACK,
@@ -305,7 +305,7 @@ class Peer:
 class Bench:
     """A server, its service and its clock, and a well-behaved connection that was there before any attack."""
 
-    def __init__(self, options: Options | None = None) -> None:
+    def __init__(self, options: GrpcServerOptions | None = None) -> None:
         self.clock = Clock()
         self.service = Service()
         self.server = GrpcServer(self.service.rpcs(), options, self.clock)

@@ -1,6 +1,7 @@
-"""HTTP/2 frames as a client writes them, right or wrong, and the parse of those that a server wrote.
+"""HTTP/2 frames as a client writes them, valid or not, and a parser of those that a server wrote (RFC 9113, sections 4,
+6 and 7).
 
-Stands by itself: it shares no constant with the code under test. RFC 9113 sections 4, 6 and 7.
+It shares no constant with the code under test.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Buffers that are lent, come back by themselves, and are lent again."""
+"""Buffers that are lent, return by themselves, and are lent again."""
 
 import ctypes
 import gc
@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halimede.transport.buffers import ALIGNMENT, KEPT_BUFFERS, KEPT_BYTES, LEAST_BYTES, WASTE, Buffers, aligned
+from halimede.transport.buffers import (
+    ALIGNMENT_BYTES,
+    MAX_KEPT_BUFFERS,
+    MAX_KEPT_BYTES,
+    MAX_WASTE_DIVISOR,
+    MIN_REUSED_BYTES,
+    Buffers,
+    aligned,
+)
 
-LARGE = 4 * LEAST_BYTES
+LARGE = 4 * MIN_REUSED_BYTES
 
 
 def address(view: memoryview) -> int:
@@ -22,14 +30,14 @@ def address(view: memoryview) -> int:
 
 @pytest.mark.parametrize("offset", [0, 1, 63, 64, 100, LARGE])
 @pytest.mark.parametrize("size", [LARGE, LARGE + 1])
-def test_byte_at_the_offset_lies_on_the_boundary_in_fresh_and_in_used_buffers(size: int, offset: int) -> None:
+def test_offset_is_aligned_in_fresh_and_reused_buffers(size: int, offset: int) -> None:
     buffers = Buffers()
     for view in (aligned(size, offset), buffers.aligned(size, offset), buffers.aligned(size, offset)):
         assert view.nbytes == size
-        assert (address(view) + offset) % ALIGNMENT == 0
+        assert (address(view) + offset) % ALIGNMENT_BYTES == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, LEAST_BYTES - 1])
+@pytest.mark.parametrize("size", [0, 1, MIN_REUSED_BYTES - 1])
 def test_small_buffer_is_only_as_large_as_asked_for(size: int) -> None:
     assert bytes(Buffers().aligned(size, 5)) == bytes(size)
 
@@ -47,7 +55,7 @@ def test_small_buffer_is_only_as_large_as_asked_for(size: int) -> None:
     ],
     ids=["frombuffer", "ndarray", "asarray", "view of views", "read-only", "memoryview of an array", "of the part"],
 )
-def test_buffer_comes_back_when_its_last_view_is_gone(array_of: Callable[[memoryview], Any]) -> None:
+def test_buffer_returns_when_its_last_view_is_freed(array_of: Callable[[memoryview], Any]) -> None:
     """Arrays, too, which know their memory in ways of their own."""
     buffers = Buffers()
     first = buffers.aligned(LARGE, 0)
@@ -62,15 +70,15 @@ def test_buffer_comes_back_when_its_last_view_is_gone(array_of: Callable[[memory
     assert address(buffers.aligned(LARGE, 0)) == place
 
 
-def test_buffer_that_came_back_serves_what_is_a_little_smaller_and_nothing_else() -> None:
+def test_returned_buffer_is_reused_for_slightly_smaller_sizes_only() -> None:
     buffers = Buffers()
     place = address(buffers.aligned(LARGE, 0))
-    larger, much_smaller = buffers.aligned(LARGE + 1, 0), buffers.aligned(LARGE - LARGE // WASTE, 0)
+    larger, much_smaller = buffers.aligned(LARGE + 1, 0), buffers.aligned(LARGE - LARGE // MAX_WASTE_DIVISOR, 0)
     assert place not in (address(larger), address(much_smaller))
-    assert address(buffers.aligned(LARGE - LARGE // (2 * WASTE), 0)) == place
+    assert address(buffers.aligned(LARGE - LARGE // (2 * MAX_WASTE_DIVISOR), 0)) == place
 
 
-def test_buffer_may_come_back_on_another_thread() -> None:
+def test_buffer_may_return_on_another_thread() -> None:
     buffers = Buffers()
     held = [buffers.aligned(LARGE, 0)]
     place = address(held[0])
@@ -89,7 +97,7 @@ def test_kept_buffers_are_few_and_not_large_in_sum(monkeypatch: pytest.MonkeyPat
 
     empty = np.empty
     monkeypatch.setattr(np, "empty", room)
-    for size, most in ((LARGE, KEPT_BUFFERS), (KEPT_BYTES // 3, 2), (KEPT_BYTES, 0)):
+    for size, most in ((LARGE, MAX_KEPT_BUFFERS), (MAX_KEPT_BYTES // 3, 2), (MAX_KEPT_BYTES, 0)):
         buffers, count = Buffers(), most + 2
         for _ in range(2):
             lent = [buffers.aligned(size, 0) for _ in range(count)]
@@ -98,10 +106,10 @@ def test_kept_buffers_are_few_and_not_large_in_sum(monkeypatch: pytest.MonkeyPat
         fresh.clear()
 
 
-@pytest.mark.parametrize("size", [LARGE, KEPT_BYTES // KEPT_BUFFERS])
-def test_buffers_of_a_size_that_nobody_asks_for_any_more_make_room(size: int) -> None:
+@pytest.mark.parametrize("size", [LARGE, MAX_KEPT_BYTES // MAX_KEPT_BUFFERS])
+def test_buffers_of_unused_sizes_are_evicted(size: int) -> None:
     buffers = Buffers()
-    earlier = [buffers.aligned(size, 0) for _ in range(KEPT_BUFFERS)]
+    earlier = [buffers.aligned(size, 0) for _ in range(MAX_KEPT_BUFFERS)]
     earlier.clear()
     for _ in range(2):
         now = [buffers.aligned(2 * size, 0) for _ in range(3)]
@@ -111,7 +119,7 @@ def test_buffers_of_a_size_that_nobody_asks_for_any_more_make_room(size: int) ->
     assert {address(view) for view in again} == places
 
 
-def test_buffers_come_back_on_many_threads_at_once_and_stay_few() -> None:
+def test_buffers_that_return_on_many_threads_at_once_stay_few() -> None:
     buffers = Buffers()
     held = [[buffers.aligned(LARGE + 64 * n, 0) for n in range(100)] for _ in range(8)]
     threads = [Thread(target=views.clear) for views in held]
@@ -120,7 +128,7 @@ def test_buffers_come_back_on_many_threads_at_once_and_stay_few() -> None:
     while any(thread.is_alive() for thread in threads):
         buffers.aligned(LARGE, 0)[:1] = b"x"
     buffers.aligned(LARGE, 0)
-    assert 0 < len(buffers._kept) <= KEPT_BUFFERS
+    assert 0 < len(buffers._kept) <= MAX_KEPT_BUFFERS
     assert not buffers._lent
 
 
@@ -135,10 +143,10 @@ def collected_all_the_time() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_buffers_come_back_in_the_middle_of_everything(
+def test_buffers_return_in_the_middle_of_other_work(
     collected_all_the_time: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Out of the garbage collector, which may run at any step of what is done with the buffers, and on threads."""
+    """The garbage collector may return buffers at any step of the code under test, on any thread."""
     broke: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda told: broke.append(told.exc_value))
     buffers, held, over = Buffers(), deque[memoryview](), Event()
@@ -151,7 +159,7 @@ def test_buffers_come_back_in_the_middle_of_everything(
     thread.start()
     try:
         for n in range(20_000):
-            view = buffers.aligned(LARGE + n % 7 * LEAST_BYTES + n % 1000, 0)
+            view = buffers.aligned(LARGE + n % 7 * MIN_REUSED_BYTES + n % 1000, 0)
             if n % 2:
                 held.append(view)
             else:
@@ -165,7 +173,7 @@ def test_buffers_come_back_in_the_middle_of_everything(
     held.clear()
     gc.collect()
     assert not broke
-    assert len(buffers._kept) <= KEPT_BUFFERS
+    assert len(buffers._kept) <= MAX_KEPT_BUFFERS
     assert not buffers._lent
 
 

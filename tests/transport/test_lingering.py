@@ -1,4 +1,4 @@
-"""The end of a connection that the server closes: how long it listens, and that what it wrote arrives."""
+"""How the server closes a connection: how long it reads on, and that its last bytes arrive."""
 
 import asyncio
 import socket
@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import uvloop
 
+from halimede.transport.event_loop import call_later_on_running_loop
 from halimede.transport.lingering import (
-    MOST_BYTES,
-    MOST_SECONDS,
+    MAX_LINGER_BYTES,
+    MAX_LINGER_SECONDS,
     QUIET_SECONDS,
     STALLED_SECONDS,
     close_flushing,
     close_lingering,
-    on_running_loop,
 )
 from tests.transport.http2_bench import Clock
 
@@ -66,7 +66,7 @@ class Transport(asyncio.Transport):
 
 
 class Ending:
-    """A connection that was told to end, and what its client does then."""
+    """A connection that the server closes, and what its client does then."""
 
     def __init__(self, transport: Transport) -> None:
         self.clock = Clock()
@@ -100,20 +100,20 @@ def test_silent_client_is_dropped_soon() -> None:
     assert ending.transport.asked == ["end", "abort"]
 
 
-def test_client_that_sends_is_heard_out_within_the_time() -> None:
+def test_client_that_still_sends_is_read_within_the_time() -> None:
     ending = Ending(Transport())
     passed = 0.0
     while not ending.transport.is_closing():
         ending.sends(10)
         ending.clock.advance(1.0)
         passed += 1.0
-        assert passed < 2 * MOST_SECONDS
-    assert passed >= MOST_SECONDS
+        assert passed < 2 * MAX_LINGER_SECONDS
+    assert passed >= MAX_LINGER_SECONDS
 
 
 def test_client_that_sends_too_much_is_dropped() -> None:
     ending = Ending(Transport())
-    ending.sends(MOST_BYTES)
+    ending.sends(MAX_LINGER_BYTES)
     assert not ending.transport.is_closing()
     ending.sends(1)
     assert ending.transport.is_closing()
@@ -170,7 +170,7 @@ def test_flushing_waits_for_nothing_once_all_is_read() -> None:
     [(Transport(half_closes=False), ["close"]), (Transport(broken=True), ["abort"])],
     ids=["TLS", "reset already"],
 )
-def test_transport_whose_side_cannot_be_ended_is_closed(transport: Transport, asked: list[str]) -> None:
+def test_transport_without_half_close_is_closed(transport: Transport, asked: list[str]) -> None:
     ending = Ending(transport)
     assert ending.transport.asked == asked
     assert not ending.clock.waiting or transport.protocol is not None
@@ -195,7 +195,7 @@ class Answering(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._transport.write(self._answer)
-        close_lingering(self._transport, self._scratch, on_running_loop, self._lost)
+        close_lingering(self._transport, self._scratch, call_later_on_running_loop, self._lost)
 
     def _lost(self, error: Exception | None) -> None:
         self.lost.set_result(None)

@@ -1,15 +1,15 @@
-"""What many calls together take up in a turn of the loop."""
+"""How many messages all calls together may handle in a turn of the loop."""
 
 from functools import partial
 
-from halimede.transport.message_budget import MOST, MessageBudget
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN, MessageBudget
 from tests.transport.http2_bench import Clock
 
 
-def test_turns_begin_with_all_that_a_turn_may_take() -> None:
+def test_turn_begins_with_the_full_budget() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
-    turns.spend(MOST - 1)
+    turns.spend(MAX_MESSAGES_PER_TURN - 1)
     assert turns.left
     turns.spend(1)
     assert not turns.left
@@ -17,24 +17,24 @@ def test_turns_begin_with_all_that_a_turn_may_take() -> None:
     assert turns.left
 
 
-def test_turns_that_take_little_ask_nothing_of_the_loop() -> None:
+def test_turn_that_spends_little_schedules_nothing() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
-    for _ in range(MOST // 2 - 1):
+    for _ in range(MAX_MESSAGES_PER_TURN // 2 - 1):
         turns.spend(1)
     assert clock.idle
     turns.spend(1)
     assert not clock.idle
 
 
-def test_turns_are_taken_in_the_order_of_the_line() -> None:
+def test_turns_are_given_in_the_order_of_the_queue() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
     taken: list[str] = []
 
     def step(name: str, more: int) -> None:
         taken.append(name)
-        turns.spend(MOST)
+        turns.spend(MAX_MESSAGES_PER_TURN)
         if more:
             turns.wait(partial(step, name, more - 1))
 
@@ -45,7 +45,7 @@ def test_turns_are_taken_in_the_order_of_the_line() -> None:
     assert taken == list("abcabc")
 
 
-def test_turns_in_which_something_is_left_take_in_the_next_of_the_line() -> None:
+def test_turn_with_budget_left_serves_the_next_in_the_queue() -> None:
     clock = Clock()
     turns = MessageBudget(clock)
     taken: list[str] = []

@@ -1,4 +1,4 @@
-"""TLS of the gRPC port: grpcio's secure channels, mutual authentication, and the agreement on HTTP/2 (contract G37)."""
+"""TLS of the gRPC port: grpcio's secure channels, mutual authentication, and the agreement on HTTP/2 (G37)."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from halimede.errors import Invalid
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.tls import server_context
 from tests.transport.certificates import Certificates, Identity, certificates, encrypted
 from tests.transport.grpc_fakes import ANY_SIZE, WAIT, Echo, chat, error_of, run, unary
@@ -34,7 +34,7 @@ def context(made: Certificates, mutual: bool = False) -> ssl.SSLContext:
 @asynccontextmanager
 async def secured(made: Certificates, mutual: bool = False) -> AsyncIterator[int]:
     """The port of a server with TLS."""
-    server = GrpcServer(Echo().rpcs(), Options(tls=context(made, mutual)))
+    server = GrpcServer(Echo().rpcs(), GrpcServerOptions(tls=context(made, mutual)))
     try:
         yield await server.start("127.0.0.1", 0)
     finally:

@@ -1,4 +1,4 @@
-"""What a request says of classes, over HTTP and over gRPC (contract H80, H85): read, and remembered."""
+"""What a request says of classes, over HTTP and gRPC (H80, H85): parsed, and remembered."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from halimede.wire.grpc.infer import InferDecoder
 from halimede.wire.http.infer import ResponseForm, decode_infer
 
 COUNTS = [(1, 1), (99, 99), (2**32 + 2, 2), (2**63 - 1, 2**32 - 1)]
-"""Of 64 bits the real server takes the lower 32 (observed)."""
+"""Triton uses the lower 32 of 64 bits (observed)."""
 
 
 def http_request(*outputs: dict[str, Any]) -> tuple[InferRequest, ResponseForm]:
@@ -66,7 +66,7 @@ def test_output_named_twice_counts_as_the_first() -> None:
 
 
 def test_output_named_twice_has_the_first_count_over_grpc() -> None:
-    """Unlike over HTTP, where the first says all (observed)."""
+    """Over HTTP the first of equal names says all (observed)."""
     assert grpc_request(grpc_message(("A", None), ("A", 2))).classes == {"A": 2}
 
 

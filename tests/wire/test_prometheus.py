@@ -37,7 +37,7 @@ def test_families_follow_each_other_with_their_series() -> None:
 
 
 def test_family_without_series_is_still_named() -> None:
-    """Contract M24."""
+    """HELP and TYPE are written without any series (M24)."""
     text = encode_metrics([MetricFamily("nv_x", "Some number", "counter", ())])
     assert text == b"# HELP nv_x Some number\n# TYPE nv_x counter\n"
 
@@ -178,7 +178,7 @@ def test_openmetrics_are_what_another_reader_of_them_reads() -> None:
 
 
 def test_both_forms_have_the_same_names_and_values() -> None:
-    """So that dashboards need not know in which form a scraper asked."""
+    """Dashboards need not know in which format a scraper asked."""
     plain, openly = (_samples(encode(EVERY_KIND)) for encode in (encode_metrics, encode_openmetrics))
     assert {name for name in plain if name not in openly} == {"below_sum", "below_count"}, "below zero there is no sum"
     assert all(plain[name] == openly[name] for name in openly)

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.backends.api import Arrays
+from halimede.devices import Device
 from halimede.errors import Error
 from halimede.requests import InferRequest, Parameters
-from halimede.tensors import BYTES, Tensor, array_of, tensor_of
+from halimede.tensors import BYTES, Shape, Tensor, array_of, tensor_of
 
 PATIENCE = 20.0
 """Seconds after which a wait for another process has failed."""
@@ -48,6 +49,15 @@ class FakeBatch:
 
     def arrays(self) -> Arrays:
         raise AssertionError("a worker's batch is not gathered by the server")
+
+    def parts(self, name: str) -> Sequence[Tensor]:
+        raise AssertionError("the worker is given requests, not parts")
+
+    def shape(self, name: str) -> Shape:
+        raise AssertionError("the worker is given requests, not arrays")
+
+    def gather(self, name: str, into: Any, device: Device | None = None) -> None:
+        raise AssertionError("the worker is given requests, not arrays")
 
     def arrays_of(self, i: int) -> Arrays:
         raise AssertionError("a worker's batch is not gathered by the server")
@@ -106,7 +116,7 @@ class FakeResponses:
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         raise AssertionError("a worker answers request by request")
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -178,7 +188,7 @@ class FakeStream:
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
 
-    def scatter(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
+    def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
         raise AssertionError("a worker answers request by request")
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -10,7 +10,7 @@ from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, DecoupledModel, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.requests import InferRequest, InferResponse, Reply
 from halimede.tensors import INT32, Buffer, Tensor, tensor_of
-from halimede.workers.calls import Call, CallRouter, InFlightBatch, Nobody, WorkerCalls
+from halimede.workers.calls import CallRouter, InFlightBatch, ModelCall, NoServer, WorkerCalls
 from halimede.workers.child import frames
 from halimede.workers.child.calls import read_answer, write_call
 from halimede.workers.child.requests import InferenceRequest
@@ -26,24 +26,24 @@ CIRCLE = (
 Done = Callable[[Error | None], None]
 
 
-class FlyingBatch:
+class FakeInFlightBatch:
     """A batch that an instance has."""
 
     def __init__(self, *requests: FakeRequest) -> None:
         self.running = True
         self.requests: Sequence[FakeRequest] = requests or (FakeRequest(),)
-        self.calls: dict[int, Call] | None = None
+        self.calls: dict[int, ModelCall] | None = None
 
     @property
-    def waits_for(self) -> Sequence[Call]:
+    def waits_for(self) -> Sequence[ModelCall]:
         return tuple((self.calls or {}).values())
 
 
 class Instance:
     """One that runs these batches."""
 
-    def __init__(self, *flights: FlyingBatch) -> None:
-        self.flights = flights
+    def __init__(self, *in_flight_batches: FakeInFlightBatch) -> None:
+        self.in_flight_batches = in_flight_batches
 
 
 class FakeServer:
@@ -115,7 +115,7 @@ class Rig:
         self,
         number: int = 1,
         batch: int = 0,
-        flights: Mapping[int, InFlightBatch] | None = None,
+        in_flight_batches: Mapping[int, InFlightBatch] | None = None,
         streamed: bool = False,
         inputs: Sequence[str] = ("INPUT0",),
     ) -> None:
@@ -125,10 +125,10 @@ class Rig:
         payloads: list[Any] = []
         write_call(request, INNER, batch, meta, payloads)
         flags = frames.STREAMED if streamed else 0
-        self.tell(frames.frame(frames.CALL, meta, payloads, number, 1, flags), flights)
+        self.tell(frames.frame(frames.CALL, meta, payloads, number, 1, flags), in_flight_batches)
 
-    def tell(self, buffers: list[Any], flights: Mapping[int, InFlightBatch] | None = None) -> None:
-        self.calls.arrived(arrived(buffers), flights or {})
+    def tell(self, buffers: list[Any], in_flight_batches: Mapping[int, InFlightBatch] | None = None) -> None:
+        self.calls.arrived(arrived(buffers), in_flight_batches or {})
 
     def ask(self, what: int, *texts: str, count: int = 0) -> None:
         records = [frames.NUMBER.pack(7), *map(frames.text_record, texts)]
@@ -333,9 +333,9 @@ def test_call_that_is_taken_back_is_cancelled_and_still_answered(rig: Rig) -> No
 
 def test_calls_end_with_the_requests_that_they_are_made_for(rig: Rig) -> None:
     one, two = FakeRequest(), FakeRequest()
-    flights = {3: FlyingBatch(one, two)}
-    rig.call(1, 3, flights)
-    rig.call(2, 3, flights)
+    in_flight_batches = {3: FakeInFlightBatch(one, two)}
+    rig.call(1, 3, in_flight_batches)
+    rig.call(2, 3, in_flight_batches)
     rig.call(3)
     one.cancel()
     assert rig.server.cancelled == [], "the other one still wants its answer"
@@ -346,7 +346,7 @@ def test_calls_end_with_the_requests_that_they_are_made_for(rig: Rig) -> None:
 def test_call_for_a_request_that_is_gone_already_is_cancelled_at_once(rig: Rig) -> None:
     gone = FakeRequest()
     gone.cancelled = True
-    rig.call(1, 3, {3: FlyingBatch(gone)})
+    rig.call(1, 3, {3: FakeInFlightBatch(gone)})
     assert rig.server.cancelled == [1]
 
 
@@ -366,7 +366,7 @@ def test_worker_that_ends_takes_its_calls_along(rig: Rig) -> None:
 
 
 def test_call_that_its_own_batch_waits_for_is_refused_at_once(rig: Rig) -> None:
-    batch = FlyingBatch()
+    batch = FakeInFlightBatch()
     rig.server.instances = [Instance(batch)]
     rig.call(1, 3, {3: batch})
     assert rig.answers() == [(1, ("INTERNAL", CIRCLE), True)]
@@ -377,7 +377,7 @@ def test_call_that_its_own_batch_waits_for_is_refused_at_once(rig: Rig) -> None:
 
 
 def test_call_that_a_free_instance_can_take_waits(rig: Rig) -> None:
-    batch = FlyingBatch()
+    batch = FakeInFlightBatch()
     rig.server.instances = [Instance(batch), Instance()]
     rig.call(1, 3, {3: batch})
     assert rig.sent == []
@@ -388,7 +388,7 @@ def test_call_that_a_free_instance_can_take_waits(rig: Rig) -> None:
 
 def test_ring_that_closes_when_another_call_is_answered_is_seen(rig: Rig) -> None:
     """A batch waits for two calls, of which one goes on for a while."""
-    batch, other = FlyingBatch(), FlyingBatch()
+    batch, other = FakeInFlightBatch(), FakeInFlightBatch()
     rig.server.instances = [Instance(other)]
     rig.call(1, 3, {3: batch})
     rig.call(2, 3, {3: batch})
@@ -401,7 +401,7 @@ def test_ring_that_closes_when_another_call_is_answered_is_seen(rig: Rig) -> Non
 
 def test_ring_that_closes_by_somebody_else_s_request_is_seen_later(rig: Rig) -> None:
     """Who waits for a resource may have to let another go first that came after the call."""
-    batch, other = FlyingBatch(), FlyingBatch()
+    batch, other = FakeInFlightBatch(), FakeInFlightBatch()
     rig.server.instances = [Instance(other)]
     rig.call(1, 3, {3: batch})
     rig.loop.later()
@@ -414,7 +414,7 @@ def test_ring_that_closes_by_somebody_else_s_request_is_seen_later(rig: Rig) -> 
 
 
 def test_thread_that_seems_to_hold_up_its_batch_gets_some_time(rig: Rig) -> None:
-    batch = FlyingBatch()
+    batch = FakeInFlightBatch()
     rig.server.instances = [Instance(batch)]
     rig.call(1, 0, {3: batch})
     assert rig.sent == []
@@ -423,7 +423,7 @@ def test_thread_that_seems_to_hold_up_its_batch_gets_some_time(rig: Rig) -> None
 
 
 def test_thread_of_a_model_whose_batch_ends_in_time_is_served(rig: Rig) -> None:
-    batch = FlyingBatch()
+    batch = FakeInFlightBatch()
     rig.server.instances = [Instance(batch)]
     rig.call(1, 0, {3: batch})
     batch.running = False
@@ -505,7 +505,7 @@ def test_desk_forgets_a_worker_and_cancels_its_calls(rig: Rig) -> None:
 
 def test_model_without_a_server_is_told_so() -> None:
     rig = Rig()
-    rig.calls = WorkerCalls(Nobody(), rig.loop, "m_0_0", "m", rig._send)
+    rig.calls = WorkerCalls(NoServer(), rig.loop, "m_0_0", "m", rig._send)
     rig.call()
     text = "Failed for execute the inference request. Model 'inner' is not ready."
     assert rig.answers() == [(1, ("INTERNAL", f"Model inner - Error when running inference: {text}"), True)]

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
-from halimede.workers.deadlocks import is_hopeless
+from halimede.workers.deadlocks import is_deadlocked
 
 
-class Call:
-    """Waits for one of these batches; None where something else can see to it."""
+class ModelCall:
+    """Waits for one of these batches; None if something else can see to it."""
 
     def __init__(self, blockers: "Collection[Batch] | None", guessed: bool = False) -> None:
         self._blockers = blockers
@@ -19,17 +19,17 @@ class Call:
 class Batch:
     def __init__(self) -> None:
         self.running = True
-        self.waits_for: list[Call] = []
+        self.waits_for: list[ModelCall] = []
 
     def calls(self, *blockers: "Batch", guessed: bool = False) -> "Batch":
-        self.waits_for.append(Call(blockers, guessed))
+        self.waits_for.append(ModelCall(blockers, guessed))
         return self
 
 
 def hopeless(batch: Batch) -> bool:
     """The same, whether what is only likely counts or not."""
-    sure = is_hopeless(batch, guesses=False)
-    assert is_hopeless(batch, guesses=True) == sure
+    sure = is_deadlocked(batch, guesses=False)
+    assert is_deadlocked(batch, guesses=True) == sure
     return sure
 
 
@@ -78,12 +78,12 @@ def test_batch_with_one_call_that_can_be_answered_has_hope() -> None:
 
 def test_call_to_what_is_in_no_worker_has_hope() -> None:
     batch = Batch()
-    batch.waits_for.append(Call(None))
+    batch.waits_for.append(ModelCall(None))
     assert not hopeless(batch.calls(batch))
 
 
 def test_guess_counts_only_where_it_is_asked_for() -> None:
     batch = Batch()
     batch.calls(batch, guessed=True)
-    assert not is_hopeless(batch, guesses=False)
-    assert is_hopeless(batch, guesses=True)
+    assert not is_deadlocked(batch, guesses=False)
+    assert is_deadlocked(batch, guesses=True)

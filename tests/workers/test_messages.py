@@ -10,8 +10,8 @@ from halimede.errors import Cancelled, Internal, Invalid, NotFound, Unsupported
 from halimede.tensors import BF16, FP32, INT64, Tensor, array_of, tensor_of
 from halimede.workers.child import frames
 from halimede.workers.child import values as child
+from halimede.workers.child.batch import ANSWER_RECORD, WorkerBatch, read_requests
 from halimede.workers.child.channel import Channel
-from halimede.workers.child.exchange import ANSWER, Exchange, read_requests
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.messages import Answer, read_answers, requests_frame
 from tests.workers.fakes import FakeRequest, text_tensor
@@ -50,14 +50,14 @@ def whole(buffers: list[Any]) -> frames.Frame:
     return frames.Frame(frames.HEADER.unpack_from(data), data)
 
 
-def passed_on(*requests: FakeRequest, decoupled: bool = False) -> tuple[Exchange, list[InferenceRequest], Recorder]:
+def passed_on(*requests: FakeRequest, decoupled: bool = False) -> tuple[WorkerBatch, list[InferenceRequest], Recorder]:
     """The requests as a worker sees them."""
     channel = Recorder()
     message = whole(requests_frame(7, requests))
-    exchange = Exchange(channel, message.batch, message.count, decoupled)
-    read = read_requests(message, exchange)
-    exchange.opened(read, 1000)
-    return exchange, read, channel
+    batch = WorkerBatch(channel, message.batch, message.count, decoupled)
+    read = read_requests(message, batch)
+    batch.opened(read, 1000)
+    return batch, read, channel
 
 
 def test_request_reaches_the_model_as_it_was_asked() -> None:
@@ -99,10 +99,10 @@ def test_text_correlation_id_stays_a_text() -> None:
 
 
 def test_number_of_answers_that_may_be_ahead_is_of_each_request() -> None:
-    exchange, requests, _ = passed_on(
+    batch, requests, _ = passed_on(
         FakeRequest(), FakeRequest(most_ahead=3, parameters={"a": 1}), FakeRequest(id="c"), decoupled=True
     )
-    assert exchange.most_ahead == {1: 3}
+    assert batch.most_ahead == {1: 3}
     assert [request.request_id() for request in requests] == ["", "", "c"]
     assert requests[1].parameters() == '{"a":1}'
 
@@ -133,14 +133,14 @@ def test_correlation_id_that_no_frame_can_carry_is_refused() -> None:
 
 
 def test_answers_reach_the_server_as_they_were_given() -> None:
-    exchange, _, channel = passed_on(FakeRequest(outputs=["A", "B"]), FakeRequest(outputs=["A"]))
+    batch, _, channel = passed_on(FakeRequest(outputs=["A", "B"]), FakeRequest(outputs=["A"]))
     array = np.arange(4, dtype=np.int64)
     response = child.InferenceResponse(
         [child.Tensor("B", array), child.Tensor("C", array), child.Tensor("A", np.array([b"x"], dtype=object))],
         parameters={"note": "n", "count": 3},
     )
     error = child.InferenceResponse(error=child.TritonError("not hére", child.TritonError.NOT_FOUND))
-    exchange.returned([response, error], set(), 2000)
+    batch.returned([response, error], set(), 2000)
 
     (message,) = channel.sent
     assert message.flags & frames.FINISHED
@@ -158,8 +158,8 @@ def test_answers_reach_the_server_as_they_were_given() -> None:
 
 def test_bf16_input_can_be_answered_with() -> None:
     raw = np.array([0x3F80, 0x4000], np.uint16)
-    exchange, (read,), channel = passed_on(FakeRequest(tensor_of("A", BF16, raw), outputs=["A"]))
-    exchange.returned([child.InferenceResponse(read.inputs())], set(), 2000)
+    batch, (read,), channel = passed_on(FakeRequest(tensor_of("A", BF16, raw), outputs=["A"]))
+    batch.returned([child.InferenceResponse(read.inputs())], set(), 2000)
     (answer,) = read_answers(channel.sent[0], 1)
     assert answer.outputs is not None
     assert answer.outputs[0].datatype is BF16
@@ -168,21 +168,21 @@ def test_bf16_input_can_be_answered_with() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(1, Internal), (2, NotFound), (5, Unsupported), (7, Cancelled)])
 def test_error_code_becomes_its_kind(code: int, kind: type) -> None:
-    message = whole(frames.frame(frames.ANSWERS, [ANSWER.pack(0, 3, code, 0, 1), b"x"], count=1))
+    message = whole(frames.frame(frames.ANSWERS, [ANSWER_RECORD.pack(0, 3, code, 0, 1), b"x"], count=1))
     (answer,) = read_answers(message, 1)
     assert type(answer.error) is kind
 
 
 def test_answer_to_a_request_that_is_not_in_the_batch_is_malformed() -> None:
-    message = whole(frames.frame(frames.ANSWERS, [ANSWER.pack(1, 1, 0, 0, 0)], count=1))
+    message = whole(frames.frame(frames.ANSWERS, [ANSWER_RECORD.pack(1, 1, 0, 0, 0)], count=1))
     with pytest.raises(frames.FrameError):
         read_answers(message, 1)
 
 
 def test_batch_is_over_before_its_senders_are_done() -> None:
-    exchange, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(outputs=["A"]))
+    batch, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(outputs=["A"]))
     kept = [request.get_response_sender() for request in requests]
-    exchange.returned([None, None], {0, 1}, 2000)
+    batch.returned([None, None], {0, 1}, 2000)
     kept.pop().send(child.InferenceResponse([]), 1)
     requests.clear()
     kept.clear()
@@ -194,17 +194,17 @@ def test_batch_is_over_before_its_senders_are_done() -> None:
 
 
 def test_request_without_an_answer_or_a_sender_is_over_with_the_batch() -> None:
-    exchange, _, channel = passed_on(FakeRequest())
-    exchange.returned([None], set(), 2000)
+    batch, _, channel = passed_on(FakeRequest())
+    batch.returned([None], set(), 2000)
     (message,) = channel.sent
     assert message.flags & frames.FINISHED
     assert read_answers(message, 1) == [Answer(0, True, None)]
 
 
 def test_decoupled_batch_is_over_before_its_answers() -> None:
-    exchange, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(), decoupled=True)
+    batch, requests, channel = passed_on(FakeRequest(outputs=["A"]), FakeRequest(), decoupled=True)
     kept = [request.get_response_sender() for request in requests]
-    exchange.handed_over(2000)
+    batch.handed_over(2000)
     kept[0].send(child.InferenceResponse([child.Tensor("A", np.array([5]))]))
     kept[0].send(flags=1)
     requests.clear()
@@ -222,9 +222,9 @@ def test_decoupled_batch_is_over_before_its_answers() -> None:
 
 def test_answer_that_is_being_sent_goes_before_the_end_that_a_finaliser_finds() -> None:
     """The collector may drop the last sender of a batch while this thread sends the answer of another."""
-    exchange, requests, channel = passed_on(FakeRequest(), FakeRequest())
+    batch, requests, channel = passed_on(FakeRequest(), FakeRequest())
     kept = [request.get_response_sender() for request in requests]
-    exchange.returned([None, None], {0, 1}, 2000)
+    batch.returned([None, None], {0, 1}, 2000)
     requests.clear()
     last = kept.pop()
     channel.while_sending.append(kept.clear)
@@ -237,10 +237,10 @@ def test_answer_that_is_being_sent_goes_before_the_end_that_a_finaliser_finds() 
 
 
 def test_cancelled_request_is_not_asked_for_again() -> None:
-    exchange, (read,), channel = passed_on(FakeRequest())
+    batch, (read,), channel = passed_on(FakeRequest())
     channel.answers = [1]
     assert [read.is_cancelled(), read.get_response_sender().is_cancelled()] == [True, True]
-    assert exchange.is_cancelled(0)
+    assert batch.is_cancelled(0)
 
 
 def test_model_that_polls_does_not_ask_each_time() -> None:
@@ -251,17 +251,17 @@ def test_model_that_polls_does_not_ask_each_time() -> None:
 
 
 def test_batch_takes_credit_until_its_last_answer() -> None:
-    exchange, _, channel = passed_on(FakeRequest(), FakeRequest(), FakeRequest(), decoupled=True)
+    batch, _, channel = passed_on(FakeRequest(), FakeRequest(), FakeRequest(), decoupled=True)
     assert channel.crediting == {7}
-    exchange.answer(0, None, True)
-    exchange.handed_over(2000)
-    exchange.given_up(1)
+    batch.answer(0, None, True)
+    batch.handed_over(2000)
+    batch.given_up(1)
     assert channel.crediting == {7}
-    exchange.answer(2, None, True)
+    batch.answer(2, None, True)
     assert channel.crediting == set()
 
 
 def test_batch_that_failed_takes_no_more_credit() -> None:
-    exchange, _, channel = passed_on(FakeRequest(), FakeRequest(), decoupled=True)
-    exchange.failed("broke")
+    batch, _, channel = passed_on(FakeRequest(), FakeRequest(), decoupled=True)
+    batch.failed("broke")
     assert channel.crediting == set()

@@ -31,7 +31,7 @@ def arrived(buffers: list[Any]) -> frames.Frame:
     return frame
 
 
-class Line:
+class BaseChannel:
     """What the worker has of its connection: every frame arrives at once, and in order."""
 
     def __init__(self, metrics: WorkerMetrics) -> None:
@@ -62,7 +62,7 @@ class Rig:
         self.workers = [WorkerMetrics(self.registry) for _ in range(2)]
 
     def families(self, worker: int = 0) -> type[MetricFamily]:
-        line: Any = Line(self.workers[worker])
+        line: Any = BaseChannel(self.workers[worker])
         return family_type(ServerMetrics(line, f"m_0_{worker}"), "c_python_backend_utils")
 
     def shown(self) -> dict[str, dict[str, float | Buckets]]:

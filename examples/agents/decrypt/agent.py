@@ -1,20 +1,20 @@
-"""A repository agent that decrypts a model into a private folder, which vanishes when the model is unloaded.
+"""A repository agent that decrypts a model into a private folder, which is removed when the model is unloaded.
 
-In the model's configuration:
+The model's configuration names the agent:
 
     model_repository_agents {
       agents [ { name: "decrypt" parameters { key: "key_file" value: "/run/secrets/model.key" } } ]
     }
 
-and the server is started with `--repoagent-directory` naming the folder above this one. Instead of `key_file`,
-`key_variable` names an environment variable with the key (base64 of 32 bytes). `encrypt.py`, beside this folder, writes
-such models. Files that end in `.encrypted` are decrypted, the others are copied.
+Start the server with `--repoagent-directory` set to the parent of this folder. In place of `key_file`, the parameter
+`key_variable` may name an environment variable with the key (base64 of 32 bytes). `../encrypt.py` writes such models.
+Files with the suffix `.encrypted` are decrypted, all others are copied.
 
-A file is a random prefix of 7 bytes, then pieces of up to 1 MiB, each with AES-256-GCM: a nonce is the prefix, the
-number of the piece (4 bytes), and 1 for the last piece, so that pieces can be neither exchanged nor left out. The name
-of the file within the model goes with each piece, so that files cannot be exchanged either.
+An encrypted file is a random prefix of 7 bytes and pieces of up to 1 MiB, each encrypted with AES-256-GCM. The nonce is
+the prefix, the number of the piece (4 bytes), and one byte that is 1 for the last piece. So pieces cannot be swapped or
+removed. The path of the file within the model is authenticated with each piece, so files cannot be swapped either.
 
-Needs the package `cryptography`. To keep the decrypted files off the disk, let TMPDIR name a folder in memory.
+Needs the package `cryptography`. To keep decrypted files off the disk, set TMPDIR to a folder in memory.
 """
 
 import base64
@@ -36,6 +36,8 @@ TAG_BYTES = 16
 
 
 class DecryptAgent(RepositoryAgent):
+    """Decrypts the files of a model when it is loaded."""
+
     def load(self) -> Path:
         key = AESGCM(self._key())
         target = self.model.private_folder() / self.model.name
@@ -69,11 +71,12 @@ class DecryptAgent(RepositoryAgent):
 
 
 def nonce(prefix: bytes, number: int, last: bool) -> bytes:
+    """The nonce of piece `number` of a file with this prefix."""
     return prefix + number.to_bytes(4, "big") + bytes([last])
 
 
 def decrypted(key: AESGCM, content: IO[bytes], name: str) -> Iterator[bytes]:
-    """The pieces of a file. Raises ValueError where the key is another or the file was changed."""
+    """Yields the decrypted file piece by piece. Raises ValueError if the key is wrong or the file was changed."""
     prefix = content.read(PREFIX_BYTES)
     piece, number, last = content.read(PIECE_BYTES + TAG_BYTES), 0, False
     while not last:
@@ -82,5 +85,5 @@ def decrypted(key: AESGCM, content: IO[bytes], name: str) -> Iterator[bytes]:
         try:
             yield key.decrypt(nonce(prefix, number, last), piece, name.encode())
         except (InvalidTag, ValueError) as error:
-            raise ValueError(f"'{name}' cannot be decrypted: the key is another, or the file was changed") from error
+            raise ValueError(f"'{name}' cannot be decrypted: the key is wrong, or the file was changed") from error
         piece, number = following, number + 1

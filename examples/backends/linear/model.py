@@ -1,11 +1,11 @@
-"""A backend for linear models that are kept as JSON: a framework served by writing Python only.
+"""A backend for linear models that are stored as JSON: an example of serving a framework with Python only.
 
-Each model of the backend `linear` has a file `linear.json` in its version directory, of whatever framework wrote it:
+Each model of the backend `linear` has a file `linear.json` in its version directory, written by any framework:
 
     {"coefficients": [[0.5, -1.0], [2.0, 0.25]], "intercepts": [0.1, 0.2], "classes": ["cat", "dog"]}
 
-One row of coefficients for each score; `classes` may be left out. The configuration of a model may be empty but for the
-backend's name: inputs, outputs and batching follow from the file.
+There is one row of coefficients for each score. `classes` is optional. A model's configuration needs only the name of
+the backend: inputs, outputs and batching follow from the file.
 """
 
 import json
@@ -18,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config):
-        """Called in a process of its own, which ends afterwards."""
+        """Completes the configuration from `linear.json`. Runs in a temporary process."""
         weights = read_weights(pb_utils.get_model_dir())
         scores, features = weights["coefficients"].shape
         config.add_input({"name": "FEATURES", "data_type": "TYPE_FP32", "dims": [features]})
@@ -37,7 +37,7 @@ class TritonPythonModel:
         pb_utils.Logger.log_info(f"{args['model_name']}: {self.coefficients.shape[0]} features")
 
     def execute(self, requests):
-        """All requests at once: one multiplication, and each gets its rows."""
+        """Computes all requests with one multiplication, and gives each request its rows."""
         inputs = [pb_utils.get_input_tensor_by_name(request, "FEATURES").as_numpy() for request in requests]
         scores = np.concatenate(inputs) @ self.coefficients + self.intercepts
         ends = np.cumsum([len(rows) for rows in inputs])
@@ -51,7 +51,9 @@ class TritonPythonModel:
 
 
 def read_weights(folder):
-    """The content of `linear.json` as arrays. JSON and not pickles: whoever can write a pickle can run code here."""
+    """Reads `linear.json` as arrays. Raises ValueError if it is inconsistent.
+
+    The format is JSON and not pickle, because loading a pickle can run any code."""
     values = json.loads(Path(folder, "linear.json").read_text(encoding="utf-8"))
     coefficients = np.array(values["coefficients"], np.float32)
     intercepts = np.array(values.get("intercepts", [0.0] * len(coefficients)), np.float32)

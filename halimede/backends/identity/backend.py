@@ -4,10 +4,10 @@ It shows what the server itself costs, so `execute` is as cheap as Python can be
 runtimes. `open` runs on load threads, `execute` on an instance's thread or the event loop.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
-from halimede.backends.api import Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.identity import TRAITS
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.tensors import Tensor
 
@@ -47,6 +47,8 @@ class IdentityModel:
 
     placement = Placement.THREAD
     inline_safe = True
+    gathers = False
+    in_flight = 1
 
     def __init__(self, config: ModelConfig) -> None:
         declared = {spec.name for spec in config.outputs}
@@ -63,12 +65,10 @@ class IdentityModel:
 class IdentityBackend:
     """Opens identity models. Needs no file, and cannot complete a configuration."""
 
-    name = "identity"
-    default_instance_count = 1
-    describes_always = False
+    traits = TRAITS
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
-        pass
+    def __init__(self, context: BackendContext) -> None:
+        """It has no settings."""
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus

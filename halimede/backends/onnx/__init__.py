@@ -1,0 +1,24 @@
+"""The backend `onnxruntime`: ONNX models on ONNX Runtime. Importing this package does not import the runtime."""
+
+from types import MappingProxyType
+
+from halimede.backends.traits import Device, Format, Home, Threads, Traits
+
+TRAITS = Traits(
+    "onnxruntime",
+    "halimede.backends.onnx.backend:OnnxRuntimeBackend",
+    formats=(Format("model.onnx", "onnxruntime_onnx", ending=".onnx"),),
+    aliases=("onnx", "ort", "onnx_runtime"),
+    extra="onnx",
+    # The runtime reports to its maker, and keeps a database for that in the home directory.
+    environment=MappingProxyType({"ORT_DISABLE_TELEMETRY": "1"}),
+    alternative="export the model to ONNX",
+    tensors_only=True,
+    optional_inputs=True,
+    ragged=True,
+    states=True,
+    homes=(Home.SERVER, Home.CHILD),
+    devices=frozenset({Device.CPU, Device.GPU}),
+    cpu_instances=2,
+    threads=Threads.MODEL,
+)

@@ -13,7 +13,6 @@ Two choices, measured with onnxruntime 1.31 on two cores:
   116 us against 121. Only BF16, which numpy lacks, goes by IOBinding.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,13 +22,16 @@ import onnxruntime as ort
 
 from halimede.backends.api import (
     Arrays,
+    BackendContext,
     Fault,
     InstancePlace,
     ModelFolder,
     Placement,
+    Severity,
 )
+from halimede.backends.onnx import TRAITS
 from halimede.backends.onnx.checks import check, problems
-from halimede.backends.onnx.extras import NONE, Extras, extras_of
+from halimede.backends.onnx.extras import NONE, Extras, extras_of, level_and_extras_of
 from halimede.backends.onnx.instance import Array, OnnxInstance, Run
 from halimede.backends.onnx.session import (
     ModelFile,
@@ -44,7 +46,6 @@ from halimede.backends.onnx.session import (
     share_threads,
 )
 from halimede.config.model_config import Description, Incomplete, InstanceGroup, InstanceKind, ModelConfig
-from halimede.config.problems import Severity
 from halimede.errors import Error, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.tensors import BF16, BYTES
@@ -121,6 +122,8 @@ class OnnxModel:
 
     placement = Placement.THREAD
     inline_safe = True
+    gathers = False
+    in_flight = 1
 
     def __init__(self, config: ModelConfig, open_on: Callable[[int | None, str], tuple[Any, SessionPlan]]) -> None:
         self._config = config
@@ -155,12 +158,10 @@ class _Kept:
 class OnnxRuntimeBackend:
     """Opens ONNX models. A session that `describe` had to build serves the `open` that follows, if nothing changed."""
 
-    name = "onnxruntime"
-    default_instance_count = 2
-    describes_always = False
+    traits = TRAITS
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Mapping[str, str]) -> None:
-        self._settings = Settings("backend config of 'onnxruntime'", settings)
+    def __init__(self, context: BackendContext) -> None:
+        self._settings = Settings("backend config of 'onnxruntime'", context.settings)
         self._plans: dict[tuple[int | None, int, frozenset[int]], SessionPlan] = {}
         if self._settings.switch("enable-global-threadpool", False):
             share_threads(self._settings)
@@ -173,37 +174,37 @@ class OnnxRuntimeBackend:
         """The inputs and outputs that the model declares. Initializers that a request might override are left out: many
         exporters list every weight as such (contract R72). Raises Unsupported, Unavailable, Internal."""
         name = asked.name or folder.model.name
-        extras = extras_of(asked.json) if asked.has_extras else NONE
+        level, extras = level_and_extras_of(asked)
         parameters = _of_model(name, asked.parameters)
-        plan = self._plan(parameters, asked.graph_optimization_level, asked.instances, None, extras)
+        plan = self._plan(parameters, level, asked.instances, None, extras)
         file = find_file(folder, filename, name)
         session = open_session(file.path, plan)
         description = describe_session(session, file.path, name)
         kept = _Kept(file, plan, session, description)
-        return Description(tuple([t for t in description.inputs if not t.optional]), description.outputs, kept)
+        return replace(description, inputs=tuple([t for t in description.inputs if not t.optional]), opened=kept)
 
-    def runs_code(self, config_json: str) -> bool:
+    def runs_code(self, asked: Incomplete) -> bool:
         """Libraries of operators are code."""
-        return bool(extras_of(config_json).libraries)
+        return bool(extras_of(asked).libraries)
 
-    def faults(self, config_json: str, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         """A file that is missing or no model; inputs and outputs that are others than configured."""
         name = folder.model.name
         try:
             path = find_file(folder, filename, name).path
-            if self.runs_code(config_json):
+            if self.runs_code(asked):
                 text = "its operators are in libraries of its own, which were not loaded"
                 return [Fault(text, severity=Severity.NOTE)]
             level = 2  # no optimizations: it shall only tell what it is
             plan = plan_session(_of_model(name, {}), self._settings, level, 1, None)
             described = describe_session(open_session(path, plan), path, name)
         except Error as error:
-            return [Fault(str(error))]
+            return [Fault(str(error), cause=error.cause)]
         return [] if config is None else [Fault(str(error)) for error in problems(config, described)]
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
         """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
-        extras = extras_of(config.json) if config.has_extras else NONE
+        level, extras = level_and_extras_of(config)
         parameters = _of_model(config.name, config.parameters)
 
         left = [folder.opened] if isinstance(folder.opened, _Kept) else []
@@ -212,7 +213,6 @@ class OnnxRuntimeBackend:
 
         def open_on(device: int | None, host_policy: str) -> tuple[Any, SessionPlan]:
             file = find_file(folder, extras.filename_on(device, config.model_filename), config.name)
-            level = config.graph_optimization_level
             instances = max(1, config.instances_beside(host_policy))
             plan = self._plan(parameters, level, instances, device, extras)
             kept = left.pop() if left else None

@@ -1,7 +1,7 @@
 """What a configuration asks of ONNX Runtime beside a session's settings: execution accelerators (contract R76), custom
 operator libraries (R58), and another file for a GPU of another generation (R54).
 
-Reads a configuration's JSON; imports no runtime. Pure but for `filename_on`, which asks the driver; any thread.
+Imports no runtime. Pure but for `filename_on`, which asks the driver; any thread.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-import orjson
-
+from halimede.config.model_config import Incomplete, ModelConfig
 from halimede.errors import Invalid
 from halimede.platform.gpus import compute_capability
 
@@ -66,17 +65,24 @@ class Extras:
 NONE = Extras()
 
 
-def extras_of(config_json: str) -> Extras:
-    """What the JSON of a configuration asks for."""
-    config = orjson.loads(config_json)
-    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
-    if not (accelerators or config.get("model_operations") or config.get("cc_model_filenames")):  # as of most models
-        return NONE
-    return Extras(
-        gpu=_accelerators(accelerators.get("gpu_execution_accelerator", ())),
-        cpu=_accelerators(accelerators.get("cpu_execution_accelerator", ())),
-        libraries=tuple(config.get("model_operations", {}).get("op_library_filename", ())),
-        filenames=MappingProxyType(config.get("cc_model_filenames", {})),
+def extras_of(config: Incomplete | ModelConfig) -> Extras:
+    """What a configuration asks for."""
+    return level_and_extras_of(config)[1]
+
+
+def level_and_extras_of(config: Incomplete | ModelConfig) -> tuple[int | None, Extras]:
+    """What a configuration asks for, and before that its `optimization.graph.level`, None if it is not set (R75)."""
+    graph, accelerators, operations, filenames = config.values(
+        "optimization.graph", "optimization.execution_accelerators", "model_operations", "cc_model_filenames"
+    )
+    level = None if graph is None else int(graph["level"])
+    if not (accelerators or operations or filenames):  # as of most models
+        return level, NONE
+    return level, Extras(
+        gpu=_accelerators((accelerators or {}).get("gpu_execution_accelerator", ())),
+        cpu=_accelerators((accelerators or {}).get("cpu_execution_accelerator", ())),
+        libraries=tuple((operations or {}).get("op_library_filename", ())),
+        filenames=MappingProxyType(filenames or {}),
     )
 
 

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
-from halimede.backends.api import ModelFolder
+from halimede.backends.api import ModelFolder, cpu_share
+from halimede.backends.onnx.completion import RULES
 from halimede.backends.onnx.errors import translated
 from halimede.backends.onnx.extras import CUDA, NONE, Extras, Provider
 from halimede.backends.onnx.ranks import unknown_ranks
 from halimede.config.files import status_of
 from halimede.config.model_config import DescribedTensor, Description
-from halimede.errors import Invalid, Unavailable, Unsupported
-from halimede.platform.hosts import available_cores
+from halimede.errors import Cause, Invalid, Unavailable, Unsupported
 from halimede.tensors import DATATYPES, DataType
 
 _DATATYPES: Mapping[str, DataType] = MappingProxyType(
@@ -145,12 +145,6 @@ class Settings:
         return default if word is None else word == "1"
 
 
-def thread_budget(cores: int, instances: int) -> int:
-    """Intra-op threads of the session that `instances` share: the callers and the pool's workers (one less than the
-    count) together are as many threads as there are cores (contract D11)."""
-    return max(1, cores - instances + 1)
-
-
 def plan_session(
     model: Settings,
     backend: Settings,
@@ -162,8 +156,8 @@ def plan_session(
     """The plan for a model from its parameters and `--backend-config` (contract R75): a model's own thread count wins,
     then the backend's, then a share of the cores. Raises Invalid for a value that means nothing."""
     global_pool = backend.switch("enable-global-threadpool", False)
-    cores = available_cores()
-    threads = thread_budget(len(cores), instances)
+    share = cpu_share(instances)
+    threads = share.pool  # the instances share the session
     parallel = model.switch("execution_mode", False)
     intra = _first(model.number("intra_op_thread_count"), backend.number("intra_op_thread_count"), threads)
     inter_default = threads if parallel else 1
@@ -181,7 +175,7 @@ def plan_session(
         entries=() if allocator is None else ((_ALLOCATOR, allocator),),
         run_entries=tuple((key, model.values[key]) for key in (_SHRINKAGE,) if key in model.values),
         cuda=() if device is None else _cuda_options(model, device),
-        cores=cores,
+        cores=share.cores,
         providers=extras.providers(device, _available_providers()),
         libraries=extras.libraries,
     )
@@ -269,7 +263,7 @@ def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
         path += "/model.onnx"
         status = status_of(path)
     if status is None:
-        raise Unavailable(f"unable to find '{path}' for model instance '{model}'")
+        raise Unavailable(f"unable to find '{path}' for model instance '{model}'").blaming(Cause.FILE)
     return ModelFile(path, status.st_mtime_ns, status.st_size)
 
 
@@ -289,16 +283,17 @@ def open_session(path: str, plan: SessionPlan) -> Any:
     providers: list[Any] = ["CPUExecutionProvider"]
     if plan.device is not None:
         if not has_cuda():
-            raise Unsupported("the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs")
+            text = "the installed onnxruntime has no CUDA provider, which an instance of KIND_GPU needs"
+            raise Unsupported(text).blaming(Cause.ENVIRONMENT)
         providers.insert(0, (CUDA, dict(plan.cuda)))
     for name, chosen in reversed(plan.providers):
         providers = [(name, dict(chosen)), *(each for each in providers if each[0] != name)]
     try:
         session = ort.InferenceSession(path, _session_options(plan), providers=providers, enable_fallback=0)
     except Exception as error:
-        raise translated(error) from error
+        raise translated(error).blaming(Cause.FILE) from error
     if plan.device is not None and CUDA not in session.get_providers():
-        raise Unavailable(f"onnxruntime could not use GPU {plan.device}")
+        raise Unavailable(f"onnxruntime could not use GPU {plan.device}").blaming(Cause.MACHINE)
     return session
 
 
@@ -313,7 +308,7 @@ def describe_session(session: Any, path: str, model: str) -> Description:
     if not all(tensor.shape for tensor in (*inputs, *outputs)):
         rankless = unknown_ranks(Path(path))
         inputs, outputs = ([_ranked(tensor, rankless) for tensor in tensors] for tensors in (inputs, outputs))
-    return Description(tuple(inputs), tuple(outputs))
+    return Description(tuple(inputs), tuple(outputs), source=Path(path).name, rules=RULES)
 
 
 def _described(node: Any, model: str, optional: bool = False) -> DescribedTensor:

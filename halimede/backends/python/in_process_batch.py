@@ -1,8 +1,14 @@
-"""One batch of a Python model that runs in this process: requests that view what the clients sent, answers that are the
-model's own arrays where nobody else has them.
+"""One batch of a Python model that runs in this process.
 
-What `workers.child.exchange` is to a worker, without frames. Senders may use it on any thread, also after `execute`
-returned. It is also what `workers.calls` knows of a batch: the inferences in it, and the calls made for it.
+Requests are views of what the clients sent. Answers are the model's own arrays, unless the model can still change them.
+`workers.calls` knows this batch too: the inferences in it, and the calls made for it. Senders may use it on any thread,
+also after `execute` returned.
+
+| state | fields | ends with |
+|---|---|---|
+| running | `running` True | `ended`: `execute` has returned |
+| returned | `running` False, `_owed` not empty | the last answer of the last request |
+| over | `_owed` empty | `over` was called, and the requests were released |
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BatchedRequest, Responses
-from halimede.backends.python.orders import not_iterative
+from halimede.backends.child.in_flight import not_iterative
 from halimede.errors import Error
 from halimede.requests import Parameters
 from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor
-from halimede.workers.calls import Call
-from halimede.workers.child.exchange import answered_too_soon
+from halimede.workers.calls import ModelCall
+from halimede.workers.child.batch import answered_too_soon
 from halimede.workers.child.requests import SEQUENCE_END, SEQUENCE_START, InferenceRequest
 from halimede.workers.child.values import InferenceResponse, InferenceTrace, TritonModelException
 from halimede.workers.child.values import Tensor as ModelTensor
@@ -27,13 +33,12 @@ from halimede.workers.messages import ERRORS
 SHARED = MemoryKind.SHARED
 
 __tracebackhide__ = True
-"""An exception of a model is shown without what stands between its frames."""
+"""Frames of this module are left out of the exceptions of models."""
 
 
 class InProcessBatch:
-    """`running` until `execute` has returned; of a model that is `decoupled` any number of answers may come after that.
-    `over` is called, once or again, when it has returned and every request has its last answer. `iterative`: requests
-    may run once more."""
+    """See the table above. `over` is called once or more often at the end. `decoupled`: each request may have any
+    number of answers. `iterative`: requests may run once more (S72)."""
 
     __slots__ = (
         "_again",
@@ -61,20 +66,20 @@ class InProcessBatch:
         self.decoupled = decoupled
         self.requests = requests
         self.running = True
-        self.calls: dict[int, Call] | None = None
+        self.calls: dict[int, ModelCall] | None = None
         self._begin = 0
         self._responses = responses
         self._over = over
         self._owed = set(range(len(requests)))
 
     @property
-    def waits_for(self) -> Collection[Call]:
+    def waits_for(self) -> Collection[ModelCall]:
         return self.calls.values() if self.calls else ()
 
     # ---- in
 
     def opened(self, kind: type[InferenceRequest]) -> list[InferenceRequest]:
-        """The requests as the model gets them. One with a tensor that the host cannot read fails alone."""
+        """The requests for the model. A request with a tensor that the host cannot read fails alone."""
         found = []
         for i, one in enumerate(self.requests):
             try:
@@ -85,12 +90,12 @@ class InProcessBatch:
         self._begin = monotonic_ns()
         return found
 
-    # ---- out: what requests and senders know it by
+    # ---- out: called by requests and senders (`RequestBatch`)
 
     def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
-        """What a sender sends; blocks while the client does not read what was sent before. Raises TritonModelException
-        where the request has its last answer already."""
-        requests = self.requests  # first: whoever takes the last of what is owed lets go of them
+        """Sends an answer. Blocks while the client does not read the answers before it. Raises TritonModelException if
+        the request has its last answer already."""
+        requests = self.requests  # first: another thread may answer the last request and release them
         if index not in self._owed:
             raise TritonModelException("Unable to send response. Response sender has been closed.")
         outputs = _written(requests[index], response)
@@ -101,17 +106,16 @@ class InProcessBatch:
             self._settle()
 
     def given_up(self, index: int) -> None:
-        """Nobody will answer this request any more. Called by a finaliser, on whatever thread. It is told as if the
-        model had said FINAL. Of a model that is not decoupled, `execute` may still return the answer until it returned.
-        """
+        """The model dropped the sender of this request: it ends as if the model had sent FINAL. In a model that is not
+        decoupled, `execute` may still return the answer. Called by a finalizer, on any thread."""
         if index in self._owed and (self.decoupled or not self.running):
             self._owed.discard(index)
             self._responses.send(index, None)
             self._settle()
 
     def run_again(self, index: int, wanted: bool) -> None:
-        """Whether the model wants to see the request once more (contract P49): told when `execute` returned, or at once
-        where it has."""
+        """Says whether the request must run once more (P49). The server is told when `execute` returns, or now if it
+        has returned."""
         self._again = self._again | {index} if wanted else self._again - {index}
         if wanted and self.decoupled and not self.running:
             self._tell_again()
@@ -126,15 +130,16 @@ class InProcessBatch:
             self._settle()
 
     def is_cancelled(self, index: int) -> bool:
-        """Of a request that is over nothing is known any more."""
+        """Whether the client has gone; False for a request that is over."""
         requests = self.requests
         return index < len(requests) and requests[index].cancelled
 
-    # ---- out: what became of `execute`
+    # ---- out: how `execute` ended
 
     def returned(self, requests: Sequence[InferenceRequest], responses: Sequence[InferenceResponse | None]) -> None:
-        """What `execute` returned, one for each request. Those whose senders were asked for may be answered later; the
-        others without an answer are told to have none. Raises what an output raises that cannot be written."""
+        """Sends what `execute` returned, one response or None per request. Requests whose senders the model took may be
+        answered later; the others without a response end without one. Raises what an output raises that cannot be
+        written."""
         self._responses.compute_times(self._begin, monotonic_ns())
         for request, response in zip(requests, responses, strict=True):
             if request._index in self._again and response is not None:
@@ -155,24 +160,24 @@ class InProcessBatch:
             self._responses.promise(later)
 
     def handed_over(self) -> None:
-        """`execute` of a decoupled model returned, its senders go on."""
+        """`execute` of a decoupled model returned; its senders may go on."""
         self._responses.compute_times(self._begin, monotonic_ns())
         self._tell_again()
 
     def failed(self, error: Error) -> None:
-        """Every request without its last answer fails."""
+        """Fails every request without its last answer."""
         for index in sorted(self._owed):
             self._owed.discard(index)
             self._responses.fail(index, error)
         self._settle()
 
     def ended(self) -> None:
-        """`execute` is over, and so is what it did not promise."""
+        """`execute` is over, and so are the requests that it did not promise to answer later."""
         self.running = False
         self._settle()
 
     def _settle(self) -> None:
-        """What is over lets go of the inferences: a model may keep a request for as long as it likes."""
+        """Releases the requests of the server at the end: the model may keep its own as long as it likes."""
         if not self.running and not self._owed:
             self.requests = ()
             self._over()
@@ -204,9 +209,9 @@ def _received(kind: type[InferenceRequest], batch: InProcessBatch, i: int, one: 
 
 
 def _input(tensor: Tensor) -> ModelTensor:
-    """A view of request memory. What lies across the boundaries of its elements, or in memory that nobody may write to,
-    is copied, since a model may work in its inputs; it is small, as transports lay large tensors out. What a client
-    shares may be large: views of it are read-only and not copied."""
+    """A view of request memory. A model may write into its inputs, so unaligned tensors and read-only memory are
+    copied. Transports align large tensors, so these copies are small. Shared memory of a client may be large: its views
+    stay read-only and are not copied."""
     memory, datatype, shape = tensor.memory, tensor.datatype, tensor.shape
     view = memory.host()
     found = ModelTensor.received(tensor.name, datatype.number, shape, view)
@@ -219,20 +224,20 @@ def _input(tensor: Tensor) -> ModelTensor:
 
 
 def _written(request: BatchedRequest, response: InferenceResponse | None) -> list[Tensor] | None:
-    """The outputs that were asked for (contract P75). They belong to the server now."""
+    """The outputs that the request asked for (P75). They belong to the server from now on."""
     if response is None or response._error is not None:
         return None
     wanted = request.outputs
     return [
-        Tensor(tensor._name, BY_NUMBER[tensor._number], tensor._shape, HostMemory(_stateful_policy(tensor)))
+        Tensor(tensor._name, BY_NUMBER[tensor._number], tensor._shape, HostMemory(_bytes_to_keep(tensor)))
         for tensor in response._tensors
         if tensor._name in wanted
     ]
 
 
-def _stateful_policy(tensor: ModelTensor) -> Any:
-    """The bytes of an output, as they are now. They are written and kept later, when a model may have filled its buffer
-    again, as it may where it has a process of its own: what it can still get at is copied."""
+def _bytes_to_keep(tensor: ModelTensor) -> Any:
+    """The bytes of an output as they are now. The server writes them later, when the model may have filled its array
+    again: an array that the model can still reach is copied."""
     if tensor._view is not None:
         return tensor._view
     shared = _is_shared(tensor)
@@ -241,7 +246,7 @@ def _stateful_policy(tensor: ModelTensor) -> Any:
 
 
 def _is_shared(tensor: ModelTensor) -> bool:
-    """Whether anybody but the tensor has its array, or may have the memory that the array views."""
+    """Whether anything besides the tensor refers to its array, or to the memory that the array views."""
     array_references, base_references = _references(tensor)
     if array_references > _ALONE[0]:
         return True
@@ -252,17 +257,17 @@ def _is_shared(tensor: ModelTensor) -> bool:
 
 
 def _references(tensor: ModelTensor) -> tuple[int, int]:
-    """How many there are to the array, and to what it is a view of."""
+    """The numbers of references to the array and to its base."""
     base = tensor.as_numpy().base
     return getrefcount(tensor.as_numpy()), getrefcount(base)
 
 
 _ALONE = _references(ModelTensor("alone", np.zeros(2)[1:]))
-"""Those of a tensor whose array nobody else has: how this Python counts."""
+"""The numbers for a tensor that alone refers to its array, as this Python counts them."""
 
 
 def encodable(text: str) -> str:
-    """With question marks for the lone surrogates that a model may have made."""
+    """The text with question marks instead of lone surrogates, which a model can make."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 

@@ -1,25 +1,16 @@
-"""What a Python model is told of where it lies and what it is to be (contract P2): the order that it starts with."""
+"""The order that a worker starts with: where the model lies, and the arguments of its `initialize` (P2)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from halimede.backends.api import BatchedRequest, InstancePlace, ModelFolder
+from halimede.backends.api import InstancePlace, ModelFolder
 from halimede.config.model_config import ModelConfig
-from halimede.errors import Invalid
 
 _DEFAULT_FILENAME = "model.py"
 
 
-def not_iterative() -> Invalid:
-    """For a request that a model wants to see again, and the scheduler cannot bring (contract S72)."""
-    return Invalid(
-        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
-        "such a flag."
-    )
-
-
-def where(folder: ModelFolder, filename: str) -> dict[str, Any]:
-    """The part of an order that says which file to import."""
+def source_of(folder: ModelFolder, filename: str) -> dict[str, Any]:
+    """The part of an order that names the file to import."""
     return {
         "directory": str(folder.model),
         "version": folder.version.name,
@@ -30,7 +21,7 @@ def where(folder: ModelFolder, filename: str) -> dict[str, Any]:
 
 
 def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) -> dict[str, Any]:
-    """The order to serve as this instance."""
+    """The order to serve an instance."""
     args = {
         "model_config": config.json,
         "model_instance_kind": place.kind.value,
@@ -42,14 +33,14 @@ def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) 
     }
     batching = config.sequence_batching
     iterative = batching is not None and batching.iterative
-    return {**where(folder, config.model_filename), "args": args, "decoupled": config.decoupled, "iterative": iterative}
+    return {
+        **source_of(folder, config.model_filename),
+        "args": args,
+        "decoupled": config.decoupled,
+        "iterative": iterative,
+    }
 
 
-def model_of(order: Mapping[str, Any]) -> dict[str, object]:
-    """What the log says of a model that started with this order."""
+def log_fields(order: Mapping[str, Any]) -> dict[str, object]:
+    """The fields of log records about a model that started with this order."""
     return {"model": order["args"]["model_name"], "version": int(order["args"]["model_version"])}
-
-
-def ids_of(requests: Sequence[BatchedRequest]) -> str:
-    """The ids of the requests of a batch, for the log."""
-    return ", ".join(one.request.id for one in requests if one.request.id)

@@ -1,4 +1,4 @@
-"""The settings of the backend `python`, and those that a model has of its own (contract P70).
+"""The settings of the backend `python`, and those that a model has of its own (P70).
 
 Called on load threads.
 """
@@ -6,36 +6,33 @@ Called on load threads.
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
-from halimede.backends.api import InstancePlace
+from halimede.backends.api import CpuShare, InstancePlace
+from halimede.backends.child.settings import EXECUTION_LIMIT
 from halimede.config.model_config import ModelConfig
 from halimede.errors import Invalid
-from halimede.workers.restarts import PATIENCE
+from halimede.workers.host.restarts import PATIENCE
 
 log = logging.getLogger(__name__)
 
 ENVIRONMENT = "EXECUTION_ENV_PATH"
-"""The parameter that names a model's own environment (contract P71)."""
+"""The parameter that names a model's own environment (P71)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PythonSettings:
-    """The backend's settings. `finish_limit` is how long a model may take to finalize, `describe_limit` to complete its
-    configuration, `execution_limit` to execute a batch (0: as long as it likes), `patience` how long requests wait for
-    a worker that is started again, in seconds."""
+    """The backend's settings, in seconds: `finish_limit` for `finalize`, `describe_limit` for `auto_complete_config`,
+    `execution_limit` for `execute` (0: none), `patience` for requests that wait for a worker that is restarted."""
 
     finish_limit: float = 30.0
     describe_limit: float = 300.0
     execution_limit: float = 0.0
     patience: float = PATIENCE
-    packs: bool = True
-    """Whether the server and quick workers may keep to one core (docs/decisions/packing.md)."""
 
 
 def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
-    """Checks `--backend-config=python,...` (contract P70). Raises Invalid.
+    """Checks `--backend-config=python,...` (P70). Raises Invalid.
 
     The settings of shared memory are checked and change nothing: there is no fixed region.
     """
@@ -47,20 +44,16 @@ def parse_settings(settings: Mapping[str, str]) -> PythonSettings:
                 raise Invalid(complaint)
     if settings.get("shm-region-prefix-name") == "":
         raise Invalid("shm-region-prefix-name can't be empty")
-    packing = settings.get("packing", "auto")
-    if packing not in ("auto", "off"):
-        raise Invalid(f"packing must be 'auto' or 'off', not '{packing}'")
     return PythonSettings(
         finish_limit=float(values.get("stub-timeout-seconds", 30)),
         describe_limit=float(values.get("auto-complete-timeout-seconds", 300)),
         execution_limit=float(values.get("execution-timeout-seconds", 0)),
         patience=float(values.get("restart-wait-seconds", PATIENCE)),
-        packs=packing == "auto",
     )
 
 
 _NUMBERS: Mapping[str, tuple[int, str]] = {
-    # The limit is that of the real server, which is not the one of its text: 1 MiB is its default.
+    # Triton's limit is 1 MiB, its default; its text says 4 MiB.
     "shm-default-byte-size": (1 << 20, "shm-default-byte-size can't be smaller than 4 MiBs"),
     "shm-growth-byte-size": (1, "shm-growth-byte-size can't be smaller than or equal to zero."),
     "stub-timeout-seconds": (1, "stub-timeout-seconds can't be smaller than or equal to zero."),
@@ -78,32 +71,15 @@ def _number(name: str, text: str) -> int:
         raise Invalid(f"{name} must be an integer, not '{text}'") from None
 
 
-def execution_limit(config: ModelConfig, otherwise: float) -> float:
-    """How many seconds `execute` may take, 0 for any time: the model's own word, or the backend's. Raises Invalid."""
-    text = config.parameters.get(_LIMIT)
-    if text is None:
-        return otherwise
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < inf:
-        raise Invalid(f"model '{config.name}': the parameter '{_LIMIT}' must be a number of seconds, not '{text}'")
-    return seconds
-
-
-_LIMIT = "EXECUTION_TIMEOUT_SECONDS"
-
-
 def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
-    """How many threads libraries for numbers may use in each worker, 0 where that is theirs to decide (contract D11).
+    """How many threads libraries for numbers may use in each worker, 0 if that is theirs to decide (D11).
 
     The model's own word, or, where instances share `cores`, what is each one's part of them: a library takes them all,
     and several that do wait for each other most of the time. Raises Invalid."""
     text = config.parameters.get(THREADS)
     if text is None:
         beside = config.instances_beside(place.host_policy)
-        return max(1, cores // beside) if beside > 1 and not place.passive else 0
+        return CpuShare(frozenset(range(cores)), beside).threads if beside > 1 and not place.passive else 0
     if not text.isdecimal():
         raise Invalid(f"model '{config.name}': the parameter '{THREADS}' must be a number of 0 or more, not '{text}'")
     return int(text)
@@ -113,17 +89,21 @@ THREADS = "CPU_THREADS"
 
 
 def runs_in_process(config: ModelConfig, limit: float) -> bool:
-    """Whether the model wants to run in the server's own process. `limit` is what `execution_limit` said.
+    """Whether the model runs in the server's own process. `limit` is its time limit for a batch.
 
-    Raises Invalid for a way that does not exist, and for what cannot be had there: a thread has the server's Python,
-    and nothing ends it."""
+    Raises Invalid for an unknown value, and for parameters that need a process: a thread runs under the server's
+    Python, and nothing can end it."""
     ways = {"process": False, "in_process": True}
     text = config.parameters.get(_WAY, "process")
     if text not in ways:
         raise Invalid(f"model '{config.name}': the parameter '{_WAY}' must be 'process' or 'in_process', not '{text}'")
     if not ways[text]:
         return False
-    asked = ((ENVIRONMENT, ENVIRONMENT in config.parameters), (THREADS, THREADS in config.parameters), (_LIMIT, limit))
+    asked = (
+        (ENVIRONMENT, ENVIRONMENT in config.parameters),
+        (THREADS, THREADS in config.parameters),
+        (EXECUTION_LIMIT, limit),
+    )
     refused = [name for name, asks in asked if asks]
     for name in refused:
         if name in config.parameters:
@@ -141,8 +121,8 @@ _WAY = "EXECUTION"
 
 
 def warn_of_own_stub(model: str, folder: Path) -> None:
-    """Says so in the log where a model brings the original's stub program, built for a Python of its own (contract
-    P73). It speaks another protocol than our workers, and nothing here can run it."""
+    """Warns if a model brings Triton's stub program, built for another Python (P73). It speaks another protocol than
+    our workers, so it is not used."""
     stub = folder / _STUB
     if stub.exists():
         log.warning(

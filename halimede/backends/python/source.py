@@ -1,4 +1,4 @@
-"""What the file of a Python model says without being run: whether it is Python, and has the class that is looked for.
+"""What the file of a Python model shows without being run: whether it is Python, and has the class.
 
 Pure but for reading the file; any thread.
 """
@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from halimede.backends.api import Fault, ModelFolder
+from halimede.backends.api import Fault, ModelFolder, Severity
 from halimede.backends.python.settings import ENVIRONMENT
 from halimede.config.model_config import ModelConfig
-from halimede.config.problems import Severity
 
 USUAL = "model.py"
 CLASS = "TritonPythonModel"
@@ -22,8 +21,8 @@ _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that
 
 @dataclass(frozen=True, slots=True)
 class PythonSource:
-    """`methods` are those of the class, None where they cannot be told: it is derived, imported or made. `reads` and
-    `writes` are the names of tensors that stand in the code, with the line of the first time."""
+    """`methods` are those of the class, None source_of they cannot be told: it is derived, imported or made. `reads`
+    and `writes` are the names of tensors that stand in the code, with the line of the first time."""
 
     methods: frozenset[str] | None
     reads: Mapping[str, int]
@@ -61,7 +60,7 @@ def look_at(file: Path) -> PythonSource | Fault:
 
 
 def faults_of(config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-    """What can be seen of the file that a version runs."""
+    """The faults of the file that a version runs."""
     file = folder.code or folder.version / (filename or USUAL)
     if not file.is_file():
         others = sorted(path.name for path in folder.version.glob("*.py")) if folder.version.is_dir() else []

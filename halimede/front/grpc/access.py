@@ -1,86 +1,86 @@
-"""Restricted RPCs, and metadata that become parameters (contract G13, G14).
+"""Restricted RPCs, and metadata that become request parameters (G13, G14).
 
-Put around the RPCs once, where the server's options ask for them, so that others pay nothing. Event-loop thread only.
+The RPCs are wrapped once, and only if the server's options ask for it, so that other servers pay nothing. Event-loop
+thread only.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from halimede.errors import Error, Unavailable
+from halimede.errors import Unavailable
 from halimede.front.access import Category, forward_headers
+from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
+from halimede.front.grpc.status import finish_with
 from halimede.requests import InferRequest
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Metadata, Rpcs, Stream, StreamedCall, Unary
+from halimede.transport.grpc.calls import (
+    Bidirectional,
+    Cancel,
+    GrpcCall,
+    GrpcStreamCall,
+    Metadata,
+    Rpcs,
+    StreamObserver,
+    Unary,
+)
 from halimede.wire.grpc.infer import InferDecoder, InferMessage
+
+_UnaryHandler = Callable[[Buffer, GrpcCall], Cancel | None]
+_StreamOpener = Callable[[GrpcStreamCall], StreamObserver]
 
 _PREFIX = "triton-grpc-protocol-"
 
 _CATEGORIES: Mapping[str, Category] = {
-    "Check": Category.HEALTH,
-    "ServerLive": Category.HEALTH,
-    "ServerReady": Category.HEALTH,
-    "ModelReady": Category.HEALTH,
-    "ServerMetadata": Category.METADATA,
-    "ModelMetadata": Category.METADATA,
-    "ModelInfer": Category.INFERENCE,
-    "ModelStreamInfer": Category.INFERENCE,
-    "ModelConfig": Category.MODEL_CONFIG,
-    "ModelStatistics": Category.STATISTICS,
-    "RepositoryIndex": Category.MODEL_REPOSITORY,
-    "RepositoryModelLoad": Category.MODEL_REPOSITORY,
-    "RepositoryModelUnload": Category.MODEL_REPOSITORY,
-    "SystemSharedMemoryStatus": Category.SHARED_MEMORY,
-    "SystemSharedMemoryRegister": Category.SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": Category.SHARED_MEMORY,
-    "CudaSharedMemoryStatus": Category.SHARED_MEMORY,
-    "CudaSharedMemoryRegister": Category.SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": Category.SHARED_MEMORY,
-    "TraceSetting": Category.TRACE,
-    "LogSettings": Category.LOGGING,
+    SERVICE + "ModelInfer": Category.INFERENCE,
+    SERVICE + "ModelStreamInfer": Category.INFERENCE,
+    **{path: rpc.category for path, rpc in ADMIN_RPCS.items()},
 }
-"""By the last part of an RPC's path."""
-
-Finish = Callable[[Call, Error], None]
-"""Ends a call with the status of an error."""
+"""The category of each RPC, by path."""
 
 
-def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]], finish: Finish) -> Rpcs:
-    """The RPCs, those of restricted categories behind a gate. `keys` as in `Access`, by category."""
+def restricted(rpcs: Rpcs, keys: Mapping[str, tuple[str, str]]) -> Rpcs:
+    """Returns the RPCs, with a check of the key around those of restricted categories. `keys` are those of `Access`."""
     guarded: dict[str, Unary | Bidirectional] = {}
     for path, rpc in rpcs.items():
-        key = keys.get(_CATEGORIES[path.rpartition("/")[2]].value)
-        guarded[path] = rpc if key is None else _Gate(*key, finish).around(rpc)
+        key = keys.get(_CATEGORIES[path].value)
+        guarded[path] = rpc if key is None else _KeyCheck(*key).wrap(rpc)
     return guarded
 
 
-class _Gate:
-    def __init__(self, name: str, value: str, finish: Finish) -> None:
+class _KeyCheck:
+    """Checks the key of each call before its handler is called."""
+
+    def __init__(self, name: str, value: str) -> None:
+        # gRPC sends metadata keys in lower case.
         self._name = (_PREFIX + name).lower()
         self._value = value
-        self._finish = finish
 
-    def around(self, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
+    def wrap(self, rpc: Unary | Bidirectional) -> Unary | Bidirectional:
         if isinstance(rpc, Unary):
             return replace(rpc, handler=self._unary(rpc.handler))
         return replace(rpc, open=self._stream(rpc.open))
 
-    def _unary(self, handler: Callable[[Buffer, Call], Cancel | None]) -> Callable[[Buffer, Call], Cancel | None]:
+    def _unary(
+        self, handler: Callable[[Buffer, GrpcCall], Cancel | None]
+    ) -> Callable[[Buffer, GrpcCall], Cancel | None]:
         return lambda message, call: handler(message, call) if self._admits(call) else None
 
-    def _stream(self, open_stream: Callable[[StreamedCall], Stream]) -> Callable[[StreamedCall], Stream]:
-        return lambda call: open_stream(call) if self._admits(call) else _Refused()
+    def _stream(
+        self, open_stream: Callable[[GrpcStreamCall], StreamObserver]
+    ) -> Callable[[GrpcStreamCall], StreamObserver]:
+        return lambda call: open_stream(call) if self._admits(call) else _RefusedStream()
 
-    def _admits(self, call: Call) -> bool:
-        """Whether the call has the key; one that has not is finished."""
+    def _admits(self, call: GrpcCall) -> bool:
+        """Whether the call has the key. Finishes a call that has not."""
         if any(key == self._name and value == self._value for key, value in call.metadata):
             return True
-        self._finish(call, Unavailable(f"This protocol is restricted, expecting header '{self._name}'"))
+        finish_with(call, Unavailable(f"This protocol is restricted, expecting header '{self._name}'"))
         return False
 
 
-class _Refused:
-    """A stream that is over before it began."""
+class _RefusedStream:
+    """The observer of a stream that was refused."""
 
     def message(self, message: Buffer) -> None: ...
     def half_closed(self) -> None: ...
@@ -88,8 +88,8 @@ class _Refused:
 
 
 class ForwardingDecoder(InferDecoder):
-    """Puts those of `metadata` whose keys match among the parameters of each request. The one who decodes sets
-    `metadata`, that of the call, just before."""
+    """Adds the metadata with matching keys to the parameters of each request. The caller sets `metadata`, that of the
+    call, just before it decodes a request."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         super().__init__()
@@ -104,4 +104,5 @@ class ForwardingDecoder(InferDecoder):
 
 def _texts(metadata: Metadata) -> Iterator[tuple[str, str]]:
     for key, value in metadata:
+        # A parameter is text. Binary metadata keep their bytes as surrogate escapes.
         yield key, value if isinstance(value, str) else value.decode("utf-8", "surrogateescape")

@@ -1,6 +1,6 @@
-"""The HTTP routes that are no inference: one row each, from a request to the engine's question and back to a body.
+"""The HTTP routes other than inference. Each is one row: request to question, answer to body.
 
-Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
+Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread.
 """
 
 import logging
@@ -28,8 +28,8 @@ from halimede.front.http.handling import (
     JSON,
     PLAIN,
     POST,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
     ask,
@@ -38,7 +38,8 @@ from halimede.front.http.handling import (
 )
 from halimede.front.http.openapi import describe
 from halimede.wire.http import admin as bodies
-from halimede.wire.http import infer as wire
+from halimede.wire.http import metadata as wire
+from halimede.wire.http.infer import parse_version
 
 log = logging.getLogger(__name__)
 
@@ -47,26 +48,26 @@ A = TypeVar("A")
 MODEL = r"/v2/models/([^/]+)(?:/versions/([0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/([^/]+))?"
 
-Read = Callable[[Exchange, str, str], Query[A]]
-"""The question that a request asks, given the two names in its path. Raises Error; any thread."""
+Read = Callable[[HttpExchange, str, str], Query[A]]
+"""Returns the question that a request asks, given the two names in its path. Raises Error. Any thread."""
 Written = tuple[int, bytes, bytes]
 """Status, header fields and body."""
 
 
 class HttpAdmin:
-    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
+    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size
 
     def routes(self) -> tuple[Route, ...]:
-        """In the order in which they are tried (contract H1)."""
+        """Returns the rows in the order in which they are tried (H1)."""
         return (*self._of_models(), *self._of_server(), *self._of_repositories(), *self._of_settings())
 
     def _of_models(self) -> Iterator[Route]:
-        """A model named `stats` is shadowed (contract H2)."""
+        """Yields the rows of models. A model named `stats` cannot be reached by the first one (H2)."""
         statistics = self._model(ModelStatistics, wire.encode_statistics)
         config = self._model(ModelConfiguration, lambda info: info.json.encode())
         ready = self._asking(_of_model(ModelReady), _model_ready, PLAIN)
@@ -99,38 +100,39 @@ class HttpAdmin:
         yield Route(r"/v2(?:/models/([^/]+))?()/trace/setting", GET | POST, Category.TRACE, traced)
         yield Route(r"/v2/logging()()", GET | POST, Category.LOGGING, logged)
 
-    def _trace_settings(self, exchange: Exchange, model: str, nothing: str) -> TraceSettings:
+    def _trace_settings(self, exchange: HttpExchange, model: str, nothing: str) -> TraceSettings:
+        # GET asks for the settings, POST changes them and answers with all of them.
         if exchange.method == b"GET":
             return TraceSettings(model)
         return bodies.read_trace_settings(model, exchange.body, self._limit)
 
-    def _log_settings(self, exchange: Exchange, *nothing: str) -> LogSettings:
+    def _log_settings(self, exchange: HttpExchange, *nothing: str) -> LogSettings:
         return LogSettings() if exchange.method == b"GET" else bodies.read_log_settings(exchange.body, self._limit)
 
     # How a row is answered.
 
     def _asking(self, read: Read[A], write: Callable[[A], Written], fields: bytes = JSON) -> RouteHandler:
-        """The handler that asks what `read` makes of the request and answers what `write` makes of the answer.
+        """Returns a handler that asks what `read` makes of the request, and answers what `write` makes of the answer.
+        `fields` are the header fields of an error."""
 
-        `fields` belong to an error.
-        """
-
-        def asked(exchange: Exchange, query: Query[A] | Error) -> None:
+        def asked(exchange: HttpExchange, query: Query[A] | Error) -> None:
+            # The body was malformed, or an argument is wrong.
             if isinstance(query, Error):
                 refuse(exchange, query, fields)
             else:
                 ask(self._port, exchange, query, lambda answer: answered(exchange, answer), fields)
 
-        def answered(exchange: Exchange, answer: A) -> None:
+        def answered(exchange: HttpExchange, answer: A) -> None:
             try:
                 written = write(answer)
-            except Exception:  # an answer may come when no guard of the connection is around it any more
-                log.exception("writing an answer to %s broke", exchange.target)
+            except Exception:
+                # An answer may come later, when the connection does not catch errors of its handler any more.
+                log.exception("failed to encode the answer to %s", exchange.target)
                 refuse(exchange, Internal("the server failed to write the answer"), fields)
             else:
                 _respond(exchange, written)
 
-        def handle(exchange: Exchange, first: str, second: str) -> None:
+        def handle(exchange: HttpExchange, first: str, second: str) -> None:
             with_body_read(self._offload, exchange, partial(read, exchange, first, second), partial(asked, exchange))
 
         return handle
@@ -143,7 +145,7 @@ class HttpAdmin:
 
 
 def _of_model(query: Callable[[str, int], Query[A]]) -> Read[A]:
-    return lambda exchange, model, version: query(model, wire.parse_version(version))
+    return lambda exchange, model, version: query(model, parse_version(version))
 
 
 def _json(encode: Callable[[A], bytes]) -> Callable[[A], Written]:
@@ -158,6 +160,6 @@ def _model_ready(ready: bool) -> Written:
     return (200, PLAIN, b"") if ready else (400, PLAIN, b'{"error":"Model version not ready"}')
 
 
-def _respond(exchange: Exchange, written: Written) -> None:
+def _respond(exchange: HttpExchange, written: Written) -> None:
     status, fields, body = written
     exchange.respond(status, fields, (body,) if body else ())

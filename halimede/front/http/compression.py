@@ -1,12 +1,13 @@
-"""Compressed bodies of inferences: small ones on the event loop, large ones on another thread (contract H140, H141).
+"""Compressed bodies of inferences: small ones on the event loop, large ones on another thread (H140, H141).
 
-What is compressed and how is `wire.compression`'s. Event-loop thread only, but for the work given to `Offload`.
+`wire.http.compression` knows which codings there are and what they do. Event-loop thread only, except for the work
+given to `Offloader`.
 """
 
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http.handling import JSON, Answerable, Around, Offload, elsewhere, status_of
+from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, Offloader, run_offloaded, status_of
 from halimede.tensors import Buffer
 from halimede.wire.http.compression import (
     IDENTITY,
@@ -19,44 +20,46 @@ from halimede.wire.http.compression import (
 )
 from halimede.wire.http.infer import encode_error
 
-INFLATED_BYTES = 1 << 16
-"""More than comes out of a body in 0.2 ms is inflated on another thread."""
-INFLATING_BYTES = 1 << 14
-"""So is a larger body, whatever it becomes: one of empty blocks becomes nothing and takes long all the same."""
-DEFLATED_BYTES = 1 << 13
-"""More than is deflated in 0.15 ms is deflated on another thread."""
+MAX_INFLATED_ON_LOOP_BYTES = 1 << 16
+"""Bytes that decompression on the loop may yield, which takes 0.2 ms."""
+MAX_COMPRESSED_ON_LOOP_BYTES = 1 << 14
+"""Bytes of a body that is decompressed on the loop. A body of empty blocks yields nothing and takes long all
+the same."""
+MAX_DEFLATED_ON_LOOP_BYTES = 1 << 13
+"""Bytes that are compressed on the loop, which takes 0.15 ms."""
 
 _ACCEPTS = f"Accept-Encoding: {SUPPORTED}\r\n".encode()
 
 
 def inflated_at_once(coding: bytes, body: Buffer, max_input_size: int) -> Buffer | None:
-    """What the body is without its coding, None where finding out is for another thread. Raises Unsupported where the
-    coding is unknown, Invalid where the body is none of that coding."""
+    """Returns the decompressed body, or None if that is work for another thread. Raises Unsupported for an unknown
+    coding, and Invalid for a body that does not have its coding."""
     check_coding(coding)
     if coding == IDENTITY:
         return body
-    if len(body) > INFLATING_BYTES:
+    # How much it yields is known only after decompression.
+    if len(body) > MAX_COMPRESSED_ON_LOOP_BYTES:
         return None
-    return inflate(body, min(INFLATED_BYTES, max_input_size))
+    return inflate(body, min(MAX_INFLATED_ON_LOOP_BYTES, max_input_size))
 
 
 def error_fields(error: Error) -> bytes:
-    """The header lines of an answer to a request that could not be read."""
+    """Returns the header lines of an answer to a request that could not be read."""
     return JSON + _ACCEPTS if isinstance(error, UnsupportedCoding) else JSON
 
 
-def answering(exchange: Answerable, accepts: bytes, offload: Offload) -> Answerable:
-    """Where the response of an inference goes, by the value of Accept-Encoding."""
+def answering(exchange: Answerable, accepts: bytes, offload: Offloader) -> Answerable:
+    """Returns the exchange to answer on, with compression if Accept-Encoding asks for it."""
     coding = accepted_coding(accepts)
-    return exchange if coding is None else _Compressing(exchange, coding, offload)
+    return exchange if coding is None else _CompressingExchange(exchange, coding, offload)
 
 
-class _Compressing(Around[Answerable]):
+class _CompressingExchange(ExchangeWrapper[Answerable]):
     """Compresses the one answer of an exchange, unless it is an error."""
 
     __slots__ = ("_coding", "_offload")
 
-    def __init__(self, exchange: Answerable, coding: bytes, offload: Offload) -> None:
+    def __init__(self, exchange: Answerable, coding: bytes, offload: Offloader) -> None:
         super().__init__(exchange)
         self._coding = coding
         self._offload = offload
@@ -70,7 +73,8 @@ class _Compressing(Around[Answerable]):
             else:
                 self._exchange.respond(200, fields, (compressed,))
 
-        if sum(map(len, body)) <= DEFLATED_BYTES:
+        # A hand-over to another thread takes longer than to compress a small answer.
+        if sum(map(len, body)) <= MAX_DEFLATED_ON_LOOP_BYTES:
             done(compress(body, self._coding))
         else:
-            elsewhere(self._offload, self._exchange, lambda: compress(body, self._coding), done)
+            run_offloaded(self._offload, self._exchange, lambda: compress(body, self._coding), done)

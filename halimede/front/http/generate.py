@@ -1,8 +1,7 @@
-"""The HTTP routes of the generate extension: one JSON object in, and one out or a stream of events (contract H130 to
-H137).
+"""The HTTP routes of the generate extension: one JSON object in, and one out or a stream of events (H130 to H137).
 
-Holds an engine port and no state but that of each answer under way. Event-loop thread only; large JSON is read and
-written on another thread.
+Holds an engine port, and state for each answer in progress. Event-loop thread only; large JSON is parsed and written on
+another thread.
 """
 
 import logging
@@ -19,17 +18,17 @@ from halimede.front.http.handling import (
     OFFLOAD_BYTES,
     POST,
     AnswerStream,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     Streamable,
-    about,
     ask,
-    elsewhere,
+    log_fields,
     refuse,
+    run_offloaded,
     status_of,
 )
-from halimede.front.http.load_report import LOAD_FORMAT, LoadTelling
+from halimede.front.http.load_report import LOAD_FORMAT, LoadReportingExchange
 from halimede.front.tracing import traced, undecoded
 from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.traces import UNTRACED, Sampler
@@ -42,16 +41,16 @@ EVENTS = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 IDENTITY = b"identity"
 
 _Encoded = tuple[int, bytes]
-"""A response as JSON, and the status of an answer that begins with it."""
+"""The status of an answer that begins with this response, and the response as JSON."""
 
 
 class HttpGenerate:
-    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17)."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
 
     def __init__(
         self,
         port: EnginePort,
-        offload: Offload,
+        offload: Offloader,
         max_input_size: int,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
@@ -69,8 +68,8 @@ class HttpGenerate:
             Route(MODEL + "/generate_stream", POST, Category.INFERENCE, many),
         )
 
-    def _generate(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, version: str) -> None:
-        """The version, whether the model is there, the encoding, the body: in this order (observed)."""
+    def _generate(self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, version: str) -> None:
+        """Handles a request: checks the version, the model, the encoding and the body, in this order (observed)."""
         try:
             number = parse_version(version)
         except Error as error:
@@ -78,16 +77,20 @@ class HttpGenerate:
             return
         ask(self._port, exchange, ModelMetadata(model, number), partial(self._read, kind, exchange, model, number))
 
-    def _read(self, kind: "type[GenerateReply]", exchange: Exchange, model: str, number: int, info: ModelInfo) -> None:
+    def _read(
+        self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, number: int, info: ModelInfo
+    ) -> None:
         if exchange.gone:
             return
+        # Unlike inference, generate takes no compressed bodies.
         if exchange.headers.get(b"content-encoding", IDENTITY) != IDENTITY:
             self._start(kind, exchange, model, Invalid("Unsupported content-encoding, only 'identity' is supported."))
             return
-        body, exchange.body = exchange.body, b""  # of which nothing is needed once it is decoded
+        # The exchange lives until it is answered. The body need not.
+        body, exchange.body = exchange.body, b""
         decode = partial(decode_generate, model, number, info.inputs, body, self._limit)
         if len(body) > OFFLOAD_BYTES:
-            elsewhere(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
+            run_offloaded(self._offload, exchange, decode, partial(self._start, kind, exchange, model))
             return
         request: InferRequest | Error
         try:
@@ -97,7 +100,7 @@ class HttpGenerate:
         self._start(kind, exchange, model, request)
 
     def _start(
-        self, kind: "type[GenerateReply]", exchange: Exchange, model: str, request: InferRequest | Error
+        self, kind: "type[GenerateReply]", exchange: HttpExchange, model: str, request: InferRequest | Error
     ) -> None:
         if exchange.gone:
             return
@@ -107,34 +110,40 @@ class HttpGenerate:
             refuse(exchange, request)
             return
         form = exchange.headers.get(LOAD_FORMAT) if self._tells_load else None
-        answered = exchange if form is None else LoadTelling(exchange, form, self._port, request.model_name)
+        answered = exchange if form is None else LoadReportingExchange(exchange, form, self._port, request.model_name)
         reply = kind(answered, self._offload)
         slot: Reply = reply
         if self._traces.on and not self._traces.passes(request):
             slot = traced(self._traces, exchange, request, reply, reply.tells_end)
         key = self._port.infer(request, slot)
+        # The engine may have answered already.
         if not reply.over:
             exchange.on_gone = lambda: self._port.cancel(key)
 
 
 def _encode(answer: InferResponse | Error) -> _Encoded:
-    """Never raises: whatever a model has answered, its client gets an answer."""
+    """Encodes a response. Never raises: whatever a model has answered, its client gets an answer."""
     if isinstance(answer, InferResponse):
         try:
             return 200, encode_generate(answer)
         except Error as error:
             answer = error
         except Exception:
-            log.exception("writing a response of model '%s' broke", answer.model_name, extra=about(answer))
+            log.exception("model '%s': failed to encode a response", answer.model_name, extra=log_fields(answer))
             answer = Internal("the server failed to write the response")
     return status_of(answer), encode_error(answer)
 
 
 class GenerateReply(ABC):
-    """The reply slot of one request: what is sent to it is encoded in its order, large responses on another thread.
+    """The reply slot of one request. It encodes what is sent to it, in order; large responses on another thread.
 
-    While one of them is being encoded there (`_encoding`) the slot is not writable; what is sent all the same waits in
-    its queue.
+    | state | event | then |
+    | --- | --- | --- |
+    | idle | a small response | delivered |
+    | idle | a large response | `_encoding`: not writable |
+    | `_encoding` | a response | it waits in `_queue` |
+    | `_encoding` | the other thread is done | delivered, then the queue; senders are resumed |
+    | any | the last response is delivered | `over` |
     """
 
     __slots__ = ("_encoding", "_exchange", "_offload", "_queue", "_resumes", "over")
@@ -142,7 +151,7 @@ class GenerateReply(ABC):
     tells_end = True
     """Whether an end without a response is written."""
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         self._exchange = exchange
         self._offload = offload
         self._encoding = False
@@ -154,7 +163,7 @@ class GenerateReply(ABC):
         if self.over:
             return True
         if isinstance(answer, Error) and answer.refused:
-            # It did not come as far as its model, so no answer has begun.
+            # A request that was refused before its start has no answer that has begun.
             self.over = True
             refuse(self._exchange, answer)
             return True
@@ -168,24 +177,26 @@ class GenerateReply(ABC):
             self._on_writable(resume)
 
     def _advance(self) -> bool:
-        """Delivers what is queued, up to the next large response; whether more may be sent."""
+        """Delivers the queue up to the next large response. Returns whether more may be sent."""
         writable = True
+        # A large response stops the loop: those after it must be delivered after it.
         while self._queue and not self._encoding:
             answer, final = self._queue.popleft()
             if isinstance(answer, InferResponse) and data_bytes(answer) > OFFLOAD_BYTES:
                 self._encoding = True
-                elsewhere(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
+                run_offloaded(self._offload, self._exchange, partial(_encode, answer), partial(self._encoded, final))
             else:
                 writable = self._deliver(None if answer is None else _encode(answer), final)
         return writable and not self._encoding
 
     def _encoded(self, final: bool, encoded: _Encoded | Error) -> None:
-        """The other thread is done with a large response."""
+        """Delivers a large response that another thread has encoded."""
         self._encoding = False
         try:
             self._deliver(_encode(encoded) if isinstance(encoded, Error) else encoded, final)
             self._advance()
-        except Exception:  # nothing can follow; whoever waits for this answer must not wait for ever
+        except Exception:
+            # Nothing can follow. `finally` resumes the senders, which would otherwise wait forever.
             self.over = True
             self._queue.clear()
             raise
@@ -200,22 +211,20 @@ class GenerateReply(ABC):
 
     @abstractmethod
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
-        """Takes the next response, or that there are no more; whether the client takes more at once."""
+        """Writes the next response, or (None) the end. Returns whether the client takes more at once."""
 
     @abstractmethod
     def _on_writable(self, resume: Resume) -> None:
-        """As that of the slot, once all that was sent to it is delivered."""
+        """Calls `resume` when the client takes more. All that was sent to the slot is delivered."""
 
 
 class SingleReply(GenerateReply):
-    """One response, whole, once the last flag came: the status is that of the first response, whatever follows (H135).
-
-    Of further responses nothing is kept.
-    """
+    """Answers with one whole response, when the last flag has come. The status is that of the first response, whatever
+    follows (H135). Further responses are not kept."""
 
     __slots__ = ("_count", "_first")
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         super().__init__(exchange, offload)
         self._count = 0
         self._first: _Encoded = 200, NOT_ONE
@@ -223,6 +232,7 @@ class SingleReply(GenerateReply):
     def send(self, answer: Answer, final: bool) -> bool:
         if answer is not None:
             self._count += 1
+        # The queue gets no further responses, so a model without end fills no memory.
         return super().send(answer if self._count <= 1 else None, final)
 
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
@@ -239,19 +249,21 @@ class SingleReply(GenerateReply):
 
 
 class EventReply(GenerateReply):
-    """Each response is an event. The status is that of the first; a last flag alone is none (H136)."""
+    """Answers with an event per response. The status is that of the first response. A last flag alone is no event
+    (H136)."""
 
     __slots__ = ("_stream",)
 
     tells_end = False
 
-    def __init__(self, exchange: Streamable, offload: Offload) -> None:
+    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if self._stream is None:
             self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
+        # Set before sending, since the answer may end the exchange.
         self.over = final
         return self._stream.send(() if encoded is None else event(encoded[1]), final)
 

@@ -1,6 +1,17 @@
-"""What every HTTP handler works with: an exchange, the rows of the route table, and how an error is answered.
+"""What every HTTP handler works with: exchanges, the rows of the route table, errors, and work for other threads.
 
-Knows the engine's port and no path. Event-loop thread only, but for the work that is given to `Offload`.
+Knows the engine's port and no path. Event-loop thread only, except for the work that is given to `Offloader`.
+
+The Protocols of an exchange, each with more than the one before:
+
+| name | a handler can |
+| --- | --- |
+| `Answerable` | answer it whole |
+| `Streamable` | answer it whole or in parts |
+| `HttpExchange` | also read the request |
+
+`transport.http1.exchange.Http1Exchange` is the implementation. `ExchangeWrapper` is the base of what changes an answer
+on its way.
 """
 
 import logging
@@ -24,16 +35,18 @@ from halimede.errors import (
 from halimede.front.access import Category
 from halimede.requests import InferResponse
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 from halimede.wire.http import infer as wire
 from halimede.wire.http.json import encode, quote
 
 log = logging.getLogger(__name__)
 
 JSON = b"Content-Type: application/json\r\n"
+"""Header fields of an answer with a JSON body."""
 PLAIN = b""
+"""No header fields. The transport then says text/plain."""
 OFFLOAD_BYTES = 1 << 20
-"""JSON larger than this is not read or written on the event loop."""
+"""JSON of more bytes is neither parsed nor written on the event loop."""
 
 GET = frozenset({b"GET"})
 POST = frozenset({b"POST"})
@@ -48,53 +61,53 @@ _STATUS: dict[type[Error], int] = {
     AlreadyExists: 400,
     Cancelled: 400,
 }
-"""Kind to status (contract H6). A subclass has the status of the kind that it refines."""
+"""The HTTP status of each kind of error (H6). A derived kind has the status of its base."""
 
 A = TypeVar("A")
 
 
 def status_of(error: Error) -> int:
-    """The HTTP status of an error's kind."""
+    """Returns the HTTP status of an error."""
     for kind in type(error).__mro__:
         if kind in _STATUS:
             return _STATUS[kind]
     return 500
 
 
-def about(answer: InferResponse) -> dict[str, object]:
-    """What a line of the log about a response is about."""
+def log_fields(answer: InferResponse) -> dict[str, object]:
+    """Returns the fields of a log record about a response."""
     return {"model": answer.model_name, "version": answer.model_version, "request_id": answer.id}
 
 
 class AnswerStream(Protocol):
-    """An answer in parts, as they come. Nothing here raises, also after the client has gone."""
+    """An answer in parts. No method raises, also after the client has gone."""
 
     def send(self, body: Sequence[Buffer], last: bool = False) -> bool:
-        """Takes a part to be written; False asks the sender to wait for `on_writable`."""
+        """Writes a part. Returns False if the sender should wait for `on_writable`."""
         ...
 
     def on_writable(self, resume: Callable[[], None]) -> None:
-        """Calls `resume` once when the client takes more."""
+        """Calls `resume` once, when the client takes more."""
         ...
 
 
 class Answerable(Protocol):
-    """Of an exchange, what is needed to answer it."""
+    """What is needed to answer an exchange whole."""
 
     @property
     def gone(self) -> bool:
-        """Whether its client has gone."""
+        """Whether the client has gone."""
         ...
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
     def fail(self) -> None:
-        """Answers that the server broke over it, or cuts the answer off where it has begun."""
+        """Answers that the server failed, or cuts off an answer that has begun."""
         ...
 
 
 class Streamable(Answerable, Protocol):
-    """The same where the answer may come in parts."""
+    """What is needed to answer an exchange whole or in parts."""
 
     def begin(self, status: int, fields: bytes) -> AnswerStream: ...
 
@@ -102,8 +115,9 @@ class Streamable(Answerable, Protocol):
 Inner = TypeVar("Inner", bound=Answerable)
 
 
-class Around(ABC, Generic[Inner]):
-    """An exchange around another one: an answer that is no error goes through `succeed`."""
+class ExchangeWrapper(ABC, Generic[Inner]):
+    """Wraps an exchange to change its answer. An answer with status 200 goes through `succeed`; errors pass
+    unchanged."""
 
     __slots__ = ("_exchange",)
 
@@ -128,8 +142,8 @@ class Around(ABC, Generic[Inner]):
         """Answers with status 200, at once or later."""
 
 
-class Exchange(Streamable, Protocol):
-    """What a front end needs of one HTTP request and its answer, which is given whole or in parts."""
+class HttpExchange(Streamable, Protocol):
+    """One HTTP request, and its answer, as handlers see it."""
 
     method: bytes
     target: bytes
@@ -139,49 +153,53 @@ class Exchange(Streamable, Protocol):
     on_gone: Callable[[], None]
 
 
-class Offload(Protocol):
-    """Runs `work` on another thread, then `done` with its result or the Error it raised, on the event loop."""
+class Offloader(Protocol):
+    """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised."""
 
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
 
 
-def elsewhere(
-    offload: Offload,
+def run_offloaded(
+    offload: Offloader,
     exchange: Answerable,
     work: Callable[[], A],
     done: Callable[[A | Error], None],
     even_if_gone: bool = False,
 ) -> None:
-    """Has `work` for an exchange done on another thread, and `done` called with what came of it; where `done` breaks,
-    the client is told. Work whose client has gone meanwhile is not begun (`done` gets Cancelled), unless it is to be
-    done for its own sake."""
+    """Runs `work` for an exchange on another thread, then `done` with its result. If `done` fails, the client is told.
+
+    If the client has gone before the work begins, the work is skipped and `done` gets Cancelled, unless `even_if_gone`.
+    """
 
     def unless_gone() -> A:
+        # Checked on the other thread, when the work begins: it may have waited behind others.
         if exchange.gone and not even_if_gone:
             raise Cancelled("the client has gone")
         try:
             return work()
         except Error as error:
-            error.__context__ = None  # both know the frames, and these hold the bodies that they looked at
-            raise error.with_traceback(None)  # noqa: B904  # which would add a context again
+            # Context and traceback refer to frames, and frames to bodies, which would live as long as the error.
+            error.__context__ = None
+            raise error.with_traceback(None)  # noqa: B904  # `from` would set a context again
 
-    def told(result: A | Error) -> None:
+    def finish(result: A | Error) -> None:
         try:
             done(result)
         except Exception:
-            log.exception("going on with what another thread did broke")
+            log.exception("offload callback failed")
             exchange.fail()
 
-    offload(unless_gone, told)
+    offload(unless_gone, finish)
 
 
 def with_body_read(
-    offload: Offload, exchange: Exchange, read: Callable[[], A], done: Callable[[A | Error], None]
+    offload: Offloader, exchange: HttpExchange, read: Callable[[], A], done: Callable[[A | Error], None]
 ) -> None:
-    """Calls `done` with what `read` makes of the body, or with the Error that it raised: later where the body is large,
-    also of a client that has gone meanwhile, which may have asked for something to be done."""
+    """Calls `done` with what `read` makes of the body, or with the Error that it raised. A large body is read on
+    another thread, even if its client has gone, because it may ask for a change."""
+    # Only large JSON holds the loop for long.
     if len(exchange.body) > OFFLOAD_BYTES:
-        elsewhere(offload, exchange, read, done, even_if_gone=True)
+        run_offloaded(offload, exchange, read, done, even_if_gone=True)
         return
     result: A | Error
     try:
@@ -191,14 +209,14 @@ def with_body_read(
     done(result)
 
 
-RouteHandler = Callable[[Exchange, str, str], None]
-"""Takes an exchange and the two names within its path, empty where the path has none."""
+RouteHandler = Callable[[HttpExchange, str, str], None]
+"""Handles an exchange. The other arguments are the two names in its path, empty if the path has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row of the route table (contract H1). `pattern` matches a whole path and has two groups; `fields` belong to
-    an answer that has no body of its own, and to errors of the row (contract H5, H15)."""
+    """One row of the route table (H1). `pattern` matches a whole path and has two groups. `fields` are the header
+    fields of an answer without a body of its own, and of errors (H5, H15)."""
 
     pattern: str
     methods: Container[bytes]
@@ -208,14 +226,14 @@ class Route:
 
 
 def refuse(exchange: Answerable, error: Error, fields: bytes = JSON) -> None:
-    """Answers with the error."""
+    """Answers with an error."""
     exchange.respond(status_of(error), fields, (wire.encode_error(error),))
 
 
 def ask(
-    port: EnginePort, exchange: Exchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
+    port: EnginePort, exchange: HttpExchange, query: Query[A], answer: Callable[[A], None], error_fields: bytes = JSON
 ) -> None:
-    """Asks the engine; `answer` writes what comes back, an error is written here."""
+    """Asks the engine. `answer` handles the answer; an error is written here."""
 
     def done(result: A | Error) -> None:
         if isinstance(result, Error):
@@ -226,8 +244,8 @@ def ask(
     port.ask(query, done)
 
 
-class Gate:
-    """The handler of a restricted row: the key comes before everything else, also the method (contract H24)."""
+class RestrictedHandler:
+    """The handler of a restricted row. It checks the key before everything else, also before the method (H24)."""
 
     def __init__(self, route: Route, key: tuple[str, str]) -> None:
         name, value = key
@@ -235,7 +253,8 @@ class Gate:
         self._name, self._value = name.lower().encode(), value.encode()
         self._refusal = b'{"error":%b}' % encode(quote(f"This API is restricted, expecting header '{name}'"))
 
-    def __call__(self, exchange: Exchange, first: str, second: str) -> None:
+    def __call__(self, exchange: HttpExchange, first: str, second: str) -> None:
+        # Before the method, so that a client without the key learns nothing about the row.
         if self._given(exchange.headers) != self._value:
             exchange.respond(403, PLAIN, (self._refusal,))
         elif exchange.method not in self._route.methods:
@@ -244,22 +263,22 @@ class Gate:
             self._route.handle(exchange, first, second)
 
     def _given(self, headers: Headers) -> bytes | None:
-        """The first of equal headers counts here, as in the real server."""
+        """Returns the value of the key header. Of equal headers the first counts, as in Triton."""
         return next((value for name, value in headers.sent if name.lower() == self._name), None)
 
 
-class _Every(frozenset[bytes]):
-    """Holds everything."""
+class _AllMethods(frozenset[bytes]):
+    """A set that contains every method."""
 
     def __contains__(self, item: object) -> bool:
         return True
 
 
-def guarded(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
-    """The row as it is, or behind a gate that takes every method where its category is restricted."""
+def with_key_check(route: Route, keys: Mapping[str, tuple[str, str]]) -> Route:
+    """Returns the row, with a check of its key if its category is restricted. Such a row takes every method."""
     key = keys.get(route.category.value)
-    return route if key is None else replace(route, methods=_Every(), handle=Gate(route, key))
+    return route if key is None else replace(route, methods=_AllMethods(), handle=RestrictedHandler(route, key))
 
 
-def refuse_method(exchange: Exchange, fields: bytes) -> None:
+def refuse_method(exchange: HttpExchange, fields: bytes) -> None:
     exchange.respond(405, fields, (b'{"error":"Method Not Allowed"}',))

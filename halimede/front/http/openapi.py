@@ -1,6 +1,6 @@
-"""The HTTP API described in OpenAPI 3.1: what `/v2/openapi.json` answers. A test holds it against the route table.
+"""The description of the HTTP API in OpenAPI 3.1, which `/v2/openapi.json` answers. A test compares it with the routes.
 
-Data and pure functions; any thread.
+Data and pure functions. Any thread.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from halimede.wire.http.schemas import SCHEMAS, Schema, ref
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `takes` and `gives` name schemas; empty: no body. `states` are the statuses of errors;
-    `wordless` are those that have no body. `events`: a stream of what it gives, and of errors."""
+    """One method of one path. `takes` and `gives` name schemas, empty for no body. `states` are the statuses of errors;
+    `wordless` those without a body. `events`: the answer is a stream of events, each with what it gives or an error."""
 
     path: str
     method: str
@@ -34,7 +34,7 @@ _CONTROL: Final = (400, 500, 501, 503)
 
 
 def _of_model(path: str, method: str, tag: str, summary: str, **more: Any) -> tuple[Operation, ...]:
-    """The same for the latest version of a model and for one that is named."""
+    """Returns an operation for the latest version of a model, and for one that is named."""
     states = more.pop("states", (400, 404, 500, 503))
     return tuple(
         Operation(base + path, method, tag, f"{summary}, {which}", states=states, **more)
@@ -43,7 +43,8 @@ def _of_model(path: str, method: str, tag: str, summary: str, **more: Any) -> tu
 
 
 def _of_repository(path: str, summary: str, **more: Any) -> tuple[Operation, ...]:
-    """The paths with the name of a repository are there and refuse it, but for the index."""
+    """Returns an operation without and with the name of a repository. The server refuses the second, except for the
+    index."""
     return tuple(
         Operation(base + path, "post", "repository", summary + which, states=_CONTROL, **more)
         for base, which in (("/v2/repository", ""), ("/v2/repository/{repository}", ", the repository named"))
@@ -153,7 +154,7 @@ _EVENTS: Final = "The data of each event is a {} or an Error, as JSON; nothing f
 
 @lru_cache(maxsize=4)
 def describe(title: str, version: str) -> bytes:
-    """The whole document as JSON, for a server of that name and version."""
+    """Returns the document as JSON, for a server with this name and version."""
     document = {
         "openapi": "3.1.0",
         "info": {"title": f"{title}: inference over HTTP", "version": version},

@@ -1,6 +1,6 @@
-"""The HTTP routes of clients' shared memory: register, unregister, status (contract H90 to H96).
+"""The HTTP routes of clients' shared memory: register, unregister, status (H90 to H96).
 
-Holds an engine port and no state. Event-loop thread only; a large body is read on another thread.
+Holds an engine port and no state. Event-loop thread only; a large body is parsed on another thread.
 """
 
 from collections.abc import Callable, Container
@@ -22,8 +22,8 @@ from halimede.front.http.handling import (
     GET,
     JSON,
     POST,
-    Exchange,
-    Offload,
+    HttpExchange,
+    Offloader,
     Route,
     RouteHandler,
     ask,
@@ -40,10 +40,10 @@ _REGION = r"(?:/region/([^/]+))?"
 
 
 class HttpSharedMemory:
-    """`routes` are the rows. `max_input_size` is the most bytes that JSON may have (contract H17), `allowed` whether
-    clients may register memory at all."""
+    """The rows of the route table. `max_input_size` is the limit of JSON (H17). `allowed`: clients may register
+    memory."""
 
-    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, allowed: bool) -> None:
+    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int, allowed: bool) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size
@@ -52,31 +52,32 @@ class HttpSharedMemory:
     def routes(self) -> tuple[Route, ...]:
         system, cuda = r"/v2/systemsharedmemory" + _REGION, r"/v2/cudasharedmemory" + _REGION
         return (
-            _route(system + "/status()", GET, self._telling(SystemMemoryStatus, wire.encode_system_status)),
-            _route(system + "/register()", POST, self._doing(self._limited(wire.read_system_registration))),
-            _route(system + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.SYSTEM))),
-            _route(cuda + "/status()", GET, self._telling(CudaMemoryStatus, wire.encode_cuda_status)),
-            _route(cuda + "/register()", POST, self._doing(self._limited(wire.read_cuda_registration))),
-            _route(cuda + "/unregister()", POST, self._doing(partial(_unregister, RegionKind.CUDA))),
+            _route(system + "/status()", GET, self._reporting(SystemMemoryStatus, wire.encode_system_status)),
+            _route(system + "/register()", POST, self._commanding(self._limited(wire.read_system_registration))),
+            _route(system + "/unregister()", POST, self._commanding(partial(_unregister, RegionKind.SYSTEM))),
+            _route(cuda + "/status()", GET, self._reporting(CudaMemoryStatus, wire.encode_cuda_status)),
+            _route(cuda + "/register()", POST, self._commanding(self._limited(wire.read_cuda_registration))),
+            _route(cuda + "/unregister()", POST, self._commanding(partial(_unregister, RegionKind.CUDA))),
         )
 
-    def _doing(self, read: Callable[[str, Buffer], Query[None]]) -> RouteHandler:
-        """A handler that says what shall be done, read from the region's name (empty where the path has none) and the
-        body, which is not looked at where nothing may be registered (contract H90)."""
+    def _commanding(self, read: Callable[[str, Buffer], Query[None]]) -> RouteHandler:
+        """Returns a handler for a command. `read` gets the name of the region (empty if the path has none) and the
+        body. If nothing may be registered, the body is not read (H90)."""
 
-        def asked(exchange: Exchange, query: Query[None] | Error) -> None:
+        def asked(exchange: HttpExchange, query: Query[None] | Error) -> None:
             if isinstance(query, Error):
                 refuse(exchange, query)
             else:
                 ask(self._port, exchange, query, lambda done: exchange.respond(200, JSON, ()))
 
-        def handle(exchange: Exchange, region: str, _: str) -> None:
+        def handle(exchange: HttpExchange, region: str, _: str) -> None:
             work = partial(self._read, read, region, exchange.body)
             with_body_read(self._offload, exchange, work, partial(asked, exchange))
 
         return handle
 
     def _read(self, read: Callable[[str, Buffer], Query[None]], region: str, body: Buffer) -> Query[None]:
+        # Triton refuses with one text whatever the body says.
         if not self._allowed:
             raise Unsupported(MEMORY_DISABLED)
         return read(region, body)
@@ -88,8 +89,8 @@ class HttpSharedMemory:
 
         return limited
 
-    def _telling(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
-        def handle(exchange: Exchange, region: str, _: str) -> None:
+    def _reporting(self, query: Callable[[str], Query[A]], encode: Callable[[A], bytes]) -> RouteHandler:
+        def handle(exchange: HttpExchange, region: str, _: str) -> None:
             ask(self._port, exchange, query(region), lambda facts: exchange.respond(200, JSON, (encode(facts),)))
 
         return handle
@@ -100,5 +101,5 @@ def _route(pattern: str, methods: Container[bytes], handle: RouteHandler) -> Rou
 
 
 def _unregister(kind: RegionKind, region: str, body: Buffer) -> UnregisterMemory:
-    """Whatever the body says."""
+    """Returns the query to unregister. The body is ignored."""
     return UnregisterMemory(kind, region)

@@ -1,6 +1,19 @@
-"""The calls of a gRPC server that carry any number of messages both ways, and how each side slows the other.
+"""gRPC calls with any number of messages both ways, and how each side slows the other (back-pressure).
 
-No inference words. Event-loop thread only; a large message that is compressed is inflated or deflated elsewhere.
+Knows no inference. Event-loop thread only; a large message is compressed and decompressed on another thread.
+
+The way of a received message: bytes of the client → `_backlog` (bytes that wait) → the reader → `_inbox` (messages that
+wait) → decompression → `StreamObserver.message`.
+
+| condition | messages wait in | ends when |
+| --- | --- | --- |
+| the client does not take its answers (`full`) | `_inbox`, `_backlog` | `drained` |
+| the service holds back (`_held_back`) | `_inbox`, `_backlog` | `go_on` |
+| a message is being decompressed (`_decompressing`) | `_inbox`, `_backlog` | `_inflated` |
+| the budget of the turn is spent | `_backlog` | `_read_on`, in a later turn |
+
+The way of a sent message: `send` → `_to_compress` → HTTP/2 stream. The status waits in `_status` until `_to_compress`
+is empty.
 """
 
 import logging
@@ -9,89 +22,89 @@ from collections.abc import Callable
 from functools import partial
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import OK, Bidirectional, Cancel, Message
-from halimede.transport.grpc.calls import Stream as Receiver
+from halimede.transport.grpc.calls import OK, Bidirectional, Cancel, Message, StreamObserver
 from halimede.transport.grpc.heads import ANSWER_HEAD, ENCODED_HEADS, OK_STATUS, CallHead, status_field, text_fields
 from halimede.transport.grpc.messages import (
     IDENTITY,
     INTERNAL,
-    LARGE,
+    LARGE_MESSAGE_BYTES,
     PREFIX,
     UNKNOWN,
     MessageFault,
     deflate,
 )
-from halimede.transport.grpc.streams import UNREADABLE, Call, Server
-from halimede.transport.http2.outbox import Outbox
+from halimede.transport.grpc.streams import UNREADABLE, CallServer, CallStream
+from halimede.transport.http2.writer import FrameWriter
 
 log = logging.getLogger(__name__)
 
-PART = 1 << 16
-"""Bytes that are taken in one turn of the loop of what had to wait."""
-AT_ONCE = 32
-"""Messages that are made of bytes before the first of them is handed on. So many may wait as objects, where the rest
-waits as bytes."""
+BACKLOG_BYTES_PER_TURN = 1 << 16
+"""Waiting bytes that are parsed in one turn of the loop."""
+MAX_PARSED_MESSAGES = 32
+"""Messages that are parsed before the first of them is handed on. At most this many wait as objects; the rest waits as
+bytes."""
 
 
-class StreamCall(Call):
-    """Any number of messages both ways.
+class BidirectionalCall(CallStream):
+    """A call with any number of messages both ways.
 
-    While the client does not take what it is sent, or the service holds back, messages are not delivered, and the
-    client's window is not refilled. What comes then waits as bytes, so that many small messages take no more memory.
+    While the client does not take its answers, or the service holds back, messages are not delivered, and the client's
+    window is not refilled. What arrives then waits as bytes, because small messages take much more memory as objects.
     """
 
     __slots__ = (
         "_backlog",
         "_begun",
-        "_busy",
-        "_due",
+        "_decompressing",
+        "_half_closed_told",
         "_held_back",
         "_inbox",
-        "_marks",
-        "_outbox",
-        "_receiver",
+        "_observer",
+        "_on_sent",
+        "_read_on_due",
         "_resumes",
         "_status",
         "_taken",
-        "_told_end",
+        "_to_compress",
         "_unread",
     )
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(server, out, stream_id, head)
-        self._receiver: Receiver | None = None
+        self._observer: StreamObserver | None = None
         self._begun = False
-        self._told_end = False
+        self._half_closed_told = False
         self._inbox: deque[tuple[int, Buffer]] = deque()
         self._backlog = bytearray()
-        """What came after messages that wait in the inbox."""
+        """Bytes that arrived after the messages in the inbox."""
         self._unread = 0
-        self._busy = False
+        self._decompressing = False
         self._held_back = False
-        self._due = False
-        self._outbox: deque[Message] = deque()
-        """Messages of which the first is being compressed, on another thread."""
+        self._read_on_due = False
+        self._to_compress: deque[Message] = deque()
+        """Messages that wait for compression. The first is being compressed on another thread."""
         self._status: tuple[int, str] | None = None
         self._resumes: list[Callable[[], None]] = []
         self._taken = 0
-        """Bytes of the queue that have gone out."""
-        self._marks: deque[tuple[int, Callable[[], None]]] = deque()
-        """Whom to tell when so many have."""
+        """Bytes of the queue that were sent."""
+        self._on_sent: deque[tuple[int, Callable[[], None]]] = deque()
+        """Callbacks of `on_sent`, each with the value of `_taken` at which it is called."""
 
     def begin(self) -> None:
-        """Opens the service's side."""
+        """Calls the service, which opens its side."""
         rpc = self._head.rpc
         assert isinstance(rpc, Bidirectional)
         try:
-            self._receiver = rpc.open(self)
+            self._observer = rpc.open(self)
         except Exception:
-            log.exception("opening a gRPC stream broke")
+            log.exception("failed to open a gRPC stream")
             self.finish(UNKNOWN, "internal error")
 
     # From the connection.
 
     def received(self, data: memoryview) -> None:
         self._unread += len(data)
+        # Messages wait already, so these bytes must wait behind them.
         if self._inbox or self._backlog:
             self._backlog += data
             return
@@ -101,6 +114,7 @@ class StreamCall(Call):
         self._settle()
 
     def room(self) -> memoryview | None:
+        # With a backlog the next bytes belong behind it, not into the incomplete message.
         return None if self._backlog else super().room()
 
     def filled(self, count: int) -> None:
@@ -110,12 +124,14 @@ class StreamCall(Call):
         self._deliver()
 
     def _read(self, data: memoryview) -> int:
-        """Hands on what the turn, the client and the service have room for; how much of the bytes was taken."""
-        reader, turns = self._reader or self._new_reader(), self._server.turns
+        """Parses bytes, and hands messages on as far as the turn, the client and the service have room. Returns how
+        many bytes were taken."""
+        reader, budget = self._reader or self._new_reader(), self._server.message_budget
         at, end = 0, len(data)
         try:
-            while at < end and turns.left and not self._inbox and not self.over:
-                at += reader.feed(data[at:] if at else data, AT_ONCE)
+            # A message that waits in the inbox stops the parsing. The rest stays bytes.
+            while at < end and budget.left and not self._inbox and not self.over:
+                at += reader.feed(data[at:] if at else data, MAX_PARSED_MESSAGES)
                 self._hand_on_all()
         except MessageFault as fault:
             self.fail(fault.code, fault.text)
@@ -127,6 +143,7 @@ class StreamCall(Call):
     def drained(self) -> None:
         if not self._writable:
             return
+        # A resumed sender may register again.
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             if not self.over:
@@ -136,9 +153,10 @@ class StreamCall(Call):
     @property
     def _writable(self) -> bool:
         """Whether the service should send more now."""
-        return not self.full and len(self._outbox) < 2
+        # One message may be compressed while the next is prepared.
+        return not self.full and len(self._to_compress) < 2
 
-    # From the outbox.
+    # From the waiting.
 
     def take(self, limit: int) -> list[Buffer]:
         before = self.queued
@@ -146,13 +164,13 @@ class StreamCall(Call):
         self._taken += before - self.queued
         return taken
 
-    def relieved(self) -> None:
-        while self._marks and self._marks[0][0] <= self._taken:
-            self._guarded(self._marks.popleft()[1])
-        super().relieved()
+    def data_sent(self) -> None:
+        while self._on_sent and self._on_sent[0][0] <= self._taken:
+            self._guarded(self._on_sent.popleft()[1])
+        super().data_sent()
 
     def drop(self) -> None:
-        self._marks.clear()
+        self._on_sent.clear()
         super().drop()
 
     # What comes.
@@ -162,14 +180,15 @@ class StreamCall(Call):
         self._settle()
 
     def _hand_on_all(self) -> None:
-        """Hands on what has come, in order, as long as the client takes its answers and the service its messages."""
-        receiver, inbox, reader = self._receiver, self._inbox, self._reader
+        """Hands messages on, in order, as long as the client takes its answers and the service its messages."""
+        observer, inbox, reader = self._observer, self._inbox, self._reader
         if reader is not None and reader.messages:
-            self._server.turns.spend(len(reader.messages))
+            self._server.message_budget.spend(len(reader.messages))
             inbox.extend(reader.messages)
             reader.messages.clear()
-        while inbox and not self._busy and not self._held_back and self._writable:
-            if self.over or receiver is None:
+        while inbox and not self._decompressing and not self._held_back and self._writable:
+            # A message may end the call.
+            if self.over or observer is None:
                 return
             flag, message = inbox.popleft()
             try:
@@ -177,14 +196,16 @@ class StreamCall(Call):
             except MessageFault as fault:
                 self.fail(fault.code, fault.text)
                 return
+            # Another thread decompresses it. The messages behind it must wait, to keep the order.
             if whole is None:
-                self._busy = True
+                self._decompressing = True
             else:
                 self._hand_on(whole)
 
     def _settle(self) -> None:
-        """After messages were handed on: lets the client send as much again, and goes on with what is there."""
+        """After messages were handed on: refills the client's window, and goes on with what waits."""
         if not self._inbox and not self._held_back and self._writable:
+            # Bytes in the backlog stay unread, so that the client cannot send as many again.
             backlog = len(self._backlog)
             read, self._unread = self._unread - backlog, backlog
             self.consume(read)
@@ -192,70 +213,76 @@ class StreamCall(Call):
                 self._go_further(backlog)
 
     def _go_further(self, backlog: int) -> None:
-        """With what came after the messages that were handed on."""
-        if self._busy or self._told_end or self.over or self._receiver is None:
+        """Goes on with the backlog, or tells the service that the client has ended its side."""
+        # The end of the client's side comes after all its messages, and once.
+        if self._decompressing or self._half_closed_told or self.over or self._observer is None:
             return
         if backlog:
             self._read_on_later()
         else:
-            self._told_end = True
+            self._half_closed_told = True
+            # A client that ends within a message has broken the protocol.
             if self._reader is None or self._reader.is_between:
-                self._guarded(self._receiver.half_closed)
+                self._guarded(self._observer.half_closed)
             else:
                 self.fail(INTERNAL, UNREADABLE)
 
     def _read_on_later(self) -> None:
-        """In another turn of the loop, since much may have come."""
-        if not self._due:
-            self._due = True
-            self._server.turns.wait(partial(self._guarded, self._read_on))
+        """Parses the backlog in another turn of the loop, since much may have come."""
+        if not self._read_on_due:
+            self._read_on_due = True
+            self._server.message_budget.wait(partial(self._guarded, self._read_on))
 
     def _read_on(self) -> None:
-        self._due = False
+        self._read_on_due = False
         if self._backlog and not self._inbox and not self._held_back and not self.over:
-            read = self._read(memoryview(bytes(memoryview(self._backlog)[:PART])))
+            # A copy, because a bytearray that has views cannot be shortened.
+            read = self._read(memoryview(bytes(memoryview(self._backlog)[:BACKLOG_BYTES_PER_TURN])))
             del self._backlog[:read]
             self._settle()
         else:
             self._deliver()
 
     def _inflated(self, message: Buffer) -> None:
-        self._busy = False
+        self._decompressing = False
         self._hand_on(message)
         self._deliver()
 
     def _hand_on(self, message: Buffer) -> None:
-        receiver = self._receiver
-        if receiver is not None and not self.over:
+        observer = self._observer
+        if observer is not None and not self.over:
             try:
-                receiver.message(message)
+                observer.message(message)
             except Exception:
                 self._break()
 
     def _guarded(self, step: Callable[[], None]) -> None:
+        """Calls code of the service. Its errors end this call and no other."""
         try:
             step()
         except Exception:
             self._break()
 
     def _break(self) -> None:
-        log.exception("a gRPC stream broke")
+        log.exception("gRPC stream failed")
         self.fail(UNKNOWN, "internal error")
 
     def canceller(self) -> Cancel | None:
-        receiver, self._receiver = self._receiver, None
+        observer, self._observer = self._observer, None
+        # Senders that wait, and messages that wait, have no purpose any more.
         self._resumes.clear()
         self._inbox.clear()
         self._backlog.clear()
-        return None if receiver is None else receiver.cancelled
+        return None if observer is None else observer.cancelled
 
     # From the service.
 
     def send(self, message: Message) -> bool:
         if self._head.answers == IDENTITY:
             return self._send(0, message)
-        self._outbox.append(message)
-        if len(self._outbox) == 1:
+        self._to_compress.append(message)
+        # Otherwise a message before it is being compressed, and this one follows it.
+        if len(self._to_compress) == 1:
             self._compress()
         return self._writable
 
@@ -266,27 +293,30 @@ class StreamCall(Call):
         return self.send_data(PREFIX.pack(flag, sum(map(len, message))), *message)
 
     def _compress(self) -> None:
-        """Sends what waits to be compressed, in order; for a large message it leaves the loop, and goes on after it."""
-        outbox, encoding = self._outbox, self._head.answers
-        while outbox:
-            if sum(map(len, outbox[0])) >= LARGE:
-                self._server.off_loop(partial(deflate, outbox[0], encoding), self._compressed)
+        """Compresses and sends messages, in order. A large one is compressed on another thread, and the rest follows
+        it."""
+        waiting, encoding = self._to_compress, self._head.answers
+        while waiting:
+            if sum(map(len, waiting[0])) >= LARGE_MESSAGE_BYTES:
+                self._server.off_loop(partial(deflate, waiting[0], encoding), self._compressed)
                 return
-            self._send(*deflate(outbox.popleft(), encoding))
+            self._send(*deflate(waiting.popleft(), encoding))
         if self._status is not None:
             self._send_status(*self._status)
 
     def _compressed(self, packed: tuple[int, Message] | MessageFault) -> None:
-        self._outbox.popleft()
+        self._to_compress.popleft()
+        # The client may have gone while the other thread worked.
         if self.over:
-            self._outbox.clear()
+            self._to_compress.clear()
             return
         if isinstance(packed, MessageFault):
-            self._outbox.clear()
+            self._to_compress.clear()
             self.fail(packed.code, packed.text)
             return
         self._send(*packed)
         self._compress()
+        # There is room for one more message to be compressed.
         self.drained()
 
     def on_writable(self, resume: Callable[[], None]) -> None:
@@ -298,10 +328,12 @@ class StreamCall(Call):
     def on_sent(self, done: Callable[[], None]) -> None:
         if self.over:
             done()
-        elif self._outbox:  # by then more may have been sent, which is waited for as well
+        # More may be sent until then. It is waited for as well.
+        elif self._to_compress:
             self._resumes.append(partial(self.on_sent, done))
+        # It is called when the client's window has taken all that is queued now.
         elif self.queued:
-            self._marks.append((self._taken + self.queued, done))
+            self._on_sent.append((self._taken + self.queued, done))
         else:
             done()
 
@@ -317,11 +349,13 @@ class StreamCall(Call):
 
     def end(self, code: int, text: str) -> None:
         self._stop_timer()
-        if self._outbox:
+        if self._to_compress:
+            # The first status counts.
             self._status = self._status or (code, text)
         else:
             self._send_status(code, text)
 
     def _send_status(self, code: int, text: str) -> None:
+        # If no message was sent, head and status are one header block ("trailers only").
         status = OK_STATUS if code == OK else (status_field(code),)
         self.send_trailers(status if self._begun else (*ANSWER_HEAD, *status), *text_fields(text))

@@ -1,7 +1,16 @@
-"""What every gRPC transport offers to a service, and what it takes from one: calls, streams and the table of RPCs.
+"""What the gRPC transport offers to a service, and what it needs from one: calls, streams, and the table of RPCs.
 
-Protocols and plain values only, no inference words; stated here because transports cannot import a front end. All
-callbacks run on the event-loop thread.
+Protocols and plain values only, without inference words. They are here because the transport must not import a front
+end. All callbacks run on the event-loop thread.
+
+| name | is | made by |
+| --- | --- | --- |
+| `GrpcCall` | a call as the service sees it | the transport |
+| `GrpcStreamCall` | a call with many messages | the transport |
+| `StreamObserver` | what handles the messages of such a call | the service |
+| `Unary`, `Bidirectional` | an entry of the table of RPCs | the service |
+
+`CallStream` in `streams` is the HTTP/2 stream that implements `GrpcCall`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,22 +22,24 @@ from halimede.tensors import Buffer
 Message = Sequence[Buffer]
 """A message to send: buffers that follow each other on the wire."""
 Metadata = Sequence[tuple[str, str | bytes]]
+"""Metadata of a call in order. Values of keys that end with `-bin` are bytes."""
 
 OK = 0
+"""The status of a call that succeeded."""
 
 
-class Call(Protocol):
-    """One call, as the transport shows it. Nothing here raises, also after the client has gone."""
+class GrpcCall(Protocol):
+    """A call, as the transport shows it. No method raises, also after the client has gone."""
 
     @property
     def metadata(self) -> Metadata: ...
 
     def send(self, message: Message) -> bool:
-        """Takes a message to be written; False asks the sender to wait for `on_writable`."""
+        """Sends a message. Returns False if the sender should wait for `on_writable`."""
         ...
 
     def on_writable(self, resume: Callable[[], None]) -> None:
-        """Calls `resume` once when the call takes messages again; any number of callbacks may wait."""
+        """Calls `resume` once, when the call takes messages again. Any number of callbacks may wait."""
         ...
 
     def finish(self, code: int = OK, text: str = "") -> None:
@@ -36,30 +47,31 @@ class Call(Protocol):
         ...
 
 
-class StreamedCall(Call, Protocol):
+class GrpcStreamCall(GrpcCall, Protocol):
     """A call with many messages."""
 
     def on_sent(self, done: Callable[[], None]) -> None:
-        """Calls `done` once when all that was sent so far is on its way: the client's window had room for it. Calls
-        come in the order in which they were asked for."""
+        """Calls `done` once, when the client's window had room for all that was sent so far. Callbacks run in the order
+        in which they were registered."""
         ...
 
     def hold_back(self) -> None:
-        """From now on no message is delivered, until `go_on`; the client can send no more than its window."""
+        """Delivers no more messages until `go_on`. The client can then send no more than its window."""
         ...
 
     def go_on(self) -> None:
-        """Messages are delivered again, though not before this returns."""
+        """Delivers messages again, though not before this returns."""
         ...
 
 
-class Stream(Protocol):
-    """What the service makes of a call with many messages. Nothing more is called after `cancelled`."""
+class StreamObserver(Protocol):
+    """What the service makes for a call with many messages. The transport calls nothing more after `cancelled`."""
 
-    def message(self, message: Buffer) -> None: ...
+    def message(self, message: Buffer) -> None:
+        """Handles a message."""
 
     def half_closed(self) -> None:
-        """The client sends no more."""
+        """The client sends no more messages."""
         ...
 
     def cancelled(self) -> None:
@@ -68,30 +80,30 @@ class Stream(Protocol):
 
 
 Cancel = Callable[[], object]
-"""What the transport calls when the client goes before the call is finished."""
+"""The transport calls this if the client goes before the call is finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """One message in, one out. The answer may come before the handler returns.
+    """An RPC with one message in and one out. The answer may come before the handler returns.
 
-    `compressed`: answers may be, as the server's options say. `first_tensor` tells from the first bytes of a large
-    message which of its bytes shall lie on a 64-byte boundary.
+    `compressed`: answers may be compressed, if the server's options say so. `first_tensor` tells from the first bytes
+    of a large message which of its bytes should lie on a 64-byte boundary.
     """
 
-    handler: Callable[[Buffer, Call], Cancel | None]
+    handler: Callable[[Buffer, GrpcCall], Cancel | None]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Bidirectional:
-    """Any number of messages both ways. The other fields as for `Unary`."""
+    """An RPC with any number of messages both ways. `compressed` and `first_tensor` mean what they mean for `Unary`."""
 
-    open: Callable[[StreamedCall], Stream]
+    open: Callable[[GrpcStreamCall], StreamObserver]
     compressed: bool = False
     first_tensor: Callable[[Buffer], int] | None = None
 
 
 Rpcs = Mapping[str, Unary | Bidirectional]
-"""By path. A path that is not here is answered UNIMPLEMENTED, without a text."""
+"""RPCs by path. A call with another path is answered UNIMPLEMENTED, without a text."""

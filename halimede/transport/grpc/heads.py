@@ -1,4 +1,4 @@
-"""The heads of gRPC calls: what a request's head says, whether its call is begun, and the fields of the answers.
+"""The heads of gRPC calls: what a request's head says, whether its call is accepted, and the fields of the answers.
 
 Pure. Source: the gRPC-over-HTTP/2 protocol description.
 """
@@ -20,7 +20,7 @@ from halimede.transport.grpc.messages import (
     timeout_seconds,
 )
 from halimede.transport.http2.headers import Fields, RequestHead, entry_size
-from halimede.transport.http2.listener import MAX_HEADER_LIST
+from halimede.transport.http2.listener import MAX_HEADER_LIST_BYTES
 
 OK_STATUS: Fields = ((b"grpc-status", b"0"),)
 _ACCEPTED = (b"grpc-accept-encoding", ",".join(ENCODINGS).encode())
@@ -39,7 +39,7 @@ def text_fields(text: str) -> tuple[tuple[bytes, bytes], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a call is not begun: an HTTP status, or with 200 a gRPC status and its text."""
+    """Why a call is not accepted: an HTTP status, or with 200 a gRPC status and its text."""
 
     status: int
     code: int = 0
@@ -48,7 +48,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class CallHead:
-    """What the head of a call says: compiled once for all calls with the same."""
+    """What the head of a call says. It is compiled once for all calls with the same head. `answers` is the encoding of
+    the answers, `timeout` is in seconds."""
 
     rpc: Unary | Bidirectional | None
     metadata: Metadata
@@ -60,43 +61,45 @@ class CallHead:
     refusal: Refusal | None = None
 
     @property
-    def lasts(self) -> bool:
-        """Whether it is remembered. One that begins no call need not be, and one with binary metadata is many times as
-        large as what was sent, and rarely the same again."""
+    def is_cacheable(self) -> bool:
+        """Whether it may be remembered. A refused head is rarely repeated. Binary metadata take many times the memory
+        of what was sent, and rarely repeat."""
         if self.malformed or self.refusal is not None:
             return False
         return not any(isinstance(value, bytes) for _, value in self.metadata)
 
 
-def _beginning_no_call(malformed: bool, refusal: Refusal | None) -> CallHead:
+def _refused_head(malformed: bool, refusal: Refusal | None) -> CallHead:
     return CallHead(None, (), None, IDENTITY, IDENTITY, None, malformed, refusal)
 
 
-_MALFORMED = _beginning_no_call(True, None)
-SHOWN = 64
-"""Characters of what a client has sent that are repeated to it."""
-TOO_MUCH = "received metadata size exceeds limit"
+_MALFORMED = _refused_head(True, None)
+MAX_ECHOED_CHARACTERS = 64
+"""Characters of a client's text that are repeated to it in an error."""
+METADATA_TOO_LARGE = "received metadata size exceeds limit"
 
 
 class HeadCompiler:
-    """Heads of requests to what the RPCs of a service make of them. `level` is that of compressed answers (G36)."""
+    """Compiles the heads of requests for the RPCs of a service. `level` is the compression level of answers (G36)."""
 
     def __init__(self, rpcs: Rpcs, level: str) -> None:
         self._rpcs = {path.encode(): rpc for path, rpc in rpcs.items()}
         self._level = level
 
     def compile(self, head: RequestHead) -> CallHead:
-        """What costs more than a look at the fields comes last: a head of a few bytes may stand for 64 KiB of them."""
+        """Compiles a head. What costs more than a look at the fields comes last, because a head of a few bytes may
+        stand for 64 KiB of fields."""
         if head.malformed:
             return _MALFORMED
         fields = dict(head.fields)
         try:
+            # Metadata are decoded only if the call is accepted, since that is what costs time.
             refusal = self._refusal(head, fields)
-            metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST - head.byte_size)
+            metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST_BYTES - head.byte_size)
         except MessageFault as fault:
             refusal = Refusal(200, fault.code, fault.text)
         if refusal is not None:
-            return _beginning_no_call(False, refusal)
+            return _refused_head(False, refusal)
         rpc = self._rpcs[head.path]
         timeout = fields.get(b"grpc-timeout")
         return CallHead(
@@ -109,28 +112,32 @@ class HeadCompiler:
         )
 
     def _answers(self, fields: dict[bytes, bytes]) -> str:
-        """The encoding of answers."""
+        """Returns the encoding of answers."""
         if self._level == "none":
             return IDENTITY
         accepted = fields.get(b"grpc-accept-encoding", b"").decode("latin-1").replace(" ", "").split(",")
         return answer_encoding(self._level, accepted)
 
     def _refusal(self, head: RequestHead, fields: dict[bytes, bytes]) -> Refusal | None:
-        """Why a call with this head is not begun. Raises MessageFault where that is a gRPC status."""
+        """Returns why a call with this head is refused. Raises MessageFault if the reason is a gRPC status."""
         if head.method != b"POST":
             return Refusal(405)
         kind = fields.get(b"content-type", b"")
+        # A client that speaks another protocol understands an HTTP status, and no gRPC status.
         if not kind.startswith(b"application/grpc") or kind[16:17] not in (b"", b"+", b"-", b";"):
             return Refusal(415)
-        if head.byte_size > MAX_HEADER_LIST:
-            raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
+        # The server announced this limit in its SETTINGS, but a client need not know them yet.
+        if head.byte_size > MAX_HEADER_LIST_BYTES:
+            raise MessageFault(RESOURCE_EXHAUSTED, METADATA_TOO_LARGE)
         if head.path not in self._rpcs:
             raise MessageFault(UNIMPLEMENTED, "")
         timeout = fields.get(b"grpc-timeout")
         if timeout is not None and timeout_seconds(timeout) is None:
             raise MessageFault(INTERNAL, "invalid value of 'grpc-timeout'")
         if _encoding(fields) not in ENCODINGS:
-            raise MessageFault(UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)[:SHOWN]}' is not supported")
+            raise MessageFault(
+                UNIMPLEMENTED, f"Compression algorithm '{_encoding(fields)[:MAX_ECHOED_CHARACTERS]}' is not supported"
+            )
         return None
 
 
@@ -142,17 +149,18 @@ _NOT_METADATA = frozenset((b"content-type", b"te", b"grpc-timeout", b"grpc-encod
 
 
 def _metadata(fields: Fields, room: int) -> Metadata:
-    """What the client says beside the protocol's own. Raises MessageFault for binary values that are none, and for more
-    of them joined into one than had `room` in the header list as fields of their own."""
+    """Returns the metadata. Raises MessageFault for invalid base64, and if joined binary values, as separate fields,
+    would exceed `room` bytes of header list."""
     found: list[tuple[str, str | bytes]] = []
     for name, value in fields:
         if name in _NOT_METADATA:
             continue
         key = name.decode("latin-1")
         if key.endswith("-bin"):
+            # Each value becomes an object of its own, though the header list counted one field.
             room -= value.count(b",") * entry_size((name, b""))
             if room < 0:
-                raise MessageFault(RESOURCE_EXHAUSTED, TOO_MUCH)
+                raise MessageFault(RESOURCE_EXHAUSTED, METADATA_TOO_LARGE)
             found += [(key, _binary(key, part)) for part in value.split(b",")]
         else:
             found.append((key, value.decode("utf-8", "replace")))
@@ -161,6 +169,9 @@ def _metadata(fields: Fields, room: int) -> Metadata:
 
 def _binary(key: str, value: bytes) -> bytes:
     try:
+        # Clients may leave out the padding.
         return b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise MessageFault(INTERNAL, f"Error parsing '{key[:SHOWN]}' metadata: illegal base64 encoding") from None
+        raise MessageFault(
+            INTERNAL, f"Error parsing '{key[:MAX_ECHOED_CHARACTERS]}' metadata: illegal base64 encoding"
+        ) from None

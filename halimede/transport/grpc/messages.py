@@ -1,7 +1,7 @@
-"""gRPC over HTTP/2, the part about bytes: message framing, compression, timeouts and the text of a status.
+"""Message framing, compression, timeouts, and the text of a status, as gRPC over HTTP/2 has them.
 
-Source: the gRPC-over-HTTP/2 protocol description and its compression document. Pure but for the reader, which holds the
-message that is coming. Knows no connection and no inference.
+Source: the gRPC-over-HTTP/2 protocol description and its compression document. Pure except for the reader, which holds
+the message that is being received. Knows no connection and no inference.
 """
 
 import zlib
@@ -13,17 +13,17 @@ from halimede.tensors import Buffer
 from halimede.transport.buffers import aligned
 
 PREFIX = Struct(">BL")
-"""Before each message: whether it is compressed, and its size."""
+"""The head of a message: whether it is compressed, and its size in bytes."""
 
 UNKNOWN, INVALID, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 2, 3, 4, 8, 12, 13
-"""The codes of status that the transport gives by itself."""
+"""The status codes that the transport itself gives."""
 
-LARGE = 1 << 16
-"""Messages from this size on get a buffer with their tensors aligned; (de)compressing them leaves the event loop."""
+LARGE_MESSAGE_BYTES = 1 << 16
+"""Messages of at least this size get an aligned buffer, and are compressed and decompressed off the event loop."""
 
 
 class MessageFault(Exception):
-    """A call that cannot go on: its status."""
+    """Ends a call with a status."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -32,11 +32,11 @@ class MessageFault(Exception):
 
 
 class MessageReader:
-    """Splits the body of a call into messages, in the order they come.
+    """Splits the body of a call into messages, in order.
 
-    `messages` are those that are whole, each with its compressed flag; the taker empties the list. `limit` is the most
-    bytes of one. `allocate` makes the buffers of those that come in parts. `first_tensor` tells from
-    the first bytes of a large message where to align it.
+    `messages` are the complete ones, each with its compressed flag; the caller empties the list. `limit` is the most
+    bytes of one message. `allocate` makes the buffers of messages that come in parts. `first_tensor` tells from the
+    first bytes of a large message where to align it.
     """
 
     __slots__ = ("_allocate", "_buffer", "_filled", "_first_tensor", "_flag", "_limit", "_prefix", "messages")
@@ -58,11 +58,11 @@ class MessageReader:
 
     @property
     def is_between(self) -> bool:
-        """Whether no message is half there."""
+        """Whether no message is incomplete."""
         return not self._prefix and self._buffer is None
 
     def feed(self, data: memoryview, most: int) -> int:
-        """Takes a part of the body, copied, as far as where `most` messages are there; how much of it. Raises
+        """Copies a part of the body until `most` messages are complete. Returns how much was taken. Raises
         MessageFault."""
         at, end, messages = 0, len(data), self.messages
         while at < end and len(messages) < most:
@@ -76,11 +76,11 @@ class MessageReader:
         return at
 
     def room(self) -> memoryview | None:
-        """Where the next bytes of the message under way belong."""
+        """Returns a buffer for the next bytes of the incomplete message."""
         return None if self._buffer is None else self._buffer[self._filled :]
 
     def filled(self, count: int) -> None:
-        """So many bytes were put into what `room` gave."""
+        """Tells that `count` bytes were put into the buffer that `room` returned."""
         buffer = self._buffer
         assert buffer is not None
         self._filled += count
@@ -89,7 +89,8 @@ class MessageReader:
             self.messages.append((self._flag, buffer))
 
     def _begin(self, data: memoryview, at: int) -> int:
-        """The next message begins at `at`; takes it if it is whole."""
+        """Begins the message at `at`, and takes it if it is complete. Returns where the rest begins."""
+        # The head of a message may be split between frames at any byte.
         if self._prefix or len(data) - at < PREFIX.size:
             part = bytes(data[at : at + PREFIX.size - len(self._prefix)])
             self._prefix += part
@@ -101,11 +102,13 @@ class MessageReader:
         else:
             flag, size = PREFIX.unpack_from(data, at)
             at += PREFIX.size
+        # Only the lowest bit of the flag has a meaning.
         if flag > 1:
             raise MessageFault(INTERNAL, "Invalid gRPC message flags")
         if size > self._limit:
             raise MessageFault(RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {self._limit})")
-        if size <= len(data) - at and size < LARGE:
+        # A small complete message: one copy, and no buffer to fill.
+        if size <= len(data) - at and size < LARGE_MESSAGE_BYTES:
             self.messages.append((flag, bytes(data[at : at + size])))
             return int(at + size)
         self._flag, self._filled = flag, 0
@@ -113,8 +116,9 @@ class MessageReader:
         return at
 
     def _new_buffer(self, size: int, start: memoryview) -> memoryview:
-        """Only touched as data arrive: a client that announces much and sends little costs little."""
-        offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE else 0
+        """Returns a buffer for a message. Its pages are touched only as data arrive, so a client that announces much
+        and sends little costs little."""
+        offset = self._first_tensor(start) if self._first_tensor is not None and size >= LARGE_MESSAGE_BYTES else 0
         try:
             return self._allocate(size, offset)
         except MemoryError:
@@ -126,18 +130,19 @@ _WINDOW_BITS = {"gzip": 31, "deflate": 15}
 ENCODINGS = (IDENTITY, "deflate", "gzip")
 
 _LEVELS = {"none": (), "low": ("gzip", "deflate"), "medium": ("deflate", "gzip"), "high": ("deflate", "gzip")}
-"""What gRPC chooses for a compression level among the encodings that the client takes (contract G36)."""
+"""The encodings that gRPC chooses for a compression level, in order of preference (G36)."""
 
 
 def answer_encoding(level: str, accepted: Sequence[str]) -> str:
-    """The encoding of answers for a level and a client."""
+    """Returns the encoding of answers for a level and the encodings that a client accepts."""
     return next((encoding for encoding in _LEVELS[level] if encoding in accepted), IDENTITY)
 
 
 def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
-    """The message as it was before compression. Raises MessageFault when it is malformed or over `limit` bytes."""
+    """Returns the decompressed message. Raises MessageFault if it is malformed or larger than `limit` bytes."""
     engine = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
+        # One byte above the limit tells that there is more. The rest is not decompressed.
         out = engine.decompress(message, limit + 1)
     except zlib.error:
         raise _not_inflated(encoding) from None
@@ -145,6 +150,7 @@ def inflate(message: Buffer, encoding: str, limit: int) -> bytes:
         raise MessageFault(RESOURCE_EXHAUSTED, "no memory for a decompressed message") from None
     if len(out) > limit:
         raise MessageFault(RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({limit})")
+    # A truncated stream, or bytes after its end.
     if not engine.eof or engine.unused_data:
         raise _not_inflated(encoding)
     return out
@@ -155,8 +161,8 @@ def _not_inflated(encoding: str) -> MessageFault:
 
 
 def deflate(message: Sequence[Buffer], encoding: str) -> tuple[int, Sequence[Buffer]]:
-    """What to send in place of the message, and its compressed flag: the message itself where that is no longer (as
-    gRPC does)."""
+    """Returns the compressed flag, and what to send: the message itself if compression does not make it smaller (gRPC's
+    rule)."""
     engine = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
     parts = [engine.compress(part) for part in message]
     packed = b"".join([*parts, engine.flush()])
@@ -167,8 +173,9 @@ _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-
 
 
 def timeout_seconds(text: bytes) -> float | None:
-    """A `grpc-timeout` in seconds; None when it is malformed."""
+    """Returns the seconds of a `grpc-timeout` header, or None if it is malformed."""
     digits, unit = text[:-1], text[-1:]
+    # The protocol allows at most eight digits.
     if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
         return None
     return int(digits) * _UNITS[unit]
@@ -178,5 +185,5 @@ _PLAIN = "".join(chr(c) for c in range(0x20, 0x7F) if c != 0x25)
 
 
 def percent_encoded(text: str) -> bytes:
-    """A status text as the value of `grpc-message`."""
+    """Returns a status text in the encoding of `grpc-message`."""
     return quote(text, safe=_PLAIN, errors="replace").encode()

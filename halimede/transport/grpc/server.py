@@ -1,6 +1,6 @@
-"""The gRPC server: a port, its connections, and the calls that come over them.
+"""The gRPC server: a port, its connections, and their calls.
 
-Knows the RPCs of a service by path and no inference words. Event-loop thread only.
+Knows the RPCs of a service by path, and no inference. Event-loop thread only.
 """
 
 import asyncio
@@ -12,32 +12,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halimede.transport.buffers import Buffers
-from halimede.transport.grpc.bidirectional import StreamCall
+from halimede.transport.event_loop import EventLoop
+from halimede.transport.grpc.bidirectional import BidirectionalCall
 from halimede.transport.grpc.calls import Bidirectional, Rpcs
 from halimede.transport.grpc.heads import CallHead, HeadCompiler
 from halimede.transport.grpc.messages import INTERNAL, MessageFault
 from halimede.transport.grpc.streams import RefusedCall, UnaryCall
-from halimede.transport.http2.connection import Connection
+from halimede.transport.http2.connection import Http2Connection
 from halimede.transport.http2.frames import Code, StreamFault
-from halimede.transport.http2.keeper import Loop
 from halimede.transport.http2.limits import Keepalive
-from halimede.transport.http2.listener import Listener
-from halimede.transport.http2.outbox import Outbox
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.listener import Http2Listener
+from halimede.transport.http2.stream import Http2Stream
+from halimede.transport.http2.writer import FrameWriter
 from halimede.transport.message_budget import MessageBudget
 from halimede.transport.sockets import Listening, serve_at
 
 log = logging.getLogger(__name__)
 
 ABORT_SECONDS = 1.0
-"""For the last frames to leave when a server stops with calls still open."""
+"""Time for the last frames to leave if a server stops with open calls."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`reuse_port`: several servers may share one port (`--reuse-grpc-port`). `max_receive_bytes`: of one message
-    (contract G15). `response_compression`: the level none, low, medium or high (G36). `tls`: a context that offers
-    `h2` (see `tls.server_context`)."""
+class GrpcServerOptions:
+    """`reuse_port`: several servers may share the port (`--reuse-grpc-port`). `max_receive_bytes` is the limit of one
+    message (G15). `response_compression` is the level none, low, medium or high (G36). `tls` is a context that offers
+    `h2`, see `tls.server_context`."""
 
     reuse_port: bool = False
     max_receive_bytes: int = 2**31 - 1
@@ -47,35 +47,37 @@ class Options:
 
 
 class GrpcServer:
-    """A gRPC server for the RPCs of a service, by path; a path that is not there is answered UNIMPLEMENTED."""
+    """A gRPC server for the RPCs of a service. A path without an RPC is answered UNIMPLEMENTED."""
 
-    def __init__(self, rpcs: Rpcs, options: Options | None = None, loop: Loop | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, rpcs: Rpcs, options: GrpcServerOptions | None = None, loop: EventLoop | None = None) -> None:
+        self._options = options or GrpcServerOptions()
         self.max_receive_bytes = self._options.max_receive_bytes
         self.buffers = Buffers()
         self.compile = HeadCompiler(rpcs, self._options.response_compression).compile
-        self.loop: Loop = asyncio.get_running_loop() if loop is None else loop
-        self.turns = MessageBudget(self.loop)
+        self.loop: EventLoop = asyncio.get_running_loop() if loop is None else loop
+        self.message_budget = MessageBudget(self.loop)
         tls = self._options.tls is not None
-        self._listener: Listener[CallHead] = Listener(self, self.loop, self._options.keepalive, alpn=tls)
+        self._listener: Http2Listener[CallHead] = Http2Listener(self, self.loop, self._options.keepalive, alpn=tls)
         self._server: Listening | None = None
 
-    def connect(self) -> Connection[CallHead]:
-        """The protocol object of a new connection."""
-        return Connection(self._listener)
+    def connect(self) -> Http2Connection[CallHead]:
+        """Returns the protocol object of a new connection."""
+        return Http2Connection(self._listener)
 
     async def start(self, address: str, port: int) -> int:
-        """Listens; returns the port (chosen by the system for port 0). Raises Unavailable when it cannot (G39)."""
+        """Listens. Returns the port, which the system chooses for port 0. Raises Unavailable if the port is in use
+        (G39)."""
         options = self._options
         self._server = await serve_at(address, port, self.connect, options.reuse_port, options.tls)
         return self._server.port
 
     async def stop(self, grace: float | None) -> None:
-        """Takes no more calls, lets those under way finish for `grace` seconds, then cancels them."""
+        """Accepts no more calls, lets the open ones finish for `grace` seconds, then cancels them."""
         if self._server is not None:
             self._server.close()
         listener = self._listener
         listener.drain()
+        # Without a grace the calls are cancelled at once.
         if grace:
             await self._empty(grace)
         listener.abort_calls()
@@ -83,7 +85,7 @@ class GrpcServer:
         listener.abort()
 
     async def _empty(self, timeout: float) -> None:
-        """Until no connection is left, or so many seconds have passed."""
+        """Waits until no connection is left, for at most `timeout` seconds."""
         empty = asyncio.Event()
         self._listener.on_empty = empty.set
         if self._listener.connections:
@@ -91,7 +93,8 @@ class GrpcServer:
                 await asyncio.wait_for(empty.wait(), timeout)
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Runs `work` on another thread, then `done` with what it returned or the MessageFault it raised."""
+        """Runs `work` on another thread, then `done` on the loop with its result, or the MessageFault that it
+        raised."""
 
         def run() -> Any:
             try:
@@ -99,7 +102,7 @@ class GrpcServer:
             except MessageFault as fault:
                 return fault
             except Exception:
-                log.exception("work beside the event loop broke")
+                log.exception("failed to decompress a gRPC message")
                 return MessageFault(INTERNAL, "internal error")
 
         future = asyncio.get_running_loop().run_in_executor(None, run)
@@ -107,10 +110,11 @@ class GrpcServer:
 
     # For the connections.
 
-    def lasts(self, head: CallHead) -> bool:
-        return head.lasts
+    def is_cacheable(self, head: CallHead) -> bool:
+        return head.is_cacheable
 
-    def open(self, out: Outbox, stream_id: int, head: CallHead) -> Stream:
+    def open(self, out: FrameWriter, stream_id: int, head: CallHead) -> Http2Stream:
+        # The head breaks a rule of HTTP/2, so the answer is a reset and no gRPC status.
         if head.malformed:
             raise StreamFault(stream_id, Code.PROTOCOL_ERROR)
         if head.refusal is not None:
@@ -118,7 +122,8 @@ class GrpcServer:
             refused.refuse(head.refusal)
             return refused
         if isinstance(head.rpc, Bidirectional):
-            stream = StreamCall(self, out, stream_id, head)
+            stream = BidirectionalCall(self, out, stream_id, head)
+            # After the constructor, because the service may answer while it opens its side.
             stream.begin()
             return stream
         return UnaryCall(self, out, stream_id, head)

@@ -1,7 +1,17 @@
-"""The calls of a gRPC server: HTTP/2 streams that take messages, have a deadline, and end with a status; and those with
-one message each way.
+"""gRPC calls as HTTP/2 streams: the base of all calls, and calls with one message each way.
 
-No inference words. Event-loop thread only; a large message that is compressed is inflated or deflated elsewhere.
+A call receives messages, has a deadline, and ends with a status. Knows no inference. Event-loop thread only; a large
+message is compressed and decompressed on another thread.
+
+| state of a unary call | event | then |
+| --- | --- | --- |
+| receiving | a second message | UNIMPLEMENTED |
+| receiving | the client ends its side | begun, or waiting if the client is congested |
+| waiting | the client takes what waits for it | begun |
+| begun, message compressed | it is decompressed | served |
+| served | `finish` | the answer, or the status |
+| before `finish` | the deadline passes | DEADLINE_EXCEEDED; the service is cancelled |
+| before `finish` | reset, or the connection is lost | the service is cancelled |
 """
 
 import logging
@@ -12,6 +22,7 @@ from typing import Any, Protocol
 
 from halimede.tensors import Buffer
 from halimede.transport.buffers import Buffers
+from halimede.transport.event_loop import EventLoop, TimerHandle
 from halimede.transport.grpc.calls import OK, Cancel, Message, Metadata, Unary
 from halimede.transport.grpc.heads import (
     ANSWER_HEAD,
@@ -26,7 +37,7 @@ from halimede.transport.grpc.messages import (
     DEADLINE_EXCEEDED,
     IDENTITY,
     INTERNAL,
-    LARGE,
+    LARGE_MESSAGE_BYTES,
     PREFIX,
     RESOURCE_EXHAUSTED,
     UNIMPLEMENTED,
@@ -37,32 +48,32 @@ from halimede.transport.grpc.messages import (
     inflate,
 )
 from halimede.transport.http2.frames import Code
-from halimede.transport.http2.keeper import Handle, Loop
-from halimede.transport.http2.outbox import Outbox
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.stream import Http2Stream
+from halimede.transport.http2.writer import FrameWriter
 from halimede.transport.message_budget import MessageBudget
 
 log = logging.getLogger(__name__)
 
-INFLATED_ON_LOOP = 1 << 18
-"""What a small message may become on the loop: 64 kB can be 64 MB, and 200 ms, which is for another thread."""
+MAX_INFLATED_ON_LOOP_BYTES = 1 << 18
+"""Size that a small message may have after decompression on the loop. 64 kB may become 64 MB, which takes 200 ms and is
+for another thread."""
 UNREADABLE = "Unable to parse request"
-"""What the original says of a call whose message is missing, incomplete or not to be inflated."""
+"""Triton's text for a call whose message is missing, incomplete, or cannot be decompressed."""
 
 
-class Server(Protocol):
+class CallServer(Protocol):
     """What a call needs of its server. `off_loop` runs `work` on another thread, then `done` with its result or the
-    MessageFault it raised."""
+    MessageFault that it raised."""
 
-    loop: Loop
+    loop: EventLoop
     max_receive_bytes: int
     buffers: Buffers
-    turns: MessageBudget
+    message_budget: MessageBudget
 
     def off_loop(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None: ...
 
 
-class RefusedCall(Stream):
+class RefusedCall(Http2Stream):
     """A call that was answered by its head alone."""
 
     __slots__ = ()
@@ -74,17 +85,18 @@ class RefusedCall(Stream):
             self.send_trailers(((b":status", b"%d" % refusal.status),))
 
 
-class Call(Stream):
-    """What both kinds of calls have: a head, a deadline, and messages that come in. See `grpc_calls.Call`."""
+class CallStream(Http2Stream):
+    """What both kinds of calls have: a head, a deadline, and received messages. It implements `GrpcCall`."""
 
     __slots__ = ("_head", "_reader", "_server", "_timer", "began")
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(out, stream_id, head.content_length)
         self._server = server
         self._head = head
         self._reader: MessageReader | None = None
-        self._timer: Handle | None = None
+        self._timer: TimerHandle | None = None
+        # The deadline runs from the head on, not from the message.
         if head.timeout is not None:
             self._timer = server.loop.call_later(head.timeout, self._expired)
 
@@ -111,16 +123,17 @@ class Call(Stream):
         raise NotImplementedError
 
     def canceller(self) -> Cancel | None:
-        """What tells the service that its answer has no taker; not twice."""
+        """Returns, once, the callback that tells the service that nobody takes its answer."""
         raise NotImplementedError
 
     def _cancel_service(self) -> None:
         cancel = self.canceller()
+        # The service has its own code there, which may fail. Nothing of the transport depends on it.
         if cancel is not None:
             try:
                 cancel()
             except Exception:
-                log.exception("cancelling a call broke")
+                log.exception("failed to cancel a gRPC call")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -132,32 +145,35 @@ class Call(Stream):
         self.fail(DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def fail(self, code: int, text: str) -> None:
-        """Ends the call for a reason of its own; the service is told that it need not answer."""
+        """Ends the call for a reason of the transport. The service need not answer."""
         if not self.over:
             self.end(code, text)
             self.give_up()
             self._cancel_service()
 
     def give_up(self) -> None:
-        """What is queued before the status is not worth waiting for: without it the call is reset."""
+        """Resets the call, unless its status was already sent: queued messages are not waited for."""
         if not self.over:
             self.reset(Code.CANCEL)
 
     def _inflate(self, message: Buffer, later: Callable[[Buffer], None]) -> Buffer | None:
-        """The message as it was before compression; a large one is handed on later. Raises MessageFault."""
+        """Returns the decompressed message. A large one is given to `later` instead. Raises MessageFault."""
         encoding, limit = self._head.encoding, self._server.max_receive_bytes
+        # The message says that it is compressed, and the head does not say how.
         if encoding == IDENTITY:
             raise MessageFault(INTERNAL, UNREADABLE)
-        if len(message) < LARGE:
+        if len(message) < LARGE_MESSAGE_BYTES:
             try:
-                return inflate(message, encoding, min(limit, INFLATED_ON_LOOP))
+                return inflate(message, encoding, min(limit, MAX_INFLATED_ON_LOOP_BYTES))
             except MessageFault as fault:
-                if fault.code != RESOURCE_EXHAUSTED or limit <= INFLATED_ON_LOOP:
+                # It is too large for the loop, and perhaps not for the server.
+                if fault.code != RESOURCE_EXHAUSTED or limit <= MAX_INFLATED_ON_LOOP_BYTES:
                     raise
 
         def finished(result: Buffer | MessageFault) -> None:
             if isinstance(result, MessageFault):
                 self.fail(result.code, result.text)
+            # The client may have gone meanwhile.
             elif not self.over:
                 later(result)
 
@@ -165,12 +181,12 @@ class Call(Stream):
         return None
 
 
-class UnaryCall(Call):
-    """One message in, one out."""
+class UnaryCall(CallStream):
+    """A call with one message in and one out."""
 
     __slots__ = ("_answer", "_cancel", "_finished", "_message")
 
-    def __init__(self, server: Server, out: Outbox, stream_id: int, head: CallHead) -> None:
+    def __init__(self, server: CallServer, out: FrameWriter, stream_id: int, head: CallHead) -> None:
         super().__init__(server, out, stream_id, head)
         self._message: Buffer | None = None
         self._answer: Message = ()
@@ -185,9 +201,11 @@ class UnaryCall(Call):
             if size >= 5 and self._message is None:
                 flag, length = PREFIX.unpack_from(data)
                 limit = self._server.max_receive_bytes
-                if length == size - 5 and not flag and length < LARGE and length <= limit:
+                # A whole, small, plain message in one frame, which most are, needs no reader.
+                if length == size - 5 and not flag and length < LARGE_MESSAGE_BYTES and length <= limit:
                     self._message = bytes(data[5:])
                     return
+            # The message comes in parts, is large, or is compressed.
             reader = self._new_reader()
         try:
             reader.feed(data, 2)
@@ -204,6 +222,7 @@ class UnaryCall(Call):
     def _took(self, count: int) -> None:
         reader = self._reader
         assert reader is not None
+        # Checked while receiving, so that a client cannot send messages without end.
         if len(reader.messages) + (self._message is not None) > 1:
             self.fail(UNIMPLEMENTED, "Too many messages")
         self.consume(count)
@@ -212,6 +231,7 @@ class UnaryCall(Call):
         message, reader = self._message, self._reader
         flag = 0
         if reader is not None:
+            # The client ended its side within a message.
             if not reader.is_between:
                 self.fail(INTERNAL, UNREADABLE)
                 return
@@ -219,8 +239,9 @@ class UnaryCall(Call):
                 flag, message = reader.messages.pop()
         if message is None:
             self.fail(INTERNAL, UNREADABLE)
-        elif self.out.choked:
-            self.out.when_unchoked(self, partial(self._begin, flag, message))
+        # A client that does not read its answers could otherwise have any number of them made.
+        elif self.out.congested:
+            self.out.when_uncongested(self, partial(self._begin, flag, message))
         else:
             self._begin(flag, message)
 
@@ -241,10 +262,11 @@ class UnaryCall(Call):
         try:
             cancel = rpc.handler(message, self)
         except Exception:
-            log.exception("a gRPC handler broke")
+            log.exception("gRPC handler failed")
             self.finish(UNKNOWN, "internal error")
             return
         if not self._finished:
+            # The handler may have answered already. There is nothing to cancel then.
             self._cancel = cancel
 
     def canceller(self) -> Cancel | None:
@@ -270,11 +292,13 @@ class UnaryCall(Call):
         if self._timer is not None:
             self._stop_timer()
         if code:
+            # A failed call has no message: head and status are one header block ("trailers only").
             self.send_trailers((*ANSWER_HEAD, status_field(code)), *text_fields(text))
         elif self._head.answers == IDENTITY:
             answer = self._answer
             self.send_whole(ANSWER_HEAD, (PREFIX.pack(0, sum(map(len, answer))), *answer), OK_STATUS)
-        elif sum(map(len, self._answer)) < LARGE:
+        # A small answer is compressed here. A large one would hold the loop.
+        elif sum(map(len, self._answer)) < LARGE_MESSAGE_BYTES:
             self._send_compressed(deflate(self._answer, self._head.answers))
         else:
             self._server.off_loop(partial(deflate, self._answer, self._head.answers), self._send_compressed)

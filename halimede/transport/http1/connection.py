@@ -1,9 +1,33 @@
-"""One HTTP/1 connection: bytes in, whole requests out; answers in, bytes out. No inference words.
+"""One HTTP/1 connection: turns bytes into whole requests, and answers into bytes. Knows no inference.
 
-The head is parsed by httptools. A body with a Content-Length that does not come with its head is received by the
-connection itself, straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte
-boundary. Requests of one connection are answered one after the other, in order. Malformed HTTP ends the connection
-without an answer, as the original does. Event-loop thread only.
+httptools parses heads. The connection itself receives a body with a Content-Length that does not come with its head,
+straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte boundary. Requests
+are answered one after the other, in order. Malformed HTTP ends the connection without an answer, as in Triton.
+Event-loop thread only.
+
+What is received, and the attributes that say so:
+
+| state | attributes | event | then |
+| --- | --- | --- | --- |
+| between requests | `_between` | a head that is known, with its body | the request is taken; stay |
+| between requests | `_between` | a head that is known, body incomplete | in a sized body |
+| between requests | `_between` | any other bytes | in a head |
+| in a head | `_in_head` | the parser has the whole head | in a body |
+| in a body | not `_in_head` | body sized and incomplete | in a sized body |
+| in a body | not `_in_head` | the parser has the whole body | the request is taken; between requests |
+| in a sized body | `_missing` | the last byte | the request is taken; between requests |
+
+What is answered:
+
+| state | attributes | event | then |
+| --- | --- | --- | --- |
+| idle | no `_current` | a request is taken | answering |
+| answering | `_current` is an exchange | a request is taken | it waits in `_waiting` |
+| answering | `_current` is an exchange | `answer` | the next of `_waiting`, or idle |
+| answering | `_current` is an exchange | `begin` | streaming |
+| streaming | `_current` is an answer stream | its last part | the next of `_waiting`, or idle |
+| any | | `pause_writing` | `_write_paused`: nothing is read, and no waiting request is handed on |
+| any | | `_ending` is set | no request is taken; closes when idle |
 """
 
 import asyncio
@@ -17,39 +41,41 @@ from typing import Any
 import httptools
 
 from halimede.tensors import Buffer
-from halimede.transport.half_closed import HalfClosed
-from halimede.transport.headers import Headers
-from halimede.transport.http1.exchange import JOIN_BYTES, JSON, STATUS_LINES, Exchange, Head, Stream, Writer
-from halimede.transport.http1.shared import ConnectionGroup
+from halimede.transport.http1.exchange import (
+    JOIN_BYTES,
+    JSON,
+    STATUS_LINES,
+    Http1AnswerStream,
+    Http1Exchange,
+    Http1Head,
+    Writer,
+)
+from halimede.transport.http1.half_closed import HalfClosed
+from halimede.transport.http1.headers import Headers
+from halimede.transport.http1.listener import Http1Listener
 from halimede.transport.lingering import close_flushing, close_lingering
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 1 << 20
-"""Of a head, of the trailers, and of anything else that comes without bringing a part of a body."""
+"""Bytes of a head, of trailers, and of anything else that brings no part of a body."""
 MAX_LINE_BYTES = 1 << 14
-"""Of one header or of the request line; the original's limit lies between 8 and 16 kB."""
+"""Bytes of one header or of the request line. The limit of Triton lies between 8 and 16 kB."""
 MAX_CHUNKS = 65536
+"""Non-empty chunks of a body (H16)."""
 MAX_CHUNKED_BYTES = (1 << 31) - 1
-"""Of a body whose size is not told beforehand, which might never end; as much as a message of gRPC may have (G15)."""
-MAX_WAITING = 16
-"""Requests of one connection that were read and wait for the answer to the one before (pipelining)."""
+"""Bytes of a body of unknown size, which might never end. It is the limit of a gRPC message (G15)."""
+MAX_PIPELINED_REQUESTS = 16
+"""Requests of one connection that were read and wait for the answer to an earlier one (pipelining)."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NO_HEAD = Head(b"", b"", Headers(), False, False, 0)
+_NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
 
 
-class Listener(ConnectionGroup):
-    """One port: what its connections share, and where they come from."""
+class Http1Connection(asyncio.BufferedProtocol):
+    """The protocol object of one client. The loop calls it, and so do the exchanges that it made."""
 
-    def connect(self) -> "Connection":
-        return Connection(self)
-
-
-class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one client. The loop calls it; `answer` is called by the exchanges it made."""
-
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Http1Listener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
@@ -57,13 +83,13 @@ class Connection(asyncio.BufferedProtocol):
         self._parser: Any = httptools.HttpRequestParser(self)
         self._parsed = False
         self._usual = b"", _NO_HEAD
-        self._current: Exchange | Stream | None = None
-        self._waiting: deque[Exchange] = deque()
+        self._current: Http1Exchange | Http1AnswerStream | None = None
+        self._waiting: deque[Http1Exchange] = deque()
         self._silent_bytes = 0
         self._ending = False
         self._closed = False
         self._reading = True
-        self._clogged = False
+        self._write_paused = False
         self._handing_on = False
         self._begin()
 
@@ -84,29 +110,30 @@ class Connection(asyncio.BufferedProtocol):
             if self._missing is not None:
                 self._received_body(nbytes)
                 return
+            # Only between two requests can a known head begin.
             start = self._take_known(nbytes) if self._between else 0
             if start < nbytes:
                 self._feed(self._listener.scratch[start:nbytes])
         except Exception:
-            log.exception("a connection broke")
+            log.exception("HTTP connection closed after an internal error")
             self.abort()
 
     def eof_received(self) -> bool:
-        """The client sends no more, or is gone: what it asked for is still answered, if it is there."""
+        """The client has ended its side, or is gone. Requests that arrived whole are still answered."""
         self._ending = True
         if self._current is None and not self._waiting:
             self._transport.close()
             return False
         self._writer = self._half_closed = HalfClosed(self._transport, self._listener.call_later)
-        if isinstance(self._current, Stream):
+        if isinstance(self._current, Http1AnswerStream):
             self._current.writer = self._writer
         self._probe()
         return True
 
     def _probe(self) -> None:
-        """Finds out whether a client that sends no more is still there, while its answer is due and has not begun."""
+        """Starts probing whether a client that has ended its side still reads, if its answer has not begun."""
         current = self._current
-        due = current is not None and not (isinstance(current, Stream) and current.begun)
+        due = current is not None and not (isinstance(current, Http1AnswerStream) and current.begun)
         if due and self._half_closed is not None:
             self._half_closed.probe()
 
@@ -116,7 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         current, waiting = self._current, list(self._waiting)
         self._current = None
         self._waiting.clear()
-        if isinstance(current, Stream):
+        if isinstance(current, Http1AnswerStream):
+            # The stream tells its exchange.
             current.leave()
         elif current is not None:
             waiting.insert(0, current)
@@ -124,43 +152,49 @@ class Connection(asyncio.BufferedProtocol):
             exchange.leave()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: nothing more is taken from it until it does."""
-        self._clogged = True
-        if isinstance(self._current, Stream):
-            self._current.clog()
+        """The client does not read its answers. Nothing more is read from it until it does."""
+        self._write_paused = True
+        if isinstance(self._current, Http1AnswerStream):
+            self._current.pause_writing()
         self._pause_reading()
 
     def resume_writing(self) -> None:
-        self._clogged = False
-        if isinstance(self._current, Stream):
-            if len(self._waiting) < MAX_WAITING:
-                self._read_on()  # or nobody would see that the client goes while the stream is silent
-            self._current.unclog()
+        self._write_paused = False
+        if isinstance(self._current, Http1AnswerStream):
+            if len(self._waiting) < MAX_PIPELINED_REQUESTS:
+                # If nothing were read, a client that goes while the stream is silent would go unnoticed.
+                self._read_on()
+            self._current.resume_writing()
         else:
             self._next()
 
     # Reading.
 
     def _take_known(self, nbytes: int) -> int:
-        """Takes the requests at the beginning of what was received whose heads were parsed before; where the rest
+        """Takes the requests at the beginning of the receive buffer whose heads are known. Returns where the rest
         begins. Only between two requests."""
         listener, start = self._listener, 0
         self._unknown = b""
         while start < nbytes and not self._ending:
             text, head = self._usual
+            # Most clients repeat one head. Comparing with the last one avoids a search for its end, a copy and a
+            # lookup.
             if head is not _NO_HEAD and listener.received.startswith(text, start, nbytes):
                 end = start + len(text)
             else:
                 end = listener.received.find(b"\r\n\r\n", start, nbytes) + 4
+                # No whole head has come. `find` returned -1.
                 if end < 4:
                     break
                 text = bytes(listener.scratch[start:end])
                 head = listener.heads.get(text, _NO_HEAD)
                 if head is _NO_HEAD:
+                    # The parser reads it. If it is an ordinary head, it is known the next time.
                     self._unknown = text
                     break
                 self._usual = text, head
             start = end + head.body_size
+            # The body is incomplete. Its rest is received straight into the buffer of the request.
             if start > nbytes:
                 self._between = self._in_head = False
                 self._head = head
@@ -170,12 +204,12 @@ class Connection(asyncio.BufferedProtocol):
         return start
 
     def _begin(self) -> None:
-        """Ready for the next request's head."""
+        """Resets what is known of the request being received."""
         self._target = b""
         self._headers = Headers()
         self._head = _NO_HEAD
         self._unknown = b""
-        """Where the request began with this text, how it parses is worth remembering."""
+        """Text of the head of this request, if its parsed form is worth remembering."""
         self._parts: list[bytes] = []
         self._body: memoryview | None = None
         self._missing: memoryview | None = None
@@ -188,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owes_continue = False
 
     def _feed(self, data: memoryview) -> None:
-        """Parses what was received. Upgrades are not offered: such a request counts as an ordinary one, though the
+        """Parses received bytes. Upgrades are not offered: such a request counts as an ordinary one, although the
         parser stops after its head."""
         self._parsed = True
         while data and not self._ending:
@@ -200,26 +234,29 @@ class Connection(asyncio.BufferedProtocol):
                 self._go_on_without_upgrade()
                 continue
             except httptools.HttpParserCallbackError:
-                raise  # our own code broke, not the client's HTTP
+                # A callback of ours raised. That is no fault of the client.
+                raise
             except httptools.HttpParserError as error:
                 log.debug("malformed HTTP: %s", error)
                 self._end()
                 return
             break
+        # Also trailers and chunk extensions without end are counted, since `on_body` alone resets the count.
         if self._silent_bytes > MAX_HEAD_BYTES:
             self._end()
         elif self._head.body_size and not self._ending:
             self._receive_rest(*self._parts)
 
     def _go_on_without_upgrade(self) -> None:
-        """Has a new parser read the body of a request that asked for an upgrade, as if its head had not asked."""
+        """Lets a new parser read the body of a request that asked for an upgrade. The new parser gets a head that does
+        not ask for one."""
         size = b"Content-Length: %d" % self._head.body_size
         self._renew_parser()
         body = b"Transfer-Encoding: chunked" if b"transfer-encoding" in self._headers else size
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % body)
 
     def _receive_rest(self, *parts: Buffer) -> None:
-        """The rest of the body, behind these parts, comes straight into the buffer that the request will keep."""
+        """Receives the rest of the body straight into the buffer that the request keeps, behind `parts`."""
         try:
             body = self._listener.buffers.aligned(self._head.body_size, _first_tensor(self._head))
         except (MemoryError, ValueError):
@@ -237,12 +274,13 @@ class Connection(asyncio.BufferedProtocol):
     def _received_body(self, nbytes: int) -> None:
         missing = self._missing
         assert missing is not None
+        # The body is still incomplete.
         if nbytes < len(missing):
             self._missing = missing[nbytes:]
             return
         self._missing = None
         if self._parsed:
-            # It still waits for a body that it never saw, so the next request gets a new one (a third of a us).
+            # The parser still waits for the body, which it never saw. A new parser costs a third of a microsecond.
             self._renew_parser()
             self._parsed = False
         self._complete()
@@ -260,23 +298,26 @@ class Connection(asyncio.BufferedProtocol):
             self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what follows a chunked body are trailers, which nobody asked for
+        # Headers after a chunked body are trailers. They are ignored.
+        if self._in_head:
             self._headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         if not self._in_head:
             return
         self._in_head = False
+        # The lines are measured only if the whole head is longer than one line may be.
         if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
             self._end()
             return
         self._silent_bytes = 0
         parser, headers = self._parser, self._headers
+        # A coding that the server does not undo would be taken for the body itself.
         if b"transfer-encoding" in headers and not _only_chunked(headers):
             self._end()
             return
         length = headers.get(b"content-length")
-        self._head = Head(
+        self._head = Http1Head(
             parser.get_method(),
             self._target,
             headers,
@@ -284,7 +325,9 @@ class Connection(asyncio.BufferedProtocol):
             parser.get_http_version() == "1.0",
             int(length) if length and b"transfer-encoding" not in headers else 0,
         )
-        if b"expect" in headers and not self._head.old:
+        # A head with `Expect` is not remembered, because a known head skips this answer. HTTP/1.0 has no interim
+        # answers.
+        if b"expect" in headers and not self._head.http10:
             self._owes_continue = True
             self._continue()
         elif self._unknown and b"transfer-encoding" not in headers and not parser.should_upgrade():
@@ -304,6 +347,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(f"Chunked request body exceeds maximum of {MAX_CHUNKED_BYTES} bytes.")
 
     def on_chunk_complete(self) -> None:
+        # The chunk of no bytes that ends a body does not count.
         if self._chunk_filled:
             self._chunk_filled = False
             self._chunks += 1
@@ -314,13 +358,14 @@ class Connection(asyncio.BufferedProtocol):
                 )
 
     def on_message_complete(self) -> None:
+        # A request that asks for an upgrade is complete only after its body, which another parser reads.
         if not self._parser.should_upgrade():
             self._complete()
 
     # Requests.
 
     def _complete(self) -> None:
-        """The request that was being received is whole."""
+        """The request that was being received is complete."""
         body: Buffer = b""
         if self._body is not None:
             body = self._body
@@ -330,46 +375,48 @@ class Connection(asyncio.BufferedProtocol):
         self._begin()
         self._take(head, body, since)
 
-    def _take(self, head: Head, body: Buffer, since: int = 0) -> None:
-        """A whole request has arrived: it is handed on, or waits for the answer to the one before."""
+    def _take(self, head: Http1Head, body: Buffer, since: int = 0) -> None:
+        """Hands a whole request on, or lets it wait for the answer to the one before."""
         if self._ending:
             return
-        exchange = Exchange(self, head, body, since)
-        if self._current is None and not self._clogged:
+        exchange = Http1Exchange(self, head, body, since)
+        if self._current is None and not self._write_paused:
             self._hand_on(exchange)
             return
         self._waiting.append(exchange)
-        if len(self._waiting) >= MAX_WAITING:
+        # A client that sends without reading is stopped by its own send buffer.
+        if len(self._waiting) >= MAX_PIPELINED_REQUESTS:
             self._pause_reading()
 
-    def _hand_on(self, exchange: Exchange) -> None:
-        """The guard of every way into the handler: what breaks there is answered, and the connection goes on."""
+    def _hand_on(self, exchange: Http1Exchange) -> None:
+        """Calls the handler. An error in it is answered with status 500, and the connection goes on."""
         self._current = exchange
         try:
             self._listener.handler(exchange)
         except Exception:
-            log.exception("handling %s broke", exchange.target)
+            log.exception("failed to handle %s", exchange.target)
             exchange.fail()
 
     def _next(self) -> None:
-        """Hands on the requests that waited, and reads on when none is left. An answer that comes at once, from within
-        the handler, leaves the next request to the loop here instead of calling deeper and deeper."""
+        """Hands on the requests that wait, and reads on if none is left. If the handler answers at once, from within
+        this call, the loop here takes the next request instead of calling deeper."""
         if self._handing_on:
             return
         self._handing_on = True
-        while self._waiting and self._current is None and not self._clogged:
+        while self._waiting and self._current is None and not self._write_paused:
             self._hand_on(self._waiting.popleft())
         self._handing_on = False
         if self._current is not None:
             self._probe()
-            if len(self._waiting) <= MAX_WAITING // 2 and not self._clogged:
-                self._read_on()  # or nobody would see that the client goes
-        elif not self._clogged and not self._end_if_idle():
+            if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2 and not self._write_paused:
+                # If nothing were read, a client that goes while its answer is made would go unnoticed.
+                self._read_on()
+        elif not self._write_paused and not self._end_if_idle():
             self._continue()
             self._read_on()
 
     def _continue(self) -> None:
-        """Asks for the body of a request that announced it, once it is this request's turn."""
+        """Asks for a body that the client announced, when it is the turn of its request (RFC 9110, 10.1.1)."""
         if self._owes_continue and self._current is None and not self._waiting and not self._ending:
             self._owes_continue = False
             self._transport.write(_CONTINUE)
@@ -385,29 +432,31 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _refuse(self, text: str) -> None:
-        """The body that comes is too much (contract H16). Behind a request that is not answered yet the connection only
-        ends."""
+        """Answers that the body is too large (H16). If an earlier request is unanswered, the connection just ends,
+        because answers must be in order."""
         self._parts.clear()
         self._ending = True
         if self._current is None:
-            self._current = exchange = Exchange(self, replace(self._head, keep_alive=False), b"")
+            self._current = exchange = Http1Exchange(self, replace(self._head, keep_alive=False), b"")
             exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
 
     # Answering.
 
-    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
+    def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
         if exchange is not self._current:
-            return  # answered before, or the client has gone meanwhile
+            # It was answered before, or the client has gone.
+            return
         asked = exchange.head
         keep_alive = asked.keep_alive and not self._listener.draining
         size = sum(map(len, body))
-        if asked.old:
+        if asked.http10:
             lines, connection = STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
         else:
             lines, connection = STATUS_LINES[b"1.1"], b"" if keep_alive else b"Connection: close\r\n"
         tail = b"\r\n" if fields else b"Content-Type: text/plain\r\n\r\n"
         head = b"%b%bContent-Length: %d\r\n%b%b" % (lines[status], fields, size, connection, tail)
         self._current = None
+        # The answer to HEAD has the headers of the answer to GET, and no body.
         if asked.method == b"HEAD":
             self._writer.write(head)
         elif size <= JOIN_BYTES:
@@ -417,18 +466,20 @@ class Connection(asyncio.BufferedProtocol):
         if not keep_alive:
             self._waiting.clear()
             self._ending = True
+        # On the usual way, one request after the other, nothing else is to do.
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
 
-    def begin(self, exchange: Exchange, status: int, fields: bytes) -> Stream:
-        """The stream takes the exchange's place until it has ended, so nothing else can answer meanwhile."""
-        # Without chunks only the end of the connection can say where the answer ends.
-        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.old
-        framing = b"" if exchange.head.old else b"Transfer-Encoding: chunked\r\n"
-        connection = b"" if keep_alive or exchange.head.old else b"Connection: close\r\n"
-        line = STATUS_LINES[b"1.0" if exchange.head.old else b"1.1"][status]
+    def begin(self, exchange: Http1Exchange, status: int, fields: bytes) -> Http1AnswerStream:
+        """Begins an answer in parts. The stream takes the place of the exchange until it has ended, so that nothing
+        else can answer meanwhile."""
+        # HTTP/1.0 has no chunks: only the end of the connection tells where the answer ends.
+        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.http10
+        framing = b"" if exchange.head.http10 else b"Transfer-Encoding: chunked\r\n"
+        connection = b"" if keep_alive or exchange.head.http10 else b"Connection: close\r\n"
+        line = STATUS_LINES[b"1.0" if exchange.head.http10 else b"1.1"][status]
         head = b"%b%b%b%b\r\n" % (line, fields, framing, connection)
-        stream = Stream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._clogged)
+        stream = Http1AnswerStream(self._writer, exchange, head, lambda: self._streamed(keep_alive), self._write_paused)
         if exchange is self._current:
             self._current = stream
         else:
@@ -436,18 +487,19 @@ class Connection(asyncio.BufferedProtocol):
         return stream
 
     def _streamed(self, keep_alive: bool) -> None:
-        """The last part of a stream is written."""
+        """The last part of an answer in parts is written."""
         self._current = None
         if not keep_alive or self._listener.draining:
             self._waiting.clear()
             self._ending = True
         self._next()
 
-    def fail(self, exchange: Exchange) -> None:
-        """Where the answer has begun, no other can be given: the client sees it broken off."""
+    def fail(self, exchange: Http1Exchange) -> None:
+        """Answers that the server failed. If the answer has begun, no other can be given: the connection is cut off."""
         current = self._current
-        if isinstance(current, Stream) and current.answers(exchange):
+        if isinstance(current, Http1AnswerStream) and current.answers(exchange):
             current.abandon()
+            # Part of another answer is on its way. Only a cut tells the client that it is not complete.
             if current.begun:
                 self.abort()
                 return
@@ -457,17 +509,18 @@ class Connection(asyncio.BufferedProtocol):
     # Ending.
 
     def close_if_idle(self) -> None:
-        """Closes at once where no answer is due, and none was given that may be on its way."""
+        """Closes the connection if no answer is due. No answer is on its way then either."""
         if self._current is None and not self._waiting and not self._closed:
             self._ending = self._closed = True
             self._transport.close()
 
     def abort(self) -> None:
+        """Drops the connection without sending what is buffered."""
         self._transport.abort()
 
     def _end(self) -> None:
-        """No further request is taken; the connection closes when what was asked before is answered. Until then what
-        comes is read and thrown away, or nobody would see that the client goes."""
+        """Takes no further request, and closes when the earlier ones are answered. Until then bytes are read and
+        discarded, since otherwise a client that goes would go unnoticed."""
         self._ending = True
         self._end_if_idle()
 
@@ -477,6 +530,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closed:
             self._closed = True
             listener = self._listener
+            # A client that has ended its side cannot be waited for.
             if self._half_closed is None:
                 close_lingering(self._transport, listener.scratch, listener.call_later, self.connection_lost)
             else:
@@ -484,13 +538,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
 
-def _first_tensor(head: Head) -> int:
-    """Where in the body the first tensor begins: behind the JSON."""
+def _first_tensor(head: Http1Head) -> int:
+    """Returns where the first tensor begins in the body: after the JSON."""
+    # A value that is no number is refused later. Here it only means that no tensor is aligned.
     length = head.headers.get(b"inference-header-content-length")
     return int(length) if length and len(length) < 20 and length.isdigit() else 0
 
 
 def _only_chunked(headers: Headers) -> bool:
-    """Whether no coding but that is named, and once: any other would be taken for the body itself."""
+    """Whether the transfer coding is `chunked`, once, and nothing else."""
     codings = [value.strip().lower() for name, value in headers.sent if name.lower() == b"transfer-encoding"]
     return codings == [b"chunked"]

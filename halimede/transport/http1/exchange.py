@@ -1,6 +1,7 @@
-"""One request of an HTTP/1 connection and its answer: whole, or in parts as they come. No sockets but the transport
-that a stream writes to, and nothing of parsing, order and keeping alive: that is the connection's. Event-loop thread
-only.
+"""One request of an HTTP/1 connection, and its answer: whole, or in parts.
+
+Parsing, the order of requests and keep-alive belong to the connection. This module uses no socket except the transport
+that an answer in parts is written to. Event-loop thread only.
 """
 
 import logging
@@ -9,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from halimede.tensors import Buffer
-from halimede.transport.headers import Headers
+from halimede.transport.http1.headers import Headers
 
 log = logging.getLogger(__name__)
 
 JOIN_BYTES = 1 << 16
-"""Up to so many bytes, buffers are joined before they are written: one write is quicker than the copy."""
+"""Up to this size buffers are joined and written at once, because one write costs less than the copy."""
 
 _REASONS = {
     200: b"200 OK",
@@ -35,28 +36,28 @@ _NO_GONE: Callable[[], None] = lambda: None  # noqa: E731
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What the head of a request says, apart from what it says to the connection only."""
+class Http1Head:
+    """What the head of a request says. `http10` is true for HTTP/1.0. `body_size` is 0 for a chunked body."""
 
     method: bytes
     target: bytes
     headers: Headers
     keep_alive: bool
-    old: bool
+    http10: bool
     body_size: int
 
 
-class Exchange:
-    """One request, whole, and the one answer to it.
+class Http1Exchange:
+    """One whole request, and its one answer.
 
-    `method` and `target` as sent; `headers` by lower-case name, the first of equals; `body` all of it. When the client
-    goes away before the answer, `gone` is set and `on_gone` called. `began` is when its body began to come, in
-    monotonic nanoseconds, 0 for one that came with its head.
+    `method` and `target` are as sent. `headers` are by lower-case name, of equal names the first. `began` is when the
+    body began to arrive, in monotonic nanoseconds, and 0 if it came with the head. If the client goes before the
+    answer, `gone` is set and `on_gone` is called.
     """
 
     __slots__ = ("_connection", "began", "body", "gone", "head", "headers", "method", "on_gone", "target")
 
-    def __init__(self, connection: "Answering", head: Head, body: Buffer, began: int = 0) -> None:
+    def __init__(self, connection: "AnsweringConnection", head: Http1Head, body: Buffer, began: int = 0) -> None:
         self._connection = connection
         self.head = head
         self.method = head.method
@@ -68,125 +69,137 @@ class Exchange:
         self.on_gone: Callable[[], None] = _NO_GONE
 
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None:
-        """Answers, once. `fields` are whole header lines to stand before Content-Length; without any, the answer is
-        marked as plain text. `body` is a list of buffers that are written as they are."""
+        """Answers with a whole body. Later answers are ignored. `fields` are complete header lines, written before
+        Content-Length; without any, the answer has the content type text/plain. `body` is written without being copied
+        together."""
         self._connection.answer(self, status, fields, body)
 
-    def begin(self, status: int, fields: bytes) -> "Stream":
-        """Answers in parts instead: they are given to the stream, the last of them as such. `fields` as above."""
+    def begin(self, status: int, fields: bytes) -> "Http1AnswerStream":
+        """Answers in parts, which the caller gives to the returned stream. `fields` are complete header lines."""
         return self._connection.begin(self, status, fields)
 
     def fail(self) -> None:
-        """The server broke over this request: it is answered so, or cut off where its answer has begun. Nothing
-        happens where it was answered."""
+        """Answers with status 500, because the server failed. If the answer has begun, the connection is cut off. If
+        the request was answered, nothing happens."""
         self._connection.fail(self)
 
     def leave(self) -> None:
-        """From the connection: the client has gone. What breaks over that concerns nobody else."""
+        """The connection calls this if the client has gone. An error of `on_gone` is logged here, since no other
+        request must suffer from it."""
         self.gone = True
         try:
             self.on_gone()
         except Exception:
-            log.exception("telling that the client of %s has gone broke", self.target)
+            log.exception("failed to cancel %s after its client disconnected", self.target)
 
 
-class Answering(Protocol):
+class AnsweringConnection(Protocol):
     """What an exchange needs of its connection."""
 
-    def answer(self, exchange: Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
+    def answer(self, exchange: Http1Exchange, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
-    def begin(self, exchange: Exchange, status: int, fields: bytes) -> "Stream": ...
+    def begin(self, exchange: Http1Exchange, status: int, fields: bytes) -> "Http1AnswerStream": ...
 
-    def fail(self, exchange: Exchange) -> None: ...
+    def fail(self, exchange: Http1Exchange) -> None: ...
 
 
 class Writer(Protocol):
-    """Where the bytes of an answer go."""
+    """Takes the bytes of an answer: the transport, or `HalfClosed`."""
 
     def write(self, data: Buffer | memoryview, /) -> None: ...
 
     def writelines(self, list_of_data: Iterable[Buffer | memoryview], /) -> None: ...
 
 
-class Stream:
-    """An answer in parts, each a chunk of HTTP/1.1; an older client gets them as they are, and then the end.
+class Http1AnswerStream:
+    """An answer in parts. Each part is a chunk; an HTTP/1.0 client gets the bytes as they are, and the connection ends.
 
-    The head goes with the first part. Nothing here raises, also after the client has gone.
+    The head is written with the first part. No method raises, also after the client has gone.
     """
 
-    __slots__ = ("_chunked", "_clogged", "_ended", "_exchange", "_head", "_over", "_resumes", "writer")
+    __slots__ = ("_chunked", "_ended", "_exchange", "_head", "_over", "_resumes", "_write_paused", "writer")
 
     def __init__(
-        self, writer: Writer, exchange: Exchange, head: bytes, ended: Callable[[], None], clogged: bool = False
+        self,
+        writer: Writer,
+        exchange: Http1Exchange,
+        head: bytes,
+        ended: Callable[[], None],
+        write_paused: bool = False,
     ) -> None:
         self.writer = writer
         self._exchange = exchange
-        self._chunked = not exchange.head.old
+        self._chunked = not exchange.head.http10
         self._head = head
         self._ended = ended
         self._over = False
-        self._clogged = clogged
+        self._write_paused = write_paused
         self._resumes: list[Callable[[], None]] = []
 
     # From the handler.
 
     def send(self, body: Sequence[Buffer], last: bool = False) -> bool:
-        """Writes a part, of which nothing is kept but what the client does not read. False asks the sender to wait for
+        """Writes a part. The transport keeps what the client does not read. Returns False if the sender should wait for
         `on_writable`."""
         if self._over:
             return True
         size = sum(map(len, body))
         parts: list[Buffer] = [self._head]
+        # An empty head says that it was written (`begun`).
         self._head = b""
         if not self._chunked:
             parts += body
-        elif size:  # a chunk of no bytes would be the end
+        # A chunk of no bytes would end the answer.
+        elif size:
             parts += (b"%x\r\n" % size, *body, b"\r\n")
         if last and self._chunked:
             parts.append(b"0\r\n\r\n")
         if size > JOIN_BYTES:
             self.writer.writelines(parts)
+        # A part without bytes, and without a head, writes nothing.
         elif joined := b"".join(parts):
             self.writer.write(joined)
         if last:
             self._over = True
             self._resumes.clear()
             self._ended()
-        return not self._clogged
+        return not self._write_paused
 
     def on_writable(self, resume: Callable[[], None]) -> None:
-        """Calls `resume` once when the client reads again: at once where it does."""
-        if self._clogged and not self._over:
+        """Calls `resume` once, when the client reads again. If it reads, that is at once."""
+        # A sender whose answer is over need not wait.
+        if self._write_paused and not self._over:
             self._resumes.append(resume)
         else:
             resume()
 
     # From the connection.
 
-    def clog(self) -> None:
-        self._clogged = True
+    def pause_writing(self) -> None:
+        self._write_paused = True
 
-    def unclog(self) -> None:
-        """The client has read what there was. Whoever is resumed may clog it again, and end it."""
-        self._clogged = False
+    def resume_writing(self) -> None:
+        """The client has read what was written. A resumed sender may fill the transport again, or end the answer."""
+        self._write_paused = False
         resumes, self._resumes = self._resumes, []
         for resume in resumes:
             resume()
 
     def leave(self) -> None:
-        """The client has gone. Who waits here is not resumed, but told by `on_gone`."""
+        """The client has gone. Senders that wait are not resumed: `on_gone` tells them."""
         self.abandon()
         self._exchange.leave()
 
-    def answers(self, exchange: Exchange) -> bool:
+    def answers(self, exchange: Http1Exchange) -> bool:
+        """Whether this is the answer of the exchange."""
         return exchange is self._exchange
 
     @property
     def begun(self) -> bool:
-        """Whether anything was written."""
+        """Whether the head was written."""
         return not self._head
 
     def abandon(self) -> None:
-        """Nothing is written any more."""
+        """Ignores all later parts."""
         self._over = True
         self._resumes.clear()

@@ -1,6 +1,23 @@
-"""One HTTP/2 connection of a server: frames in, streams kept, answers out. Knows no gRPC and no inference.
+"""One HTTP/2 connection of a server: frames in, streams kept, answers out (RFC 9113; sections stand beside the rules).
 
-Source: RFC 9113; a rule's section stands beside it. Event-loop thread only.
+Knows no gRPC and no inference. Event-loop thread only.
+
+| state | attributes | event | then |
+| --- | --- | --- | --- |
+| serving | | HEADERS of a new stream | the stream is opened, or refused |
+| serving | | `drain` (stop, or maximum age) | GOAWAY with the largest id and a ping; announced |
+| serving | | GOAWAY of the client | draining |
+| announced | `_goaway_sent` is the largest id | the ping is answered or times out | GOAWAY with the last id; draining |
+| draining | `_goaway_sent` is the last id | HEADERS of a new stream | ignored: the client will try elsewhere |
+| draining | `_goaway_sent` is the last id | no stream is left | closing |
+| any | | the client breaks a rule of the connection | GOAWAY with the code, streams lost; closing |
+| any | | `abort_calls` | streams reset; closing |
+| closing | `_closing` | the last bytes were taken, or a timer | lost |
+| any | | `connection_lost` | the streams are told; lost |
+
+Window updates and RST_STREAM of a stream that is over are normal, because the client may not know yet. `_resets` has
+the last streams that this side has reset: DATA and HEADERS for those are dropped, for other closed streams they are
+faults (section 5.1).
 """
 
 import asyncio
@@ -11,13 +28,13 @@ from typing import Generic, TypeVar
 from halimede.transport.http2.frames import (
     ACK,
     GOAWAY,
-    MAX_WINDOW,
+    MAX_WINDOW_BYTES,
     PING,
     PRIORITY,
     PUSH_PROMISE,
     RST_STREAM,
     SETTINGS,
-    STREAM_ID,
+    STREAM_ID_MASK,
     Code,
     ConnectionFault,
     StreamFault,
@@ -27,47 +44,49 @@ from halimede.transport.http2.frames import (
     rst_stream,
 )
 from halimede.transport.http2.headers import HeaderDecoder, are_trailers
-from halimede.transport.http2.keeper import Keeper
-from halimede.transport.http2.limits import Floods, LatestIds
-from halimede.transport.http2.listener import CONNECTION_WINDOW, GREETING, MAX_CALLS, Listener
-from halimede.transport.http2.outbox import Outbox, Sender
-from halimede.transport.http2.reader import FrameReader, Taker
-from halimede.transport.http2.stream import Stream
+from halimede.transport.http2.limits import FloodLimits, RecentIds
+from halimede.transport.http2.listener import CONNECTION_WINDOW_BYTES, GREETING, MAX_CALLS, Http2Listener
+from halimede.transport.http2.reader import DataReceiver, FrameReader
+from halimede.transport.http2.stream import Http2Stream
+from halimede.transport.http2.timers import ConnectionTimers
+from halimede.transport.http2.writer import FrameWriter, SendingStream
 from halimede.transport.lingering import close_lingering
 
 log = logging.getLogger(__name__)
 
-MAX_SETTINGS = 32
-"""In one frame: a change of the initial window is work for every open stream."""
-WRITE_BUFFER = 1 << 20
-BACKLOG = 1 << 16
-"""Bytes that a client which does not read may make the server write; then it is not read from either."""
+MAX_SETTINGS_PER_FRAME = 32
+"""Settings in one frame. Each change of the initial window is work for every open stream."""
+WRITE_BUFFER_BYTES = 1 << 20
+"""Unsent bytes at which asyncio calls `pause_writing`."""
+MAX_UNREAD_BYTES = 1 << 16
+"""Bytes that the server writes to a client that does not read. Then it does not read from the client either."""
 
 _SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+# Payloads of eight bytes, by which the answers to our two kinds of ping are told apart.
 _DRAIN_PING = b"drained?"
 _KEEP_PING = b"hello?.."
 
 H = TypeVar("H")
 
 
-class Connection(FrameReader, Generic[H]):
-    """The protocol object of one client: made for a new connection of the listener's port."""
+class Http2Connection(FrameReader, Generic[H]):
+    """The protocol object of one client, made for a new connection of a port."""
 
-    out: Outbox
+    out: FrameWriter
 
-    def __init__(self, listener: Listener[H]) -> None:
-        super().__init__(listener.scratch)
+    def __init__(self, listener: Http2Listener[H]) -> None:
+        super().__init__(listener.receive_buffer)
         self._listener = listener
-        self._user = listener.user
+        self._opener = listener.opener
         self._now = listener.loop.time
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
-        self._decoder = HeaderDecoder(listener.user.compile, listener.user.lasts)
-        self._streams: dict[int, Stream] = {}
+        self._decoder = HeaderDecoder(listener.opener.compile, listener.opener.is_cacheable)
+        self._streams: dict[int, Http2Stream] = {}
         self._last_id = 0
-        self._resets = LatestIds()
-        self._window = CONNECTION_WINDOW
+        self._resets = RecentIds()
+        self._window = CONNECTION_WINDOW_BYTES
         self._unconsumed = 0
-        self._floods = Floods()
+        self._floods = FloodLimits()
         self._reading = True
         self._ended_by_head = 0
         self._goaway_sent: int | None = None
@@ -83,11 +102,12 @@ class Connection(FrameReader, Generic[H]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         listener = self._listener
-        self.out = Outbox(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
+        self.out = FrameWriter(self._transport, self._at_end, self._finished, self._abandoned, self._refill)
         listener.connections.add(self)
-        self._keeper = Keeper(listener.loop, listener.keepalive, self)
+        self._timers = ConnectionTimers(listener.loop, listener.keepalive, self)
+        # A client that does not offer h2 would not understand any frame.
         if not listener.agrees(transport):
             self._close()
             return
@@ -98,43 +118,44 @@ class Connection(FrameReader, Generic[H]):
     def buffer_updated(self, nbytes: int) -> None:
         out = self.out
         out.hold()
-        self._keeper.heard_at = self._now()
+        self._timers.heard_at = self._now()
         try:
             if not self._closing:
                 self.read(nbytes)
         except ConnectionFault as fault:
             self._fail(fault)
         except Exception:
-            log.exception("an HTTP/2 connection broke")
+            log.exception("HTTP/2 connection closed after an internal error")
             self._fail(ConnectionFault(Code.INTERNAL_ERROR, "internal error"))
         self._flush()
-        if out.backlog > BACKLOG and self._reading and not self._closing:
+        # Pings and SETTINGS are answered whether or not the client reads, so reading must stop.
+        if out.backlog > MAX_UNREAD_BYTES and self._reading and not self._closing:
             self._reading = False
             self._transport.pause_reading()
 
     def _at_end(self, callback: Callable[[], None]) -> None:
-        """Runs it at the end of the loop's turn."""
+        """Runs a callback at the end of the loop's turn."""
         self._listener.loop.call_soon(self._guarded, callback)
 
     def _flush(self) -> None:
         self._guarded(self.out.flush)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """The guard of every way to what waits to be sent: whom it calls belongs to the users of the streams."""
+        """Calls what sends queued frames. It reaches code of the streams, whose errors must not reach the loop."""
         try:
             step()
         except Exception:
-            log.exception("an HTTP/2 connection broke while it wrote")
+            log.exception("HTTP/2 connection closed after an internal error while writing")
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has closed its side: there can be no more calls, and its answers have no taker."""
+        """The client has ended its side. It can make no more calls, and nobody receives its answers."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.out.closed = True
-        self._keeper.close()
+        self._timers.close()
         self.stop_reading()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
@@ -142,10 +163,10 @@ class Connection(FrameReader, Generic[H]):
         self._listener.left(self)
 
     def pause_writing(self) -> None:
-        self.out.clogged = True
+        self.out.write_paused = True
 
     def resume_writing(self) -> None:
-        self.out.clogged = False
+        self.out.write_paused = False
         self.out.backlog = 0
         if not self._reading:
             self._reading = True
@@ -157,31 +178,34 @@ class Connection(FrameReader, Generic[H]):
     def on_data(self, stream_id: int, data: memoryview, ends: bool) -> None:
         stream, length = self._streams.get(stream_id), len(data)
         self._count_data(stream, stream_id, length)
+        # Data of a stream that is over were counted, and are dropped.
         if stream is not None and self._may_receive(stream, length, ends):
             stream.received(data)
             if ends and not stream.over:
                 stream.remote_ended = True
                 stream.ended()
 
-    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Stream | None:
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Http2Stream | None:
         stream = self._streams.get(stream_id)
         self._count_data(stream, stream_id, length)
+        # A frame without data and without END_STREAM has no purpose, and costs its sender nine bytes.
         if not left and not ends:
             self._flood(self._floods.empty_frames.take(self._now()), "empty DATA frames")
         if stream is None or not self._may_receive(stream, left, ends):
             return None
         if left < length:
-            stream.consume(length - left)  # the padding
+            # The padding counts in the window, and no receiver gives it back.
+            stream.consume(length - left)
         return stream
 
-    def on_data_end(self, taker: Taker, ends: bool) -> None:
-        assert isinstance(taker, Stream)
+    def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
+        assert isinstance(receiver, Http2Stream)
         if ends:
-            taker.remote_ended = True
-            taker.ended()
+            receiver.remote_ended = True
+            receiver.ended()
 
-    def _may_receive(self, stream: Stream, length: int, ends: bool) -> bool:
-        """Whether the body may go on so; resets the stream if not."""
+    def _may_receive(self, stream: Http2Stream, length: int, ends: bool) -> bool:
+        """Whether the body may go on like this. Resets the stream if not."""
         if stream.remote_ended:
             self._reset_because(stream, Code.STREAM_CLOSED)
             return False
@@ -190,22 +214,26 @@ class Connection(FrameReader, Generic[H]):
             return False
         return True
 
-    def _count_data(self, stream: Stream | None, stream_id: int, length: int) -> None:
-        """Section 6.9: the whole payload counts, padding included, on closed streams as well."""
+    def _count_data(self, stream: Http2Stream | None, stream_id: int, length: int) -> None:
+        """Counts a DATA frame against the windows. The whole payload counts, padding included, on closed streams as
+        well (section 6.9)."""
         if stream is None:
             self._check_closed(stream_id, "DATA")
+        # The client knows both windows, so this is no race.
         if length > self._window or (stream is not None and length > stream.receive_window):
             raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "more data than the window allows")
         self._window -= length
         self._unconsumed += length
         if stream is not None:
             stream.receive_window -= length
-        if self._unconsumed >= CONNECTION_WINDOW // 2:
+        # One WINDOW_UPDATE for half of the window, instead of one per frame.
+        if self._unconsumed >= CONNECTION_WINDOW_BYTES // 2:
             self._refill()
 
     def _refill(self) -> None:
-        """Lets the client send more, unless it leaves too much unread."""
-        if not self.out.choked and self._unconsumed:
+        """Gives the connection window back, unless the client leaves too much unread."""
+        # A client that does not read its answers cannot send more requests.
+        if not self.out.congested and self._unconsumed:
             self.out.grant(0, self._unconsumed)
             self._window += self._unconsumed
             self._unconsumed = 0
@@ -216,31 +244,37 @@ class Connection(FrameReader, Generic[H]):
         self._check_headers_id(stream_id)
 
     def _check_headers_id(self, stream_id: int) -> None:
-        """Section 5.1.1."""
+        """Checks that the id is one that clients use (section 5.1.1)."""
         if not stream_id & 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "HEADERS on a stream that no client opens")
 
     def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
         stream = self._streams.get(stream_id)
+        # Ids of new streams rise, so this one is known: the block has trailers.
         if stream is not None or stream_id <= self._last_id:
             self._on_trailers(stream, stream_id, block, ends)
             return
         self._check_headers_id(stream_id)
+        # Every block is decoded, also of a refused stream, to keep the table the same on both sides.
         head = self._decoder.decode(block)
         self._last_id = stream_id
+        # Section 6.8: the client learns from GOAWAY that this stream was not handled.
         if self._goaway_sent is not None and stream_id > self._goaway_sent:
             self._resets.add(stream_id)
             return
+        # The client was told this limit, but may not have received it yet. It may try again (section 8.7).
         if len(self._streams) >= MAX_CALLS:
             self._refuse(stream_id, Code.REFUSED_STREAM)
             return
+        # The stream may be answered while it is opened. `_finished` must know then that the client has ended it.
         self._ended_by_head = stream_id if ends else 0
         try:
-            stream = self._user.open(self.out, stream_id, head)
+            stream = self._opener.open(self.out, stream_id, head)
         except StreamFault as fault:
             self._refuse(stream_id, fault.code)
             return
-        if stream.over:  # answered by its head alone
+        # The call was answered by its head alone.
+        if stream.over:
             self._flood(self._floods.refusals.take(self._now()), "calls that are not begun")
             return
         self._streams[stream_id] = stream
@@ -251,8 +285,9 @@ class Connection(FrameReader, Generic[H]):
             stream.remote_ended = True
             stream.ended()
 
-    def _on_trailers(self, stream: Stream | None, stream_id: int, block: bytes, ends: bool) -> None:
-        """A second header block, whose fields nobody reads; it must be decoded all the same for the table's sake."""
+    def _on_trailers(self, stream: Http2Stream | None, stream_id: int, block: bytes, ends: bool) -> None:
+        """Handles a second header block of a stream. Nobody reads its fields, but it must be decoded to keep the table
+        the same."""
         self._check_headers_id(stream_id)
         well_formed = are_trailers(self._decoder.fields(block))
         if stream is None:
@@ -271,34 +306,37 @@ class Connection(FrameReader, Generic[H]):
         self._frames[kind](flags, stream_id, payload)
 
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Section 6.5."""
+        """Handles SETTINGS (section 6.5)."""
         if stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "SETTINGS on a stream")
+        # An acknowledgement has no payload.
         if len(payload) % 6 or (flags & ACK and payload):
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
         self._flood(self._floods.settings.take(self._now()), "SETTINGS")
         if flags & ACK:
             return
-        self._keeper.greeted()
+        self._timers.greeted()
         settings = read_settings(bytes(payload))
-        if len(settings) > MAX_SETTINGS:
+        if len(settings) > MAX_SETTINGS_PER_FRAME:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
         for number, value in settings:
             self.out.apply(number, value, self._streams.values())
         self.out.put_control(_SETTINGS_ACK)
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
-        """Section 6.9."""
+        """Handles WINDOW_UPDATE (section 6.9)."""
         out = self.out
+        # Window updates are counted by what was sent to the client, since an honest one sends them for that.
         if not self._floods.allow_window_update(out.data_frames + (self._last_id >> 1)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many: WINDOW_UPDATE")
         if not stream_id:
             if not increment:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "WINDOW_UPDATE by nothing")
             out.window += increment
-            if out.window > MAX_WINDOW:
+            if out.window > MAX_WINDOW_BYTES:
                 raise ConnectionFault(Code.FLOW_CONTROL_ERROR, "the connection's window is too large")
-            return  # what waits for it goes out with the flush
+            # Queued data goes out with the flush at the end of the read.
+            return
         stream = self._streams.get(stream_id)
         if stream is None:
             if stream_id > self._last_id or not stream_id & 1:
@@ -308,13 +346,14 @@ class Connection(FrameReader, Generic[H]):
             self._reset_because(stream, Code.PROTOCOL_ERROR)
             return
         stream.window += increment
-        if stream.window > MAX_WINDOW:
+        if stream.window > MAX_WINDOW_BYTES:
             self._reset_because(stream, Code.FLOW_CONTROL_ERROR)
+        # The stream may have waited for this window.
         elif stream.queued:
             out.wake(stream)
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Section 6.4."""
+        """Handles RST_STREAM (section 6.4)."""
         if len(payload) != 4:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "RST_STREAM of a wrong size")
         if not stream_id & 1:
@@ -322,40 +361,42 @@ class Connection(FrameReader, Generic[H]):
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             self._lose(stream)
-        # gRPC's C++ core may take back a call whose head it has not sent yet (its issues 19655 and 38758). By the RFC
-        # the connection would end for it, and all other calls with it.
+        # gRPC's C++ core may cancel a call whose head it has not sent yet (its issues 19655 and 38758). By the RFC this
+        # ends the connection, and all other calls with it.
         if stream is not None or stream_id > self._last_id:
             self._flood(self._floods.cancels.take(self._now()), "cancelled calls")
             self._close_if_done()
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Section 6.7, and gRPC's rule of how often."""
+        """Handles PING (section 6.7), at most as often as gRPC's rule allows."""
         if stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PING on a stream")
         if len(payload) != 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "PING of a wrong size")
         if flags & ACK:
-            if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID:
+            # The client has heard GOAWAY: all streams that it opened before have arrived.
+            if payload == _DRAIN_PING and self._goaway_sent == STREAM_ID_MASK:
                 self._stop_taking()
             elif payload != _KEEP_PING:
                 self._flood(self._floods.empty_frames.take(self._now()), "answers to no ping")
             return
-        if not self._keeper.allows_ping(len(self._streams)):
+        if not self._timers.allows_ping(len(self._streams)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too_many_pings")
         self.out.put_control(frame(PING, ACK, 0, bytes(payload)))
 
     def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Section 6.3: checked, and not acted on."""
+        """Checks PRIORITY, and ignores it (section 6.3)."""
         if not stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PRIORITY on no stream")
         self._flood(self._floods.empty_frames.take(self._now()), "PRIORITY")
         if len(payload) != 5:
             self._reset_or_refuse(stream_id, Code.FRAME_SIZE_ERROR)
-        elif int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+        elif int.from_bytes(payload[:4]) & STREAM_ID_MASK == stream_id:
             self._reset_or_refuse(stream_id, Code.PROTOCOL_ERROR)
 
     def on_other(self, kind: int, length: int, stream_id: int) -> None:
-        """GOAWAY, and what this server does not know or does not take."""
+        """Handles GOAWAY, and kinds that the server does not know or does not accept."""
+        # Section 8.4: a client cannot push.
         if kind == PUSH_PROMISE:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
         if kind != GOAWAY:
@@ -365,18 +406,21 @@ class Connection(FrameReader, Generic[H]):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "GOAWAY on a stream")
         if length < 8:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "GOAWAY of a wrong size")
-        # The client opens no more streams; those that it has are answered.
+        # The client opens no more streams. Open ones are answered.
         self._goaway_sent = self._last_id if self._goaway_sent is None else min(self._goaway_sent, self._last_id)
+        # At the end of the turn, because further frames of this read may still end streams.
         self._listener.loop.call_soon(self._close_if_done)
 
     def _flood(self, allowed: bool, what: str) -> None:
+        """Raises ConnectionFault if a limit is exceeded (section 10.5)."""
         if not allowed:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, f"too many: {what}")
 
     # Streams.
 
     def _check_closed(self, stream_id: int, what: str) -> None:
-        """A frame for a stream that is not open: fine if it was reset and the client may not know yet (5.1)."""
+        """Checks a frame for a stream that is not open. It is fine if this side has reset the stream and the client may
+        not know (section 5.1)."""
         if stream_id > self._last_id or not stream_id & 1:
             raise ConnectionFault(Code.PROTOCOL_ERROR, f"{what} on an idle stream")
         if stream_id not in self._resets:
@@ -397,24 +441,25 @@ class Connection(FrameReader, Generic[H]):
         else:
             raise ConnectionFault(code, "on an idle stream")
 
-    def _reset_because(self, stream: Stream, code: Code) -> None:
-        """The client broke a rule of the stream: it is reset, and its receiver told."""
+    def _reset_because(self, stream: Http2Stream, code: Code) -> None:
+        """Resets a stream whose rules the client broke, and tells its receiver."""
         stream.reset(code)
         stream.gone()
         self._flood(self._floods.resets.take(self._now()), "broken calls")
 
-    def _finished(self, stream: Sender) -> None:
-        """The answer has ended. A client that still sends is told to stop (8.1)."""
+    def _finished(self, stream: SendingStream) -> None:
+        """The answer has ended. A client that still sends is told to stop (section 8.1)."""
         self._streams.pop(stream.id, None)
         stream.over = True
+        # Otherwise the client would send the rest of a body that nobody reads.
         if not stream.remote_ended and stream.id != self._ended_by_head:
             self._resets.add(stream.id)
             self.out.put_control(rst_stream(stream.id, Code.NO_ERROR))
         if self._goaway_sent is not None:
             self._close_if_done()
 
-    def _abandoned(self, stream: Sender) -> None:
-        """The stream was reset from this side."""
+    def _abandoned(self, stream: SendingStream) -> None:
+        """This side has reset the stream."""
         self._streams.pop(stream.id, None)
         self._resets.add(stream.id)
         stream.over = True
@@ -422,61 +467,67 @@ class Connection(FrameReader, Generic[H]):
         if self._goaway_sent is not None:
             self._close_if_done()
 
-    def _lose(self, stream: Stream) -> None:
-        """The stream was ended by the client."""
+    def _lose(self, stream: Http2Stream) -> None:
+        """The client has ended the stream, or the connection is lost."""
         stream.over = True
         self.out.forget(stream)
         try:
             stream.gone()
         except Exception:
-            log.exception("cancelling a call broke")
+            log.exception("failed to cancel a gRPC call")
 
     # Ending.
 
     @property
     def calls(self) -> int:
-        """How many streams are open."""
+        """The number of open streams."""
         return len(self._streams)
 
     def ping(self) -> None:
-        """Asks whether the client is still there."""
+        """Sends a ping, to find out whether the client is still there."""
         self.out.put_control(frame(PING, 0, 0, _KEEP_PING))
 
     def drain(self) -> None:
-        """Asks the client to open no more streams, in two steps so that none is lost on its way (6.8)."""
+        """Asks the client to open no more streams. It takes two steps, so that no stream on its way is lost (section
+        6.8)."""
         if self._goaway_sent is None and not self._closing:
-            self._goaway_sent = STREAM_ID
-            self.out.put_control(goaway(STREAM_ID, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
-            self._keeper.drain_begun()
+            self._goaway_sent = STREAM_ID_MASK
+            self.out.put_control(goaway(STREAM_ID_MASK, Code.NO_ERROR) + frame(PING, 0, 0, _DRAIN_PING))
+            self._timers.drain_begun()
 
     def _stop_taking(self) -> None:
+        """Ends the drain: streams after the last one are not handled."""
         self._goaway_sent = self._last_id
         self.out.put_control(goaway(self._last_id, Code.NO_ERROR))
         self._close_if_done()
 
     def drain_timed_out(self) -> None:
-        """The client has not answered the ping: it is taken to know."""
-        if self._goaway_sent == STREAM_ID:
+        """Goes on as if the client had answered the ping."""
+        if self._goaway_sent == STREAM_ID_MASK:
             self._stop_taking()
 
     def _close_if_done(self) -> None:
-        if self._goaway_sent is not None and self._goaway_sent != STREAM_ID and not self._streams:
+        """Closes a draining connection whose last stream has ended."""
+        if self._goaway_sent is not None and self._goaway_sent != STREAM_ID_MASK and not self._streams:
             self._close()
 
     def _close(self) -> None:
-        """Closes after what was put is written."""
+        """Closes after the frames that were put are written."""
         if not self._closing:
             self._closing = True
             self.stop_reading()
             self.out.flush()
             self.out.closed = True
             listener = self._listener
-            close_lingering(self._transport, listener.scratch.view, listener.loop.call_later, self.connection_lost)
-            self._keeper.closing()
+            close_lingering(
+                self._transport, listener.receive_buffer.view, listener.loop.call_later, self.connection_lost
+            )
+            self._timers.closing()
 
     def _fail(self, fault: ConnectionFault) -> None:
-        """Section 5.4.1."""
+        """Ends the connection because of a fault (section 5.4.1)."""
         log.info("gRPC connection ended by the server: %s: %s", fault.code.name, fault.text)
+        # The text goes to the client as debug data.
         self.out.put_control(goaway(self._last_id, fault.code, fault.text))
         self.stop_reading()
         streams, self._streams = self._streams, {}
@@ -485,12 +536,12 @@ class Connection(FrameReader, Generic[H]):
         self._close()
 
     def abort_calls(self) -> None:
-        """Ends every call that is still open, and the connection."""
+        """Resets every open call, and closes."""
         for stream in list(self._streams.values()):
             stream.reset(Code.CANCEL)
             stream.gone()
         self._close()
 
     def abort(self) -> None:
-        """Drops the connection without a word."""
+        """Drops the connection without sending anything."""
         self._transport.abort()

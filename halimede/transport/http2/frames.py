@@ -1,15 +1,17 @@
-"""HTTP/2 frames: their numbers, how one is written, and the two kinds of fault that they can have.
+"""HTTP/2 frames: their numbers, how one is written, and the two kinds of fault (RFC 9113, sections 4, 6 and 7).
 
-Source: RFC 9113, sections 4, 6 and 7. Pure; knows no connection.
+Pure. Knows no connection.
 """
 
 from enum import IntEnum
 from struct import Struct
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client sends first (RFC 9113, section 3.4)."""
 HEAD_BYTES = 9
+"""Length of the head of a frame."""
 HEAD = Struct(">LBL")
-"""The head of a frame: length << 8 | kind, flags, stream id."""
+"""The head of a frame: `length << 8 | kind`, flags, stream id."""
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
@@ -18,15 +20,20 @@ END_HEADERS = 0x4
 PADDED = 0x8
 WITH_PRIORITY = 0x20
 
-STREAM_ID = 2**31 - 1
-"""The bits of a stream id, and the largest one; the bit above is reserved and ignored."""
-MAX_WINDOW = 2**31 - 1
-DEFAULT_WINDOW = 2**16 - 1
-LEAST_MAX_FRAME, MOST_MAX_FRAME = 2**14, 2**24 - 1
+STREAM_ID_MASK = 2**31 - 1
+"""The bits of a stream id, and the largest id. The bit above is reserved and ignored."""
+MAX_WINDOW_BYTES = 2**31 - 1
+"""The largest flow-control window (section 6.9.1)."""
+DEFAULT_WINDOW_BYTES = 2**16 - 1
+"""The window that every stream and connection begins with (section 6.9.2)."""
+MIN_MAX_FRAME_BYTES = 2**14
+"""The smallest SETTINGS_MAX_FRAME_SIZE, and its initial value (section 6.5.2)."""
+MAX_MAX_FRAME_BYTES = 2**24 - 1
+"""The largest SETTINGS_MAX_FRAME_SIZE (section 6.5.2)."""
 
 
 class Setting(IntEnum):
-    """Settings by their numbers (6.5.2)."""
+    """The numbers of settings (section 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -37,7 +44,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """Error codes (section 7)."""
+    """The error codes of RST_STREAM and GOAWAY (section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1
@@ -56,7 +63,7 @@ class Code(IntEnum):
 
 
 class ConnectionFault(Exception):
-    """The connection cannot go on: GOAWAY with the code, `text` as its debug data, then close."""
+    """A connection error (section 5.4.1): GOAWAY with the code, and `text` as its debug data; then close."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -65,7 +72,7 @@ class ConnectionFault(Exception):
 
 
 class StreamFault(Exception):
-    """One stream cannot go on: RST_STREAM with the code."""
+    """A stream error: the server sends RST_STREAM with the code (section 5.4.2)."""
 
     def __init__(self, stream_id: int, code: Code) -> None:
         super().__init__(code.name)
@@ -74,28 +81,31 @@ class StreamFault(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One whole frame."""
+    """Returns a whole frame."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def header_frames(flags: int, stream_id: int, block: bytes, most: int) -> bytes:
-    """HEADERS with a header block, continued where it is longer than a frame of the peer may be (6.10)."""
+    """Returns a header block in a HEADERS frame, and in CONTINUATION frames if it is longer than `most`, the largest
+    frame that the peer takes (section 6.10)."""
+    # One frame, as in nearly every answer.
     if len(block) <= most:
         return HEAD.pack(len(block) << 8 | HEADERS, flags | END_HEADERS, stream_id) + block
     parts = [frame(HEADERS, flags, stream_id, block[:most])]
     parts += (frame(CONTINUATION, 0, stream_id, block[at : at + most]) for at in range(most, len(block), most))
+    # END_HEADERS stands in the last frame only.
     last = len(block) % most or most
     parts[-1] = frame(CONTINUATION, END_HEADERS, stream_id, block[-last:])
     return b"".join(parts)
 
 
 def settings_frame(settings: dict[Setting, int]) -> bytes:
-    """A SETTINGS frame."""
+    """Returns a SETTINGS frame."""
     return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(number, value) for number, value in settings.items()))
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Number and value of each setting of a payload whose length is a multiple of 6."""
+    """Returns the number and value of each setting. The length of the payload must be a multiple of 6."""
     return list(_SETTING.iter_unpack(payload))
 
 

@@ -1,36 +1,46 @@
-"""Header blocks in and out (HPACK, RFC 7541) and what a request's head must be (RFC 9113, section 8.3).
+"""Header blocks in and out (HPACK, RFC 7541), and the rules for a request's head (RFC 9113, section 8.3).
 
-Decoding walks over a block with the table, the Huffman code and the integers of the `hpack` library, behind a memory of
-the blocks that consist of indexed fields alone: clients send the same few again and again. Encoding needs a handful of
-fields only, which go into the peer's table once. No connection, no gRPC. One decoder and one encoder for each
-connection, in the order of its frames.
+The decoder walks over a block with the table, the Huffman code and the integers of the `hpack` library. It remembers
+blocks that consist of indexed fields alone, because clients send the same few again and again. The encoder needs a
+handful of fields, which enter the peer's table once. A connection has one decoder and one encoder, and calls them in
+the order of its frames. Knows no connection and no gRPC.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-import hpack
-from hpack.exceptions import HPACKDecodingError, HPACKError, OversizedHeaderListError
-from hpack.hpack import decode_integer
-from hpack.huffman_table import decode_huffman
-from hpack.table import HeaderTable
-
 from halimede.transport.http2.frames import Code, ConnectionFault
+from halimede.transport.http2.hpack_library import (
+    STATIC_TABLE,
+    Decoder,
+    HeaderTable,
+    HPACKDecodingError,
+    HPACKError,
+    OversizedHeaderListError,
+    decode_huffman,
+    decode_integer,
+)
 
 Field = tuple[bytes, bytes]
 Fields = tuple[Field, ...]
 
 MAX_LIST_BYTES = 1 << 16
-"""Of a decoded header list; beyond it the connection ends, since the table is no longer known."""
-KNOWN_HEAD_BYTES, KNOWN_BYTES = 1 << 12, 1 << 17
-"""Of a decoded list that is remembered, and of all of them: a few bytes of indexes may stand for long fields, in any
-number of orders."""
-SOUND_FIELDS, SOUND_BYTES = 64, 128
-"""How many fields are remembered as well formed, and how long each may be."""
-_ENTRY_OVERHEAD = 32
-_LONGEST_INTEGER = 16
-"""More bytes than the library takes for an integer."""
+"""Size of a decoded header list. A larger one ends the connection, because the rest of the block is not read and the
+table is then unknown."""
+MAX_KNOWN_HEAD_BYTES = 1 << 12
+"""Size of a decoded header list that is remembered."""
+MAX_KNOWN_BYTES = 1 << 17
+"""Total size of the decoded lists that are remembered. A few index bytes may stand for long fields, in any number of
+orders."""
+MAX_CHECKED_FIELDS = 64
+"""Number of fields that are remembered as well formed."""
+MAX_CHECKED_FIELD_BYTES = 128
+"""Size of a field that is remembered as well formed."""
+_ENTRY_OVERHEAD_BYTES = 32
+"""What a field counts beyond its name and value (RFC 9113, section 6.5.2)."""
+_MAX_INTEGER_BYTES = 16
+"""More bytes than the library accepts for an integer."""
 
 _TOP_BITS_INDEXED = 0x80
 _TOP_BITS_INSERTING = 0x40
@@ -39,9 +49,11 @@ _TOP_BITS_RESIZING = 0x20
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What the head of a request says. `fields` are those that are not pseudo-headers, in order, names in lower case;
-    `malformed` when it breaks the rules of section 8.3, whatever the rest says. `byte_size` counts as section 6.5.2
-    has it."""
+    """What the head of a request says.
+
+    `fields` are the fields other than pseudo-headers, in order, with lower-case names. `malformed` is true if the head
+    breaks a rule of section 8.3; the other attributes are then unreliable. `byte_size` is counted as in section 6.5.2.
+    """
 
     method: bytes
     path: bytes
@@ -52,53 +64,56 @@ class RequestHead:
 
 
 ReadBlock = tuple[list[Field], int, bool, bool]
-"""The fields of a block, their size as section 6.5.2 counts, whether any is spelled out, and whether any enters the
-table. A plain tuple, since one with names costs a call a hundredth of its time."""
+"""The fields of a block, their size (section 6.5.2), whether any is a literal, and whether any enters the table. A
+plain tuple, because a NamedTuple would cost a call 1 % of its time."""
 
 H = TypeVar("H")
 
 
 class HeaderDecoder(Generic[H]):
-    """Header blocks of one connection, each turned by `compile` into what its receiver wants to know of it.
+    """Decodes the header blocks of one connection.
 
-    What is remembered of a block holds until the dynamic table changes; what is remembered of a field always holds.
-    `lasts` tells whether something compiled takes no more memory than its list, and is worth it.
+    `compile` turns a head into what the receiver needs, and `is_cacheable` tells whether the result may be remembered:
+    it must take no more memory than the list. A remembered block is valid until the dynamic table changes. A field that
+    was found well formed stays so.
     """
 
-    __slots__ = ("_compile", "_decoder", "_known", "_known_bytes", "_lasts", "_sound")
+    __slots__ = ("_checked", "_compile", "_decoder", "_is_cacheable", "_known", "_known_bytes")
 
-    def __init__(self, compile: Callable[[RequestHead], H], lasts: Callable[[H], bool]) -> None:
+    def __init__(self, compile: Callable[[RequestHead], H], is_cacheable: Callable[[H], bool]) -> None:
         self._compile = compile
-        self._lasts = lasts
-        self._decoder = hpack.Decoder(MAX_LIST_BYTES)
+        self._is_cacheable = is_cacheable
+        self._decoder = Decoder(MAX_LIST_BYTES)
         self._known: dict[bytes, H] = {}
         self._known_bytes = 0
-        self._sound: dict[Field, None] = {}
+        self._checked: dict[Field, None] = {}
 
     def decode(self, block: bytes) -> H:
-        """Raises ConnectionFault: COMPRESSION_ERROR, or ENHANCE_YOUR_CALM for a list that is far too long."""
+        """Returns the compiled head. Raises ConnectionFault: COMPRESSION_ERROR for a malformed block, or
+        ENHANCE_YOUR_CALM for a list that is too large."""
         known = self._known.get(block)
         return self._decode(block) if known is None else known
 
     def _decode(self, block: bytes) -> H:
         fields, byte_size, spelled, _ = self._read(block)
-        compiled = self._compile(request_head(fields, byte_size, self._sound))
+        compiled = self._compile(request_head(fields, byte_size, self._checked))
+        # A literal field may hold a secret that the client asked not to index, and is rarely the same again.
         if not spelled:
             self._remember(block, byte_size, compiled)
         return compiled
 
     def _remember(self, block: bytes, byte_size: int, compiled: H) -> None:
-        room = min(KNOWN_HEAD_BYTES, KNOWN_BYTES - self._known_bytes)
-        if byte_size <= room and self._lasts(compiled):
+        room = min(MAX_KNOWN_HEAD_BYTES, MAX_KNOWN_BYTES - self._known_bytes)
+        if byte_size <= room and self._is_cacheable(compiled):
             self._known_bytes += byte_size
             self._known[block] = compiled
 
     def fields(self, block: bytes) -> Sequence[Field]:
-        """The fields of a block. Raises as `decode` does."""
+        """Returns the fields of a block. Raises ConnectionFault."""
         return self._read(block)[0]
 
     def _read(self, block: bytes) -> ReadBlock:
-        """As `read_fields`, for any block."""
+        """Reads any block: `read_fields` for most, the library for one that begins with a table size update."""
         try:
             if block and _TOP_BITS_RESIZING <= block[0] < _TOP_BITS_INSERTING:
                 fields = [(bytes(name), bytes(value)) for name, value in self._decoder.decode(block, raw=True)]
@@ -108,8 +123,9 @@ class HeaderDecoder(Generic[H]):
         except OversizedHeaderListError:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header list too large") from None
         except (HPACKError, IndexError, ValueError) as error:
-            # Its text may repeat all that the client sent.
+            # The library's text may repeat all that the client sent. It must not get into GOAWAY or the log.
             raise ConnectionFault(Code.COMPRESSION_ERROR, f"header block: {type(error).__name__}") from None
+        # The table has changed, so indexes mean other fields now.
         if read[3]:
             self._known.clear()
             self._known_bytes = 0
@@ -117,11 +133,11 @@ class HeaderDecoder(Generic[H]):
 
 
 def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
-    """Walks over a block (RFC 7541, 6.1, 6.2).
+    """Reads a block without table size updates (RFC 7541, sections 6.1 and 6.2).
 
-    A client whose heads differ in one field, such as a deadline, sends blocks of which every byte is new: what it
-    inserts moves all entries. So nothing can be remembered, and the walk is kept short; what it needs besides is the
-    library's. Raises HPACKError or IndexError; the table is then not what the client believes.
+    A client whose heads differ in one field, such as a deadline, sends blocks in which every byte is new, because each
+    insertion moves all entries. Nothing can be remembered then, so the walk is kept short. Raises HPACKError or
+    IndexError; the table then differs from the client's.
     """
     fields: list[Field] = []
     size, spelled, changed = 0, False, False
@@ -129,16 +145,18 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
     at, end = 0, len(block)
     while at < end:
         byte = block[at]
+        # One byte: a whole indexed field, by far the most frequent kind.
         if _TOP_BITS_INDEXED < byte < 0xFF:
             field = entry(byte & 0x7F)
             at += 1
         elif byte >= _TOP_BITS_INDEXED:
-            index, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+            index, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], 7)
             field = entry(index)
             at += used
         else:
             spelled = True
             inserting = byte >= _TOP_BITS_INSERTING
+            # RFC 7541, section 4.2: an update of the size stands at the beginning of a block.
             if not inserting and byte >= _TOP_BITS_RESIZING:
                 raise HPACKDecodingError("the table's size changes after a field")
             name, at = _name(block, at, 6 if inserting else 4, table)
@@ -147,7 +165,8 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
             if inserting:
                 changed = True
                 table.add(name, value)
-        size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD  # `entry_size`, whose call would be felt here
+        # The sum of `entry_size`, written out because a call per field is measurable.
+        size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD_BYTES
         if size > MAX_LIST_BYTES:
             raise OversizedHeaderListError
         fields.append(field)
@@ -155,19 +174,19 @@ def read_fields(block: bytes, table: HeaderTable) -> ReadBlock:
 
 
 def _name(block: bytes, at: int, prefix: int, table: HeaderTable) -> tuple[bytes, int]:
-    """The name of a literal field, an entry's or its own, and where its value begins."""
+    """Returns the name of a literal field, an entry's or its own, and where its value begins."""
     if not block[at] & (1 << prefix) - 1:
         return _text(block, at + 1)
-    index, used = decode_integer(block[at : at + _LONGEST_INTEGER], prefix)
+    index, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], prefix)
     return table.get_by_index(index)[0], at + used
 
 
 def _text(block: bytes, at: int) -> tuple[bytes, int]:
-    """A string of a block (5.2), and where it ends."""
+    """Returns a string of a block (RFC 7541, section 5.2), and where it ends."""
     size = block[at] & 0x7F
     start = at + 1
     if size == 0x7F:
-        size, used = decode_integer(block[at : at + _LONGEST_INTEGER], 7)
+        size, used = decode_integer(block[at : at + _MAX_INTEGER_BYTES], 7)
         start = at + used
     end = start + size
     if end > len(block):
@@ -177,8 +196,8 @@ def _text(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def entry_size(field: Field) -> int:
-    """As section 6.5.2 counts."""
-    return len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+    """Returns the size of a field (RFC 9113, section 6.5.2)."""
+    return len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD_BYTES
 
 
 _CONNECTION_FIELDS = frozenset(
@@ -187,50 +206,54 @@ _CONNECTION_FIELDS = frozenset(
 _PSEUDO = (b":method", b":scheme", b":path", b":authority")
 
 
-def request_head(fields: Sequence[Field], byte_size: int, sound: dict[Field, None]) -> RequestHead:
-    """The head of a request from all of its fields, checked. `sound` remembers those that are well formed."""
+def request_head(fields: Sequence[Field], byte_size: int, checked: dict[Field, None]) -> RequestHead:
+    """Returns the head of a request, with its fields checked. `checked` remembers fields that are well formed."""
     pseudo: dict[bytes, bytes] = {}
     ordinary: list[Field] = []
     well_formed = True
     for field in fields:
         name, value = field
         if name[:1] == b":":
+            # Section 8.3: pseudo-headers come first, are known, and occur once.
             well_formed = well_formed and not ordinary and name in _PSEUDO and name not in pseudo
             pseudo[name] = value
         else:
-            if field not in sound:
+            if field not in checked:
                 well_formed = _is_well_formed(name, value) and well_formed
-                if well_formed and len(name) + len(value) <= SOUND_BYTES:
-                    if len(sound) >= SOUND_FIELDS:
-                        sound.clear()
-                    sound[field] = None
+                if well_formed and len(name) + len(value) <= MAX_CHECKED_FIELD_BYTES:
+                    if len(checked) >= MAX_CHECKED_FIELDS:
+                        checked.clear()
+                    checked[field] = None
             ordinary.append(field)
     method, path = pseudo.get(b":method", b""), pseudo.get(b":path", b"")
     if not method or not path or not pseudo.get(b":scheme"):
         well_formed = False
+    # Equal lengths may be repeated (RFC 9110, section 8.6). Different ones contradict each other.
     lengths = {value for name, value in ordinary if name == b"content-length"}
     length = lengths.pop() if lengths else None
     if lengths or (length is not None and not length.isdigit()):
         length, well_formed = None, False
+    # Twenty digits are more than any body has, and `int` of very long text is slow.
     expected = None if length is None else int(length[:20])
     return RequestHead(method, path, tuple(ordinary), expected, byte_size, not well_formed)
 
 
 def are_trailers(fields: Sequence[Field]) -> bool:
-    """Whether fields may stand after a body (8.1): no pseudo-header among them."""
+    """Whether fields may follow a body (section 8.1): they must be well formed, and no pseudo-header."""
     return all(_is_well_formed(name, value) for name, value in fields)
 
 
 _NAME_BYTES = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x3A and not 0x41 <= byte <= 0x5A)
-"""Visible characters without capitals and colons."""
+"""Visible ASCII characters except capital letters and the colon."""
 
 
 def _is_well_formed(name: bytes, value: bytes) -> bool:
-    """Sections 8.2.1 and 8.2.2. Blanks at the ends of a value are let pass, against the former: clients of gRPC send
-    them in metadata, and its servers take them.
+    """Whether a field follows sections 8.2.1 and 8.2.2, with one exception: blanks at the ends of a value are accepted,
+    because gRPC clients send them in metadata, and gRPC servers take them.
 
-    Without regular expressions, which take ten times as long for a field of some kilobytes: an index is enough to send
-    one again."""
+    No regular expressions: they take ten times as long for a field of some kilobytes, and a client can repeat such a
+    field with one byte.
+    """
     if name in _CONNECTION_FIELDS or (name == b"te" and value != b"trailers"):
         return False
     if not name or name.translate(None, _NAME_BYTES):
@@ -238,20 +261,19 @@ def _is_well_formed(name: bytes, value: bytes) -> bool:
     return b"\0" not in value and b"\n" not in value and b"\r" not in value
 
 
-_STATIC = {field: index for index, field in enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1) if field[1]}
-_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(hpack.table.HeaderTable.STATIC_TABLE, 1)))}
-_FIRST_DYNAMIC = len(hpack.table.HeaderTable.STATIC_TABLE) + 1
+_STATIC = {field: index for index, field in enumerate(STATIC_TABLE, 1) if field[1]}
+_STATIC_NAMES = {name: index for index, (name, _) in reversed(list(enumerate(STATIC_TABLE, 1)))}
+_FIRST_DYNAMIC = len(STATIC_TABLE) + 1
 
 
 class HeaderEncoder:
-    """Header blocks for the peer. Fields that repeat are put into its table, up to `ENTRIES`, and indexed from then on.
-
-    Blocks must be sent in the order in which they were made.
-    """
+    """Encodes header blocks for the peer. Repeated fields enter its table, at most `ENTRIES`, and are indexed from then
+    on. Blocks must be sent in the order in which they were made."""
 
     ENTRIES: ClassVar[int] = 24
+    """Entries that the server makes in the table of the peer."""
     TABLE_BYTES: ClassVar[int] = 4096
-    """The size that every peer begins with; the entries stay far below it, so none is ever evicted."""
+    """The size that every peer's table begins with. The entries stay far below it, so that none is evicted."""
 
     __slots__ = ("_announce", "_blocks", "_entries", "_room")
 
@@ -262,22 +284,24 @@ class HeaderEncoder:
         self._announce = b""
 
     def limit_table(self, size: int) -> None:
-        """The peer's SETTINGS_HEADER_TABLE_SIZE. Below the default the table is given up."""
+        """Applies the peer's SETTINGS_HEADER_TABLE_SIZE. If it is below the default, the table is not used any more."""
         if size < self.TABLE_BYTES and self._room >= 0:
             self._entries.clear()
             self._blocks.clear()
             self._room = -1
-            self._announce = bytes((_TOP_BITS_RESIZING,))  # to zero
+            # RFC 7541, section 4.2: the next block must announce the new size, here zero.
+            self._announce = bytes((_TOP_BITS_RESIZING,))
 
     def encode(self, fields: Fields, *once: Field) -> bytes:
-        """A block of `fields`, which are worth an entry of the table, and those that are not."""
+        """Returns a block of `fields`, which may enter the table, and of `once`, which do not."""
         block = self._blocks.get(fields)
         if block is None:
             block = self._encode(fields)
         return block + b"".join(_literal(0, name, value) for name, value in once) if once else block
 
     def _encode(self, fields: Fields) -> bytes:
-        """Indexes count from the newest entry: an insertion in the middle of a block moves those after it."""
+        """Encodes a block. Indexes count from the newest entry, so an insertion in the middle of a block moves the
+        entries after it."""
         pieces, inserted = [self._announce], bool(self._announce)
         self._announce = b""
         for field in fields:
@@ -291,6 +315,7 @@ class HeaderEncoder:
             else:
                 pieces.append(_literal(0, *field))
         block = b"".join(pieces)
+        # A block that inserts is different the next time: its fields are indexed then.
         if not inserted:
             self._blocks[fields] = block
         return block
@@ -300,6 +325,7 @@ class HeaderEncoder:
         if len(self._entries) >= self.ENTRIES or size > self._room:
             return False
         self._room -= size
+        # Known blocks have indexes that the new entry moves.
         self._entries[field] = len(self._entries)
         self._blocks.clear()
         return True
@@ -317,7 +343,7 @@ def _string(value: bytes) -> bytes:
 
 
 def _integer(value: int, prefix: int, top_bits: int) -> bytes:
-    """Section 5.1."""
+    """Returns an integer with a prefix of `prefix` bits (RFC 7541, section 5.1)."""
     most = (1 << prefix) - 1
     if value < most:
         return bytes((top_bits | value,))

@@ -1,20 +1,24 @@
-"""What one client may ask of a connection before it counts as an attack. Pure objects that are told the time.
+"""What a client may do on a connection before it counts as an attack, and the keep-alive options.
 
-Times are in seconds of the loop's clock. Each is asked from the event-loop thread by one connection.
+Pure objects that are given the time, in seconds of the loop's clock. One connection calls each, on the event-loop
+thread.
 """
 
 from dataclasses import dataclass
 
 NEVER = float("-inf")
-IDLE_UPDATES, UPDATES_PER_OCCASION = 10_000, 8
-"""Window updates that a client may send in all, and for each call and DATA frame. Not by time: a client that is
-answered 12,000 times a second sends 30,000 of them."""
-IDLE_PING_INTERVAL = 7200.0
-"""Between pings while no call is open, where those are not permitted (gRPC's rule)."""
+"""A time before all others."""
+FREE_WINDOW_UPDATES = 10_000
+"""Window updates that a client may send regardless of its calls."""
+WINDOW_UPDATES_PER_FRAME = 8
+"""Further window updates for each call and each DATA frame sent to the client. The limit does not depend on time,
+because a client with 12,000 answers per second sends 30,000 of them."""
+IDLE_PING_INTERVAL_SECONDS = 7200.0
+"""Least time between pings while no call is open, if pings without calls are not permitted (gRPC's rule)."""
 
 
-class Bucket:
-    """`burst` at once, and `rate` a second after that."""
+class TokenBucket:
+    """A token bucket: `burst` tokens at first, then `rate` tokens per second up to `burst`."""
 
     __slots__ = ("_burst", "_filled_at", "_left", "_rate")
 
@@ -25,7 +29,7 @@ class Bucket:
         self._filled_at = 0.0
 
     def take(self, now: float) -> bool:
-        """Takes one; False when none is left."""
+        """Takes a token. Returns False if none is left."""
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now
         if self._left < 1:
@@ -34,33 +38,34 @@ class Bucket:
         return True
 
 
-class Floods:
-    """The buckets of one connection: frames that cost the server more than their sender."""
+class FloodLimits:
+    """The limits of one connection for frames that cost the server more than their sender."""
 
     __slots__ = ("_updates", "cancels", "empty_frames", "refusals", "resets", "settings")
 
     def __init__(self) -> None:
-        self.settings = Bucket(100, 10)
-        self.cancels = Bucket(10_000, 5_000)
-        """Calls that the client took back before they were answered (rapid reset). As many as time out in earnest when
-        a model is slow."""
-        self.resets = Bucket(2000, 500)
-        """Calls that the client made the server reset."""
-        self.refusals = Bucket(10_000, 5_000)
-        """Calls that were answered by their heads alone. A client in earnest may take a service for another one."""
-        self.empty_frames = Bucket(1000, 100)
-        """Frames that bring nothing: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
+        self.settings = TokenBucket(100, 10)
+        """SETTINGS frames."""
+        self.cancels = TokenBucket(10_000, 5_000)
+        """Calls that the client cancelled before they were answered (the rapid reset attack). As many may time out in
+        earnest if a model is slow."""
+        self.resets = TokenBucket(2000, 500)
+        """Calls that the server had to reset because the client broke a rule."""
+        self.refusals = TokenBucket(10_000, 5_000)
+        """Calls that were answered by their heads alone. A harmless client may have mistaken the service."""
+        self.empty_frames = TokenBucket(1000, 100)
+        """Frames without effect: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
         self._updates = 0
 
     def allow_window_update(self, occasions: int) -> bool:
-        """Notes a window update of a client that had so many occasions to send some: calls, and frames of data that it
-        was sent. False when it was one too many."""
+        """Counts a window update. `occasions` is how many calls and DATA frames the client had. Returns False if it
+        sends too many."""
         self._updates += 1
-        return self._updates <= IDLE_UPDATES + UPDATES_PER_OCCASION * occasions
+        return self._updates <= FREE_WINDOW_UPDATES + WINDOW_UPDATES_PER_FRAME * occasions
 
 
-class LatestIds:
-    """The stream ids that were added last."""
+class RecentIds:
+    """The `KEPT` stream ids that were added last."""
 
     KEPT = 4096
 
@@ -71,6 +76,7 @@ class LatestIds:
 
     def add(self, stream_id: int) -> None:
         self._ids[stream_id] = None
+        # A dict keeps the order of insertion, so the first key is the oldest.
         if len(self._ids) > self.KEPT:
             del self._ids[next(iter(self._ids))]
 
@@ -80,27 +86,29 @@ class LatestIds:
 
 @dataclass(frozen=True, slots=True)
 class Keepalive:
-    """How connections are kept and ended, in seconds, by the meaning that gRPC gives to it (contract G38, C34)."""
+    """How connections are kept open and ended, in seconds, with gRPC's meaning of each option (G38, C34)."""
 
     time: float = 7200.0
-    """Without a byte from the client before the server asks with a ping."""
+    """Silence of the client after which the server sends a ping."""
     timeout: float = 20.0
-    """For the answer to that ping, else the connection is closed."""
+    """Time for the answer to that ping. After it the connection is closed."""
     permit_without_calls: bool = False
+    """Whether the server sends pings, and takes them, while no call is open."""
     max_pings_without_data: int = 2
-    """Pings of the server with no header or data frame sent between them; 0 for any number."""
+    """Pings that the server sends with no header or data frame between them. 0 means no limit."""
     min_ping_interval: float = 300.0
-    """Between two pings of a client with no header or data frame sent between them; sooner is a strike."""
+    """Time between two pings of a client with no header or data frame sent between them. A ping that comes earlier is a
+    strike."""
     max_ping_strikes: int = 2
-    """More strikes end the connection; 0 for any number."""
+    """Strikes after which one more ends the connection. 0 means no limit."""
     max_age: float | None = None
-    """Of a connection before it is asked to end, give or take a tenth by chance."""
+    """Age at which the server asks the client to end the connection, plus or minus 10 % at random."""
     max_age_grace: float | None = None
-    """For its calls to finish after that."""
+    """Time for the open calls after that."""
 
 
-class PingPolice:
-    """Counts the pings of a client that come too soon (gRPC's ping strikes)."""
+class PingStrikes:
+    """Counts pings of a client that come too soon (gRPC's ping strikes)."""
 
     __slots__ = ("_keepalive", "_last", "_strikes")
 
@@ -110,17 +118,19 @@ class PingPolice:
         self._strikes = 0
 
     def sent_data(self) -> None:
-        """The server has sent headers or data: the count begins anew."""
+        """Starts the count again, because the server has sent headers or data."""
         self._last = NEVER
         self._strikes = 0
 
     def allows(self, now: float, calls: int) -> bool:
-        """Notes a ping of the client while so many calls are open; False when it was one too many."""
+        """Counts a ping of a client with `calls` open calls. Returns False if there were too many strikes."""
         keepalive = self._keepalive
         idle = not calls and not keepalive.permit_without_calls
-        least = IDLE_PING_INTERVAL if idle else keepalive.min_ping_interval
+        # Pings of an idle client keep a connection open that nobody uses.
+        least = IDLE_PING_INTERVAL_SECONDS if idle else keepalive.min_ping_interval
         early = now < self._last + least
         self._last = now
+        # Strikes stay: only headers or data of the server reset them, as in gRPC.
         if not early:
             return True
         self._strikes += 1

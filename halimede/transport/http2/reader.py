@@ -1,8 +1,22 @@
-"""Bytes to frames: the receiving half of one HTTP/2 connection. Knows the form of frames, and no streams.
+"""The receiving half of one HTTP/2 connection: bytes to frames (RFC 9113, sections 3.4, 4 and 6).
 
-Frames are parsed where the loop received them. Of DATA each part is handed on as it comes, and the rest of a large one
-is received straight into its taker's own buffer; other frames and header blocks are handed on whole. Source: RFC 9113,
-sections 3.4, 4 and 6. Event-loop thread only.
+Frames are parsed in the buffer that the loop received them in. The data of a DATA frame is handed on in parts, as it
+comes, and the rest of a large frame is received straight into the buffer of its receiver. Other frames and header
+blocks are handed on whole. Knows no streams. Event-loop thread only.
+
+| state | attributes | takes | then |
+| --- | --- | --- | --- |
+| preface | `_preface_left` > 0 | the client's preface | not greeted |
+| not greeted | not `_greeted` | SETTINGS | between frames |
+| between frames | | a whole frame | it is handed on; stay |
+| between frames | | the head of a DATA frame | in data |
+| between frames | | HEADERS without END_HEADERS | in a block |
+| between frames | | the head of a frame that is skipped | skipping |
+| in a block | `_block` | CONTINUATION of the same stream | between frames, after END_HEADERS |
+| in data | `_data_left` or `_padding_left` > 0 | data, then padding | between frames |
+| in data, direct | `_direct` | data, received into the receiver's buffer | in data, or between frames |
+| skipping | `_skip` > 0 | the payload | between frames |
+| stopped | `_stopped` | nothing more | |
 """
 
 import asyncio
@@ -18,42 +32,44 @@ from halimede.transport.http2.frames import (
     HEAD,
     HEAD_BYTES,
     HEADERS,
-    LEAST_MAX_FRAME,
-    MAX_WINDOW,
+    MAX_WINDOW_BYTES,
+    MIN_MAX_FRAME_BYTES,
     PADDED,
     PING,
     PREFACE,
     PRIORITY,
     RST_STREAM,
     SETTINGS,
-    STREAM_ID,
+    STREAM_ID_MASK,
     WINDOW_UPDATE,
     WITH_PRIORITY,
     Code,
     ConnectionFault,
 )
 
-SCRATCH_BYTES = 1 << 18
-MAX_FRAME = 1 << 20
-"""The largest frame taken, which only DATA may fill."""
-MAX_BLOCK = 1 << 16
-"""Bytes of a header block, and the largest frame that must be in the scratch buffer as a whole."""
+RECEIVE_BUFFER_BYTES = 1 << 18
+"""Bytes per read. Frames other than DATA must fit into it whole."""
+MAX_FRAME_BYTES = 1 << 20
+"""The largest frame that is accepted (SETTINGS_MAX_FRAME_SIZE). Only DATA may be as large."""
+MAX_BLOCK_BYTES = 1 << 16
+"""Bytes of a header block, and the largest frame that must be in the receive buffer as a whole."""
 MAX_CONTINUATIONS = 64
+"""CONTINUATION frames of a header block. Without a limit, small ones cost more than they bring."""
 
 _WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, RST_STREAM, PING, PRIORITY))
-"""The kinds that are handed on whole; DATA and those that are skipped may come in parts."""
+"""The kinds of frames that are handed on whole."""
 
 
-class Scratch:
-    """The buffer that all connections of a loop receive in, one after the other."""
+class ReceiveBuffer:
+    """The buffer that all connections of a loop receive into, one after the other."""
 
     def __init__(self) -> None:
-        self.bytes = bytearray(SCRATCH_BYTES)
+        self.bytes = bytearray(RECEIVE_BUFFER_BYTES)
         self.view = memoryview(self.bytes)
 
 
-class Taker(Protocol):
-    """Who takes the parts of a DATA frame; see `Stream`."""
+class DataReceiver(Protocol):
+    """Receives the parts of a DATA frame: the stream, as the reader sees it."""
 
     def received(self, data: memoryview) -> None: ...
     def room(self) -> memoryview | None: ...
@@ -74,18 +90,18 @@ class _Block:
 
 
 class FrameReader(asyncio.BufferedProtocol):
-    """Derived classes take the frames. What they raise ends the connection."""
+    """Reads frames. Derived classes handle them in the methods `on_...`. An exception of theirs ends the connection."""
 
-    def __init__(self, scratch: Scratch) -> None:
-        self._scratch = scratch
+    def __init__(self, receive_buffer: ReceiveBuffer) -> None:
+        self._receive_buffer = receive_buffer
         self._kept = b""
         self._preface_left = len(PREFACE)
         self._greeted = False
         self._block: _Block | None = None
         self._skip = 0
         self._stopped = False
-        # Of the DATA frame under way: who takes it (None when nobody does), what is still to come, and where to.
-        self._taker: Taker | None = None
+        # The DATA frame under way: its receiver (None if its data are dropped), what is still to come, and where to.
+        self._receiver: DataReceiver | None = None
         self._data_left = 0
         self._padding_left = 0
         self._data_ends = False
@@ -94,34 +110,35 @@ class FrameReader(asyncio.BufferedProtocol):
     # For derived classes.
 
     def on_data(self, stream_id: int, data: memoryview, ends: bool) -> None:
-        """A DATA frame that is there as a whole; `data` is not empty and holds until this returns."""
+        """Handles a whole DATA frame. `data` is not empty, and is valid until this returns."""
         raise NotImplementedError
 
-    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> Taker | None:
-        """A DATA frame of `length` bytes, padding included, of which `left` bytes of data are to come."""
+    def on_data_begin(self, stream_id: int, length: int, left: int, ends: bool) -> DataReceiver | None:
+        """Handles the head of a DATA frame of `length` bytes, padding included, of which `left` bytes of data are to
+        come."""
         raise NotImplementedError
 
-    def on_data_end(self, taker: Taker, ends: bool) -> None:
-        """All data of the frame was taken."""
+    def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
+        """Handles the end of a DATA frame whose data were handed on in parts."""
         raise NotImplementedError
 
     def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
-        """A whole header block."""
+        """Handles a whole header block."""
         raise NotImplementedError
 
     def on_continued(self, stream_id: int) -> None:
-        """A header block has begun that does not end in its first frame."""
+        """Handles the first frame of a header block that goes on in further frames."""
         raise NotImplementedError
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
         raise NotImplementedError
 
     def on_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
-        """A frame of one of the other kinds that are handed on whole."""
+        """Handles a frame of another kind that is handed on whole."""
         raise NotImplementedError
 
     def on_other(self, kind: int, length: int, stream_id: int) -> None:
-        """A frame whose payload is skipped."""
+        """Handles a frame whose payload is skipped."""
         raise NotImplementedError
 
     # Receiving.
@@ -131,13 +148,13 @@ class FrameReader(asyncio.BufferedProtocol):
             return self._direct
         kept = self._kept
         if not kept:
-            return self._scratch.view
-        # The loop calls `buffer_updated` next: no other connection uses the scratch buffer in between.
-        self._scratch.bytes[: len(kept)] = kept
-        return self._scratch.view[len(kept) :]
+            return self._receive_buffer.view
+        # The loop calls `buffer_updated` next, so no other connection uses the shared buffer in between.
+        self._receive_buffer.bytes[: len(kept)] = kept
+        return self._receive_buffer.view[len(kept) :]
 
     def read(self, nbytes: int) -> None:
-        """Takes what the loop has put into the buffer. Raises ConnectionFault."""
+        """Parses the bytes that the loop has put into the buffer. Raises ConnectionFault."""
         if self._direct is not None:
             self._fill(nbytes)
             return
@@ -146,27 +163,29 @@ class FrameReader(asyncio.BufferedProtocol):
         at = self._on_preface(end) if self._preface_left else 0
         at = self._parse(at, end)
         if at < end:
-            self._kept = bytes(self._scratch.view[at:end])
+            self._kept = bytes(self._receive_buffer.view[at:end])
 
     def stop_reading(self) -> None:
         """The connection is over: nothing that comes is looked at any more."""
         self._stopped = True
         self._direct = None
-        self._taker = None
+        self._receiver = None
 
     def _on_preface(self, end: int) -> int:
-        """Section 3.4. What has come of the preface must be right, byte by byte."""
+        """Checks what has come of the preface, byte by byte (section 3.4)."""
         done = len(PREFACE) - self._preface_left
-        came = bytes(self._scratch.view[: min(end, self._preface_left)])
+        came = bytes(self._receive_buffer.view[: min(end, self._preface_left)])
         if not PREFACE.startswith(came, done):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "bad connection preface")
         self._preface_left -= len(came)
         return len(came)
 
     def _parse(self, at: int, end: int) -> int:
-        """Takes what is whole of the scratch buffer between the two; where the rest begins, to be kept."""
-        received, scratch, unpack = self._scratch.bytes, self._scratch.view, HEAD.unpack_from
+        """Handles what is complete between two positions of the receive buffer. Returns where the rest begins, which is
+        kept."""
+        received, view, unpack = self._receive_buffer.bytes, self._receive_buffer.view, HEAD.unpack_from
         while not self._stopped:
+            # A DATA frame of an earlier read goes on.
             if self._data_left or self._padding_left:
                 at = self._on_part(at, end)
             if self._skip:
@@ -174,37 +193,44 @@ class FrameReader(asyncio.BufferedProtocol):
                 self._skip -= step
                 at += step
             start = at + HEAD_BYTES
+            # The head of the next frame is incomplete. It is kept for the next read.
             if start > end:
                 return at
             word, flags, stream_id = unpack(received, at)
             length, kind = word >> 8, word & 0xFF
-            stream_id &= STREAM_ID
-            if length > MAX_FRAME:
+            stream_id &= STREAM_ID_MASK
+            # Section 4.2. The size is checked before anything is received.
+            if length > MAX_FRAME_BYTES:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "frame too large")
+            # One test for the two rare states, so that ordinary frames pay for one only.
             if not self._greeted or self._block is not None:
                 self._check_order(kind, flags, stream_id)
             stop = start + length
             if kind == DATA:
+                # The most frequent case: a whole frame without padding, handed on with one call.
                 if stop <= end and length and not flags & PADDED:
-                    self.on_data(stream_id, scratch[start:stop], bool(flags & END_STREAM))
+                    self.on_data(stream_id, view[start:stop], bool(flags & END_STREAM))
                     at = stop
                     continue
                 if flags & PADDED and length and start == end:
-                    return at  # its padding is not known yet
+                    # The byte with the length of the padding has not come.
+                    return at
                 at = self._begin_data(start, length, flags, stream_id)
-            elif kind == WINDOW_UPDATE:  # next to DATA and HEADERS the most frequent kind
+            # After DATA and HEADERS this is the most frequent kind.
+            elif kind == WINDOW_UPDATE:
                 if length != 4:
                     raise ConnectionFault(Code.FRAME_SIZE_ERROR, "WINDOW_UPDATE of a wrong size")
                 if stop > end:
                     return at
-                self.on_window_update(stream_id, int.from_bytes(received[start:stop]) & MAX_WINDOW)
+                self.on_window_update(stream_id, int.from_bytes(received[start:stop]) & MAX_WINDOW_BYTES)
                 at = stop
             elif kind in _WHOLE:
-                if length > MAX_BLOCK:
+                # Such a frame must fit into the receive buffer.
+                if length > MAX_BLOCK_BYTES:
                     raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "frame too large for its kind")
                 if stop > end:
                     return at
-                self._take(kind, flags, stream_id, scratch[start:stop])
+                self._take(kind, flags, stream_id, view[start:stop])
                 at = stop
             else:
                 self.on_other(kind, length, stream_id)
@@ -213,7 +239,7 @@ class FrameReader(asyncio.BufferedProtocol):
         return end
 
     def _check_order(self, kind: int, flags: int, stream_id: int) -> None:
-        """Sections 3.4 and 6.10."""
+        """Checks that SETTINGS come first (section 3.4), and that nothing interrupts a header block (section 6.10)."""
         if not self._greeted:
             if kind != SETTINGS or flags & ACK:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "the first frame is not SETTINGS")
@@ -223,12 +249,15 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted")
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Handles a frame that is there as a whole."""
         if kind == HEADERS:
             if flags & (PADDED | WITH_PRIORITY):
                 payload = _without_extras(flags, stream_id, payload)
+            # Nearly every block is a single frame.
             if flags & END_HEADERS:
                 self.on_block(stream_id, bytes(payload), bool(flags & END_STREAM))
             else:
+                # The stream id is checked now, before the rest of the block is collected.
                 self.on_continued(stream_id)
                 self._block = _Block(stream_id, bool(flags & END_STREAM), bytes(payload))
         elif kind == CONTINUATION:
@@ -242,7 +271,8 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block.data += payload
         block.frames += 1
-        if len(block.data) > MAX_BLOCK or block.frames > MAX_CONTINUATIONS:
+        # The CONTINUATION flood (CERT VU#421644): the block could go on forever.
+        if len(block.data) > MAX_BLOCK_BYTES or block.frames > MAX_CONTINUATIONS:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
             self._block = None
@@ -251,32 +281,34 @@ class FrameReader(asyncio.BufferedProtocol):
     # DATA in parts.
 
     def _begin_data(self, at: int, length: int, flags: int, stream_id: int) -> int:
-        """A DATA frame that is padded, empty or not all there; where its data begin."""
+        """Begins a DATA frame that is padded, empty or incomplete. Returns where its data begin."""
         left, padding = length, 0
         if flags & PADDED:
             if not length:
                 raise ConnectionFault(Code.FRAME_SIZE_ERROR, "DATA without the length of its padding")
-            padding = self._scratch.bytes[at]
+            padding = self._receive_buffer.bytes[at]
             at += 1
             left = length - 1 - padding
             if left < 0:
                 raise ConnectionFault(Code.PROTOCOL_ERROR, "more padding than frame")
         self._data_ends = bool(flags & END_STREAM)
-        self._taker = self.on_data_begin(stream_id, length, left, self._data_ends)
+        self._receiver = self.on_data_begin(stream_id, length, left, self._data_ends)
+        # Set after `on_data_begin`, which may raise.
         self._data_left, self._padding_left = left, padding
         if not left:
             self._end_data()
         return at
 
     def _on_part(self, at: int, end: int) -> int:
-        """What has come of the DATA frame under way."""
+        """Handles what has come of the DATA frame under way."""
         if self._data_left and at < end:
             step = min(self._data_left, end - at)
             self._data_left -= step
-            taker = self._taker
-            if taker is not None and not taker.over:
-                taker.received(self._scratch.view[at : at + step])
-                if self._data_left >= LEAST_MAX_FRAME and (room := taker.room()) is not None:
+            receiver = self._receiver
+            if receiver is not None and not receiver.over:
+                receiver.received(self._receive_buffer.view[at : at + step])
+                # For less than that a read of its own costs more than the copy.
+                if self._data_left >= MIN_MAX_FRAME_BYTES and (room := receiver.room()) is not None:
                     self._direct = room[: self._data_left]
             at += step
             if not self._data_left:
@@ -289,24 +321,24 @@ class FrameReader(asyncio.BufferedProtocol):
 
     def _fill(self, nbytes: int) -> None:
         """A part of a large message was received where it belongs."""
-        taker, direct = self._taker, self._direct
-        assert taker is not None
+        receiver, direct = self._receiver, self._direct
+        assert receiver is not None
         assert direct is not None
         self._data_left -= nbytes
         self._direct = direct[nbytes:] if nbytes < len(direct) else None
-        if not taker.over:
-            taker.filled(nbytes)
+        if not receiver.over:
+            receiver.filled(nbytes)
         if not self._data_left:
             self._end_data()
 
     def _end_data(self) -> None:
-        taker, self._taker = self._taker, None
-        if taker is not None and not taker.over:
-            self.on_data_end(taker, self._data_ends)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and not receiver.over:
+            self.on_data_end(receiver, self._data_ends)
 
 
 def _without_extras(flags: int, stream_id: int, payload: memoryview) -> memoryview:
-    """The header block without padding and priority (6.2)."""
+    """Returns the header block without padding and priority (section 6.2)."""
     padding = 0
     if flags & PADDED:
         if not payload:
@@ -315,7 +347,7 @@ def _without_extras(flags: int, stream_id: int, payload: memoryview) -> memoryvi
     if flags & WITH_PRIORITY:
         if len(payload) < 5:
             raise ConnectionFault(Code.FRAME_SIZE_ERROR, "HEADERS without their priority")
-        if int.from_bytes(payload[:4]) & STREAM_ID == stream_id:
+        if int.from_bytes(payload[:4]) & STREAM_ID_MASK == stream_id:
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a stream that depends on itself")
         payload = payload[5:]
     if padding > len(payload):

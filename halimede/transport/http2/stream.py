@@ -1,6 +1,13 @@
-"""One stream of a connection: what it still has to send and how much the peer may send on it.
+"""One HTTP/2 stream: what it still has to send, and how much the peer may send on it.
 
-The base of what a user of the transport makes of a stream. Event-loop thread only.
+It is the base class of the streams that a user of the transport makes. Event-loop thread only.
+
+| state | event | then |
+| --- | --- | --- |
+| open | the client sends END_STREAM | `remote_ended`: the answer may still be sent |
+| open | the trailers are written | `over`; the client gets RST_STREAM with NO_ERROR |
+| `remote_ended` | the trailers are written | `over` |
+| open or `remote_ended` | a reset by either side, or the connection is lost | `over`; the queue is dropped |
 """
 
 from collections import deque
@@ -9,16 +16,16 @@ from collections.abc import Sequence
 from halimede.tensors import Buffer
 from halimede.transport.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HEADERS, Code, header_frames
 from halimede.transport.http2.headers import Field, Fields
-from halimede.transport.http2.outbox import Outbox
+from halimede.transport.http2.writer import FrameWriter
 
-RECEIVE_WINDOW = 1 << 22
+RECEIVE_WINDOW_BYTES = 1 << 22
 """Bytes that the peer may send on a stream ahead of its receiver."""
-FULL = 1 << 20
-"""Bytes waiting to be sent from which on a stream asks its sender to wait, until half of them are gone."""
+FULL_QUEUE_BYTES = 1 << 20
+"""Queued bytes from which on the sender should wait, until half of them are gone."""
 
 
 class Trailers:
-    """The header block that ends a stream, encoded when it is its turn: the table may have changed by then."""
+    """The header block that ends a stream. It is encoded when it is sent, because the table may change until then."""
 
     __slots__ = ("fields", "once")
 
@@ -27,10 +34,10 @@ class Trailers:
         self.once = once
 
 
-class Stream:
-    """Derived classes receive; the methods that send are for them and their users.
+class Http2Stream:
+    """A stream. Derived classes receive; they and their users call the methods that send.
 
-    A stream is over when both sides have ended, or one has reset it; sending on it does nothing then.
+    A stream is over when both sides have ended it, or one has reset it. Sending on it has no effect then.
     """
 
     __slots__ = (
@@ -49,11 +56,11 @@ class Stream:
         "window",
     )
 
-    def __init__(self, out: Outbox, stream_id: int, content_length: int | None = None) -> None:
+    def __init__(self, out: FrameWriter, stream_id: int, content_length: int | None = None) -> None:
         self.out = out
         self.id = stream_id
         self.window = out.initial_window
-        self.receive_window = RECEIVE_WINDOW
+        self.receive_window = RECEIVE_WINDOW_BYTES
         self.queue: deque[Buffer] | None = None
         self.queued = 0
         self.trailers: Trailers | None = None
@@ -67,29 +74,30 @@ class Stream:
     # What the connection calls.
 
     def received(self, data: memoryview) -> None:
-        """A part of the body; `data` holds until this returns."""
+        """Receives a part of the body. `data` is valid until this returns."""
         raise NotImplementedError
 
     def room(self) -> memoryview | None:
-        """Where the next bytes of the body shall be received, if this stream wants them without a copy."""
+        """Returns a buffer for the next bytes of the body, if this stream wants them without a copy."""
         return None
 
     def filled(self, count: int) -> None:
-        """So many bytes were received into what `room` gave."""
+        """Tells that `count` bytes were received into the buffer that `room` returned."""
 
     def ended(self) -> None:
-        """The peer sends no more."""
+        """The peer has ended its side."""
         raise NotImplementedError
 
     def gone(self) -> None:
-        """The stream is over before it was answered: reset by the peer, or the connection is lost."""
+        """The stream ended before it was answered: the peer reset it, or the connection is lost."""
         raise NotImplementedError
 
     def drained(self) -> None:
-        """What was full takes more again."""
+        """The queue was full and is not any more."""
 
     def end_is_early(self, length: int, ends: bool) -> bool:
-        """Counts the body against the content-length that was announced; whether they disagree (8.1.1)."""
+        """Counts a part of the body against the announced content-length. Returns whether they disagree (section
+        8.1.1)."""
         if self._expected is None:
             return False
         self._expected -= length
@@ -98,9 +106,10 @@ class Stream:
     # Receiving window.
 
     def consume(self, count: int) -> None:
-        """Notes bytes that need no more room, and lets the peer send as many again once it is worth a frame."""
+        """Gives bytes back to the window of the stream. The peer is told when half of the window is free."""
         self._unconsumed += count
-        if self._unconsumed >= RECEIVE_WINDOW // 2 and not self.remote_ended and not self.over:
+        # After END_STREAM or a reset the client sends no more, so it needs no window.
+        if self._unconsumed >= RECEIVE_WINDOW_BYTES // 2 and not self.remote_ended and not self.over:
             self.out.grant(self.id, self._unconsumed)
             self.receive_window += self._unconsumed
             self._unconsumed = 0
@@ -117,25 +126,27 @@ class Stream:
             out.put(header_frames(0, self.id, out.encoder.encode(fields, *once), out.max_frame))
 
     def send_data(self, *buffers: Buffer) -> bool:
-        """Sends as much as the windows allow, and queues the rest; False from `FULL` queued bytes on."""
+        """Sends what the windows allow, and queues the rest. Returns False if `FULL_QUEUE_BYTES` or more are queued."""
         if self.over:
             return True
         out = self.out
         size = sum(map(len, buffers))
+        # Data of this stream that wait must go first.
         if not self.queued and out.takes(size) and size <= self.window:
             self.window -= size
             out.put_data(HEAD.pack(size << 8 | DATA, 0, self.id), buffers, size)
             return True
         if self.queue is None:
             self.queue = deque()
+        # Empty buffers would make a DATA frame without data.
         self.queue.extend(b for b in buffers if len(b))
         self.queued += size
-        self._full = self._full or self.queued >= FULL
+        self._full = self._full or self.queued >= FULL_QUEUE_BYTES
         out.enqueue(self, size)
         return not self._full
 
     def send_trailers(self, fields: Fields, *once: Field) -> None:
-        """Ends the stream on this side, after the data that still waits."""
+        """Ends this side of the stream, after the queued data."""
         if self.over or self.trailers is not None:
             return
         self.trailers = Trailers(fields, once)
@@ -143,14 +154,16 @@ class Stream:
             self.put_trailers()
 
     def send_whole(self, fields: Fields, buffers: Sequence[Buffer], trailers: Fields) -> None:
-        """Headers, all of the data, and trailers: the whole answer in one go where the windows have room for it."""
+        """Sends headers, all data, and trailers. If the windows have room, they are written as one piece."""
         out = self.out
         size = sum(map(len, buffers))
+        # The general way: each part waits for the windows by itself.
         if self.over or self.queued or size > self.window or not out.takes(size):
             self.send_headers(fields)
             self.send_data(*buffers)
             self.send_trailers(trailers)
             return
+        # Both blocks enter the table in the order in which they are sent.
         head, tail = out.encoder.encode(fields), out.encoder.encode(trailers)
         self.window -= size
         start = HEAD.pack(len(head) << 8 | HEADERS, END_HEADERS, self.id) + head + HEAD.pack(size << 8, 0, self.id)
@@ -159,14 +172,14 @@ class Stream:
         out.finished(self)
 
     def reset(self, code: Code) -> None:
-        """Ends the stream at once, on both sides."""
+        """Resets the stream: both sides end at once."""
         if not self.over:
             self.out.reset(self, code)
 
     # What the outbox calls.
 
     def take(self, limit: int) -> list[Buffer]:
-        """Buffers of at most `limit` bytes from the head of the queue."""
+        """Takes at most `limit` bytes from the head of the queue."""
         queue = self.queue
         assert queue is not None
         taken: list[Buffer] = []
@@ -174,6 +187,7 @@ class Stream:
             buffer = queue[0]
             length = len(buffer)
             if length > limit:
+                # The buffer is larger than the window: a part of it goes, and the rest stays.
                 view = memoryview(buffer)
                 queue[0] = view[limit:]
                 taken.append(view[:limit])
@@ -185,18 +199,19 @@ class Stream:
         return taken
 
     def drop(self) -> None:
-        """What is queued will not be sent."""
+        """Drops the queue."""
         self.queue = None
         self.queued = 0
 
-    def relieved(self) -> None:
-        """After a part of the queue was sent: wakes the sender that waits."""
-        if self._full and self.queued < FULL // 2:
+    def data_sent(self) -> None:
+        """A part of the queue was sent: wakes the sender if it waits."""
+        # A sender is woken when half of the queue is gone, so that it can send many messages at once.
+        if self._full and self.queued < FULL_QUEUE_BYTES // 2:
             self._full = False
             self.drained()
 
     def put_trailers(self) -> None:
-        """Writes the trailers, which end this side, and lets go of the stream."""
+        """Writes the trailers, which end this side."""
         trailers = self.trailers
         assert trailers is not None
         out = self.out

@@ -1,8 +1,8 @@
 """gRPC inference messages to values and back.
 
-Pure: two codecs with a small memory of what repeats, and functions; knows no connection, stream or status code. A
-request is read at its top level only: raw contents become views of the message, the rest goes to protobuf and, since
-clients repeat it, is remembered compiled. Used by one thread at a time; raises the errors of the contract.
+Two codecs with a small memory of what repeats, and pure functions. A request is parsed at its top level only: raw
+contents become views of the message. The rest goes to protobuf and, because clients repeat it, is remembered in
+compiled form. Knows no connection and no status code. One thread at a time.
 """
 
 import re
@@ -13,20 +13,20 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from google.protobuf.message import DecodeError
 
 from halimede.errors import Internal, Invalid
+from halimede.protocol import inference_pb2 as pb
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameter, Parameters
-from halimede.schema import service_pb2 as pb
 from halimede.tensors import Buffer, DataType, HostMemory, RegionReference, Shape, Tensor, datatype_named
 from halimede.wire.grpc.parts import (
     CLASSIFICATION,
     SHARED_MEMORY,
-    Settings,
+    RememberedParameters,
     input_memory,
     no_data,
     read_outputs,
     read_parameters,
     refuse_duplicates,
 )
-from halimede.wire.grpc.scan import Layout, Scan, scan_message
+from halimede.wire.grpc.scan import MessageLayout, MessageScan, scan_message
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -39,7 +39,7 @@ INT64_MAX = 2**63 - 1
 
 
 def parse(kind: Any, message: Buffer) -> Any:
-    """The protobuf message of class `kind`. Raises Internal with gRPC's own words."""
+    """Parses a protobuf message of class `kind`. Raises Internal with gRPC's text."""
     try:
         return kind.FromString(message)
     except DecodeError:
@@ -47,7 +47,8 @@ def parse(kind: Any, message: Buffer) -> Any:
 
 
 def sendable(text: str) -> str:
-    """What a message can carry of a text: the name of a directory, or of what came over HTTP, need not be UTF-8."""
+    """Returns the part of a text that a message can carry. The name of a directory, or text that came over HTTP, may
+    not be UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -59,12 +60,12 @@ _STOL = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]*)(?<=[0-9])")
 
 
 def version_of(text: str) -> int:
-    """The model version that a request names, -1 when it names none. Reads as C's `stol` does: leading blanks and a
-    sign are fine, what follows the digits is ignored. Raises Invalid (H13)."""
+    """Returns the model version that a text names, or -1 for an empty text. Parses like C's `stol`: leading blanks and
+    a sign are accepted, and what follows the digits is ignored. Raises Invalid (H13)."""
     if not text:
         return -1
     found = _STOL.match(text)
-    # Twenty digits are too many already; more would only be slow to read.
+    # Twenty digits are out of range, and `int` of very long text is slow.
     version = int(found[1] + (found[2][:20] or "0")) if found else INT64_MAX + 1
     if not -INT64_MAX - 1 <= version <= INT64_MAX:
         raise Invalid(
@@ -77,13 +78,11 @@ def version_of(text: str) -> int:
 
 
 class _Head:
-    """What a message says that its client repeats: all but the id, the parameters and the raw contents.
+    """What a client repeats of a message: all except the id, the parameters and the raw contents.
 
-    `whole` is what protobuf read of it, where that is still needed; None for a head that is remembered, whose `inputs`
-    and `outputs` are then ready to be filled. Shared between requests, so not changed once it is remembered.
-
-    `inputs` say at which raw contents each is; where they lie in shared memory, at -1, and then `references` has the
-    whole tensor.
+    `whole` is the parsed protobuf message while it is still needed. It is None for a remembered head, whose `inputs`
+    and `outputs` are complete. A remembered head is shared between requests and never changed. `inputs` have the index
+    of their raw contents, or -1 for inputs in shared memory, whose tensors are in `references`.
     """
 
     __slots__ = (
@@ -117,8 +116,8 @@ class _Head:
 
 
 class InferMessage:
-    """A ModelInferRequest whose top level has been read. `parameters` are protobuf's, and their `text`, or the
-    `settings` that they are known to mean. `empty_final` (G31) is known once the decoder has made the request of it."""
+    """A ModelInferRequest whose top level was parsed. Either `settings` are known for its parameters, or `parameters`
+    has protobuf's, and `text` their bytes. `empty_final` (G31) is known after the decoder has made the request."""
 
     __slots__ = ("empty_final", "head", "id", "parameters", "raws", "settings", "text")
 
@@ -127,7 +126,7 @@ class InferMessage:
         id: str,
         head: _Head,
         raws: Sequence[Buffer],
-        settings: Settings | None = None,
+        settings: RememberedParameters | None = None,
         parameters: Any = None,
         text: bytes = b"",
     ) -> None:
@@ -145,30 +144,33 @@ class InferMessage:
 
     @property
     def model_version(self) -> str:
-        """The client's text."""
+        """The version as the client wrote it."""
         return self.head.model_version
 
     @property
     def version(self) -> int:
-        """What `version_of` makes of that text. Raises Invalid."""
+        """The version as a number, -1 if the client named none. Raises Invalid."""
         known = self.head.version
         return version_of(self.head.model_version) if known is None else known
 
 
 class InferDecoder:
-    """ModelInferRequest to InferRequest, in two steps because the real server looks at the model between them."""
+    """Turns ModelInferRequest messages into InferRequests. It takes two steps, because Triton checks the model between
+    them."""
 
-    HEAD_LIMIT: ClassVar[int] = 1024
-    HEADS_LIMIT: ClassVar[int] = 256
+    MAX_HEAD_BYTES: ClassVar[int] = 1024
+    """Size of a head, or of parameters, that are remembered."""
+    MAX_HEADS: ClassVar[int] = 256
+    """Number of heads, of parameters and of layouts that are remembered."""
 
     def __init__(self) -> None:
-        self._layouts: dict[int, Layout[tuple[_Head, Settings | None]]] = {}
+        self._layouts: dict[int, MessageLayout[tuple[_Head, RememberedParameters | None]]] = {}
         self._heads: dict[bytes, _Head] = {}
-        self._settings: dict[bytes, Settings] = {}
+        self._settings: dict[bytes, RememberedParameters] = {}
         self._remembered = 0
 
     def parse(self, message: Buffer) -> InferMessage:
-        """Reads the top level. The result holds views of `message`. Raises Internal when it is no such message."""
+        """Parses the top level of a message. The result has views of `message`. Raises Internal if it is malformed."""
         layout = self._layouts.get(len(message))
         if layout is None or (known := layout.known.get(layout.key(message))) is None:
             return self._read(message)
@@ -182,23 +184,27 @@ class InferDecoder:
             scan = scan_message(view)
         except IndexError:
             _unreadable()
+        # An unusual message. protobuf reads all of it, and nothing is remembered.
         if scan is None:
             whole = parse(pb.ModelInferRequest, message)
             return InferMessage(whole.id, _Head(whole), whole.raw_input_contents, None, whole.parameters)
         text = scan.parameters
         settings = self._settings.get(text) if text else None
+        # The bytes of the parameters are a message with this field only, so protobuf can read them alone.
         values = parse(pb.ModelInferRequest, text).parameters if text and settings is None else None
         request_id = _text(view[scan.id]) if scan.id else ""
         raws = [view[raw] for raw in scan.raws]
-        head = self._heads.get(scan.head) if len(scan.head) <= self.HEAD_LIMIT else None
+        head = self._heads.get(scan.head) if len(scan.head) <= self.MAX_HEAD_BYTES else None
         if head is None:
             head = _Head(parse(pb.ModelInferRequest, scan.head), scan.head)
+        # Head and parameters are both known, so messages like this one repeat.
         elif values is None:
             self._lay_out(message, scan, (head, settings))
         return InferMessage(request_id, head, raws, settings, values, text)
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:
-        """The request for `version`, its tensors views of the message. Raises what is wrong with it (G16 to G23)."""
+        """Returns the request for `version`. Its tensors are views of the message. Raises what is wrong with it (G16 to
+        G23)."""
         head = incoming.head
         request = InferRequest(head.model_name, version)
         request.id = incoming.id
@@ -207,6 +213,7 @@ class InferDecoder:
         elif incoming.parameters:
             incoming.empty_final = read_parameters(request, incoming.parameters)
             self._remember_settings(incoming, request)
+        # The head is remembered: names, types and shapes are at hand.
         if head.whole is None:
             _fill(request, head, incoming.raws)
         else:
@@ -215,14 +222,17 @@ class InferDecoder:
         return request
 
     def _remember(self, head: _Head, request: InferRequest) -> None:
-        """Keeps what was read of a head without typed contents and other parameters of tensors than shared memory."""
+        """Remembers a head. Heads with typed contents, or with parameters of tensors other than shared memory and
+        classes, are not remembered."""
         inputs, outputs = head.whole.inputs, head.whole.outputs
-        if not 0 < len(head.text) <= self.HEAD_LIMIT or any(t.HasField("contents") for t in inputs):
+        # Typed contents are data, and long heads rarely repeat.
+        if not 0 < len(head.text) <= self.MAX_HEAD_BYTES or any(t.HasField("contents") for t in inputs):
             return
         known = (*SHARED_MEMORY, CLASSIFICATION)
         if any(key not in known for t in (*inputs, *outputs) for key in t.parameters):
             return
-        if len(self._heads) >= self.HEADS_LIMIT:
+        # Emptied, not evicted one by one: the heads in use are back after one request each.
+        if len(self._heads) >= self.MAX_HEADS:
             self._heads.clear()
         head.version = request.version
         head.references = {t.name: t for t in request.inputs.values() if isinstance(t.memory, RegionReference)}
@@ -239,20 +249,22 @@ class InferDecoder:
         self._heads[head.text] = head
 
     def _remember_settings(self, incoming: InferMessage, request: InferRequest) -> None:
-        if 0 < len(incoming.text) <= self.HEAD_LIMIT:
-            if len(self._settings) >= self.HEADS_LIMIT:
+        if 0 < len(incoming.text) <= self.MAX_HEAD_BYTES:
+            if len(self._settings) >= self.MAX_HEADS:
                 self._settings.clear()
-            self._settings[incoming.text] = Settings(request, incoming.empty_final)
+            self._settings[incoming.text] = RememberedParameters(request, incoming.empty_final)
 
-    def _lay_out(self, message: Buffer, scan: Scan, known: tuple[_Head, Settings | None]) -> None:
-        """Remembers a whole message but its id and its raw contents. At the second message with this head and these
-        parameters, since what never comes again would only push others out."""
-        if self._remembered >= self.HEADS_LIMIT:
+    def _lay_out(self, message: Buffer, scan: MessageScan, known: tuple[_Head, RememberedParameters | None]) -> None:
+        """Remembers the layout of a message. It is called for the second message with this head and these parameters,
+        because a message that never repeats would only evict others."""
+        # The keys of a layout hold nearly whole messages, so their number is bounded over all layouts.
+        if self._remembered >= self.MAX_HEADS:
             self._layouts.clear()
             self._remembered = 0
         layout = self._layouts.get(len(message))
+        # Of one length only the last layout is kept.
         if layout is None or layout.id != scan.id or layout.raws != scan.raws:
-            layout = self._layouts[len(message)] = Layout(len(message), scan.id, scan.raws)
+            layout = self._layouts[len(message)] = MessageLayout(len(message), scan.id, scan.raws)
         layout.known[layout.key(message)] = known
         self._remembered += 1
 
@@ -282,16 +294,17 @@ def _fill(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
     if not head.plain:
         _fill_otherwise(request, head, raws)
         return
+    # An input without data (G20).
     if len(raws) < len(head.inputs):
         no_data(head.inputs[len(raws)][1], head.model_name)
     inputs = request.inputs
-    # Raw contents beyond the inputs are ignored (G20). The place of each is at hand: `zip` would cost like a tensor.
+    # Raw contents beyond the inputs are ignored (G20). Indexing is used because `zip` would cost as much as a tensor.
     for at, name, datatype, shape in head.inputs:
         inputs[name] = Tensor(name, datatype, shape, HostMemory(raws[at]))
 
 
 def _fill_otherwise(request: InferRequest, head: _Head, raws: Sequence[Buffer]) -> None:
-    """With shared memory or classes. What lies in shared memory takes no raw contents (G20)."""
+    """Fills a request that uses shared memory or classes. Inputs in shared memory take no raw contents (G20)."""
     for at, name, datatype, shape in head.inputs:
         if at < 0:
             request.inputs[name] = head.references[name]
@@ -308,36 +321,40 @@ _ID_TAG, _RAW_OUTPUT_TAG = 0x1A, 0x32
 
 
 class InferEncoder:
-    """InferResponse to ModelInferResponse, alone or inside a ModelStreamInferResponse."""
+    """Turns an InferResponse into a ModelInferResponse, alone or in a ModelStreamInferResponse."""
 
-    PIECES_LIMIT: ClassVar[int] = 1024
-    JOIN_LIMIT: ClassVar[int] = 4096
-    """Up to this size one copied buffer is cheaper than a list of them."""
+    MAX_PIECES: ClassVar[int] = 1024
+    """Number of encoded heads, and of encoded outputs, that are remembered."""
+    MAX_JOINED_BYTES: ClassVar[int] = 4096
+    """Up to this size one joined buffer costs less than a list of buffers."""
 
     def __init__(self) -> None:
         self._heads: dict[tuple[str, int], bytes] = {}
         self._outputs: dict[tuple[str, DataType, Shape, int], tuple[bytes, bytes, int]] = {}
 
     def response(self, response: InferResponse) -> Message:
-        """A ModelInferResponse. Raises Invalid over the size limit (G15), Error where the host cannot read a tensor."""
+        """Returns a ModelInferResponse. Raises Invalid if it exceeds the size limit (G15), and Error if a tensor cannot
+        be read on the host."""
         head, contents, size = self._pieces(response, b"")
-        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
+        return [b"".join(head + contents)] if size <= self.MAX_JOINED_BYTES else [b"".join(head), *contents]
 
     def stream_response(self, response: InferResponse, final: bool) -> Message:
-        """The same in a ModelStreamInferResponse that says whether it is the last of its request (G30)."""
+        """Returns a ModelStreamInferResponse that says whether the response is the last of its request (G30). Raises
+        Invalid and Error, as `response` does."""
         head, contents, size = self._pieces(response, _FINAL_RESPONSE[final])
         head.insert(0, prefix(_INFER_RESPONSE_TAG, size))
-        return [b"".join(head + contents)] if size <= self.JOIN_LIMIT else [b"".join(head), *contents]
+        return [b"".join(head + contents)] if size <= self.MAX_JOINED_BYTES else [b"".join(head), *contents]
 
     def _pieces(self, response: InferResponse, flags: bytes) -> tuple[list[Buffer], list[Buffer], int]:
-        """The message in buffers: what to join, what may be large, and the size of both. Fields stand in the order of
-        their numbers, as protobuf writes them."""
+        """Returns what to join, what may be large, and the size of both. Fields are in the order of their numbers, as
+        protobuf writes them."""
         named = response.model_name, response.model_version
         head: list[Buffer] = [self._heads.get(named) or self._head(named)]
         if response.id:
             text = response.id.encode()
             head += (prefix(_ID_TAG, len(text)), text)
         if response.parameters:
+            # Responses of ensembles outside of a sequence share this object, so its message is made once.
             known = response.parameters is NO_SEQUENCE
             head.append(_NO_SEQUENCE if known else _parameters(response.parameters))
         if flags:
@@ -351,6 +368,7 @@ class InferEncoder:
             head.append(output)
             contents += (start, memory.host())
             size += bytes_of_all
+        # The limit of protobuf messages, which gRPC shares.
         if size > INT32_MAX:
             raise Invalid(f"Response has byte size {size} which exceeds gRPC's byte size limit {INT32_MAX}.")
         return head, contents, size
@@ -358,15 +376,16 @@ class InferEncoder:
     def _head(self, named: tuple[str, int]) -> bytes:
         model, version = named
         message = pb.ModelInferResponse(model_name=model, model_version=str(version))
-        return _keep(self._heads, named, bytes(message.SerializeToString()), self.PIECES_LIMIT)
+        return _keep(self._heads, named, bytes(message.SerializeToString()), self.MAX_PIECES)
 
     def _output(self, key: tuple[str, DataType, Shape, int]) -> tuple[bytes, bytes, int]:
-        """An output's entry, what stands before its contents, and the bytes of these three."""
+        """Returns the entry of an output, what stands before its contents, and the number of bytes of entry, that, and
+        contents."""
         name, datatype, shape, size = key
         entry = pb.ModelInferResponse.InferOutputTensor(name=name, datatype=datatype.name, shape=shape)
         output = bytes(pb.ModelInferResponse(outputs=[entry]).SerializeToString())
         start = prefix(_RAW_OUTPUT_TAG, size)
-        return _keep(self._outputs, key, (output, start, len(output) + len(start) + size), self.PIECES_LIMIT)
+        return _keep(self._outputs, key, (output, start, len(output) + len(start) + size), self.MAX_PIECES)
 
 
 def _keep(memory: dict[K, V], key: K, piece: V, limit: int) -> V:
@@ -377,7 +396,7 @@ def _keep(memory: dict[K, V], key: K, piece: V, limit: int) -> V:
 
 
 def prefix(tag: int, size: int) -> bytes:
-    """Tag and length before the bytes of a field."""
+    """Returns tag and length, which stand before the bytes of a field."""
     if size < 0x80:
         return bytes((tag, size))
     out = [tag]
@@ -411,19 +430,19 @@ _FINAL_RESPONSE = {final: _parameters({"triton_final_response": final}) for fina
 
 
 def stream_refusal(incoming: InferMessage, text: str) -> Message:
-    """What a stream says of a request that never began (G28)."""
+    """Returns the message for a request that was refused before its start (G28)."""
     response = pb.ModelInferResponse(id=incoming.id)
     return [pb.ModelStreamInferResponse(error_message=text, infer_response=response).SerializeToString()]
 
 
 def stream_failure(incoming: InferMessage, text: str, final: bool) -> Message:
-    """What a stream says of a request that failed on its way (G28)."""
+    """Returns the message for a request that failed after its start (G28)."""
     response = _flag_only(incoming, final)
     return [pb.ModelStreamInferResponse(error_message=text, infer_response=response).SerializeToString()]
 
 
 def stream_empty_final(incoming: InferMessage) -> Message:
-    """The empty response that only says that no more come (G31)."""
+    """Returns the empty response that says that no more come (G31)."""
     response = _flag_only(incoming, final=True)
     return [pb.ModelStreamInferResponse(infer_response=response).SerializeToString()]
 

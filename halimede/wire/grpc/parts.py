@@ -1,7 +1,7 @@
-"""The parts of a ModelInferRequest message, read with the checks and words of the contract (G17 to G23).
+"""The parts of a ModelInferRequest message, parsed with Triton's checks and texts (G17 to G23).
 
-Takes protobuf's messages, gives names, parameters and the memory of tensors. Pure; knows nothing of how the message
-came or of models. Raises Invalid with the text for the client.
+Takes protobuf's messages, and returns names, parameters and the memory of tensors. Pure. Knows no models. Raises
+Invalid with the text for the client.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ _RESERVED = (
 
 
 def read_parameters(request: InferRequest, parameters: Any) -> bool:
-    """Puts the parameters into the request; returns whether an empty final response is wanted (G31)."""
+    """Adds the parameters to the request. Returns whether an empty final response is wanted (G31)."""
     empty_final = False
     custom: Parameters = {}
     for key, parameter in parameters.items():
@@ -52,8 +52,10 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
             take(request, kind, value)
         elif key == "triton_enable_empty_final_response":
             empty_final = _expect(key, kind, value, "bool_param")
+        # Triton reserves the prefix, also for keys that it does not know.
         elif key.startswith("triton_"):
             raise Invalid(_RESERVED)
+        # Triton's core has no type for unsigned 64-bit parameters.
         elif kind is None or kind == "uint64_param":
             raise Invalid(
                 f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param."
@@ -64,15 +66,15 @@ def read_parameters(request: InferRequest, parameters: Any) -> bool:
     return empty_final
 
 
-class Settings:
-    """What the parameters of a request said, to be said again of another with the same."""
+class RememberedParameters:
+    """What the parameters of a request meant, to be applied to others with the same parameters."""
 
     NAMES = ("correlation_id", "sequence_start", "sequence_end", "priority", "timeout_us")
 
     __slots__ = ("_custom", "_fields", "empty_final")
 
     def __init__(self, request: InferRequest, empty_final: bool) -> None:
-        """`request` has been given the parameters, and nothing else that they could have said."""
+        """Reads the values from `request`, which has these parameters and was changed by nothing else."""
         plain = InferRequest(request.model_name)
         said = ((name, getattr(request, name)) for name in self.NAMES)
         self._fields = tuple((name, value) for name, value in said if value != getattr(plain, name))
@@ -80,10 +82,11 @@ class Settings:
         self.empty_final = empty_final
 
     def apply(self, request: InferRequest) -> bool:
-        """As `read_parameters`."""
+        """Adds the parameters to a request. Returns whether an empty final response is wanted (G31)."""
         for name, value in self._fields:
             setattr(request, name, value)
         if self._custom is not None:
+            # Each request may change its own.
             request.parameters = self._custom.copy()
         return self.empty_final
 
@@ -96,7 +99,7 @@ def _expect(key: str, kind: str | None, value: Any, *kinds: str) -> Any:
 
 def _sequence_id(request: InferRequest, kind: str | None, value: Any) -> None:
     value = _expect("sequence_id", kind, value, "int64_param", "string_param")
-    # The core counts sequences and time limits in 64 bits without a sign.
+    # Triton's core has unsigned 64-bit correlation ids and timeouts, so negative values wrap.
     request.correlation_id = check_correlation_id(value) if isinstance(value, str) else value & _UINT64_MASK
 
 
@@ -136,7 +139,8 @@ def refuse_duplicates(request: InferRequest, inputs: Iterable[Any]) -> None:
 
 
 def input_memory(item: Any, model: str, raw_used: bool, raws: Iterator[Buffer]) -> HostMemory | RegionReference:
-    """The data of one input from whichever of the three places has it (G20)."""
+    """Returns the data of an input from the one of three places that has it (G20)."""
+    # An empty `contents` counts as given.
     given = item.HasField("contents")
     if (reference := _reference(item)) is not None:
         if given:
@@ -162,8 +166,8 @@ def no_data(name: str, model: str) -> NoReturn:
 
 
 def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
-    """Puts the names asked for into the request, and which of them are to be written to shared memory, or of how many
-    classes (H80). A name given twice counts once, as the real server has it."""
+    """Adds the requested outputs to the request: which go to shared memory, and which become classes (H80). A name that
+    is given twice counts once, as in Triton."""
     destinations: dict[str, RegionReference] = {}
     wanted: dict[str, int] = {}
     for item in outputs:
@@ -173,7 +177,7 @@ def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
         if reference is not None:
             destinations.setdefault(item.name, reference)
         if classes:
-            # The real server counts them in 32 bits; then it may be that none is wanted.
+            # Triton stores the number in 32 bits. The result may be zero.
             wanted.setdefault(item.name, classes & _UINT32_MASK)
     request.outputs = tuple(dict.fromkeys(item.name for item in outputs))
     if destinations:
@@ -188,16 +192,17 @@ SHARED_MEMORY = {
     "shared_memory_offset": "int64_param",
     "shared_memory_byte_size": "int64_param",
 }
-"""The parameters of a tensor in shared memory, and what they must be."""
+"""The parameters of a tensor in shared memory, and their types."""
 CLASSIFICATION = "classification"
 """The parameter of an output of which only the largest values are wanted."""
 
 
 def _reference(item: Any) -> RegionReference | None:
-    """Where in shared memory a tensor says that it is (G23). Below zero its numbers wrap, as in the real server."""
+    """Returns where a tensor lies in shared memory, or None (G23). Negative numbers wrap, as in Triton."""
     parameters = item.parameters
     if not parameters:
         return None
+    # Offset or size alone are errors.
     if "shared_memory_region" not in parameters:
         for key in ("shared_memory_offset", "shared_memory_byte_size"):
             if key in parameters:
@@ -220,7 +225,7 @@ def _reference(item: Any) -> RegionReference | None:
 
 
 def _classes(item: Any) -> int:
-    """How many classes an output asks for, 0 for the tensor itself."""
+    """Returns how many classes an output asks for, 0 for the tensor itself."""
     if not item.parameters or CLASSIFICATION not in item.parameters:
         return 0
     parameter = item.parameters[CLASSIFICATION]
@@ -241,11 +246,11 @@ _CONTENTS: tuple[tuple[str, str, str, tuple[DataType, ...]], ...] = (
     ("fp64_contents", "FP64", "<f8", (FP64,)),
     ("bytes_contents", "BYTES", "", (BYTES,)),
 )
-"""The kinds of typed contents in the order of the checks: field, its word, its elements, the datatypes it serves."""
+"""The kinds of typed contents in the order of the checks: field, its word, its numpy code, and its datatypes."""
 
 
 def _typed_contents(item: Any, model: str) -> Buffer:
-    """Typed contents in the bytes of the input's datatype (G21); narrow integers are cut off, as by a C cast."""
+    """Returns typed contents as bytes of the input's datatype (G21). Narrow integers are truncated, as by a C cast."""
     data: Buffer | None = None
     datatype = datatype_named(item.datatype)
     where = f"unexpected explicit tensor data for input tensor '{item.name}' for model '{model}'"
@@ -253,6 +258,7 @@ def _typed_contents(item: Any, model: str) -> Buffer:
         values = getattr(item.contents, field)
         if not values:
             continue
+        # Two kinds of contents in one input.
         if data is not None:
             raise Invalid(f"{where}, binary data was already supplied.")
         if datatype not in served:
@@ -260,5 +266,6 @@ def _typed_contents(item: Any, model: str) -> Buffer:
         if datatype is BYTES:
             data = join_bytes(values)
         else:
+            # INT8 and INT16 travel as 32-bit integers. `astype` keeps their low bits.
             data = np.fromiter(values, code, len(values)).astype(datatype.numpy).tobytes()
     return b"" if data is None else data

@@ -1,7 +1,6 @@
-"""The top level of a ModelInferRequest message: where its parts lie, found without reading them.
+"""Finds the parts of a ModelInferRequest message without parsing them, and the layouts of messages that repeat.
 
-Pure functions on bytes, and the layouts of messages that repeat. Knows protobuf's wire format and the numbers of the
-message's fields, nothing of what the parts say.
+Pure functions on bytes. Knows protobuf's wire format and the field numbers of the message, and not what the parts mean.
 """
 
 from collections.abc import Sequence
@@ -12,11 +11,12 @@ from halimede.tensors import Buffer
 V = TypeVar("V")
 
 
-class Layout(Generic[V]):
-    """Where the id and the raw contents lie in messages of one length, and what is `known` of them by the rest.
+class MessageLayout(Generic[V]):
+    """Where the id and the raw contents lie in messages of one length, and what is known of such messages.
 
-    A message of this length with the same bytes in all other places has the same tags and sizes at the same positions,
-    so it need not be read again: only the id and the raw contents differ.
+    A message of the same length, with the same bytes in all other places, has the same tags and sizes at the same
+    positions. So it need not be parsed again: only the id and the raw contents differ. `known` maps those other bytes
+    to what they mean.
     """
 
     __slots__ = ("first", "id", "known", "raws", "rest")
@@ -30,7 +30,7 @@ class Layout(Generic[V]):
         self.known: dict[bytes, V] = {}
 
     def key(self, message: Buffer) -> bytes:
-        """All of the message but the id and the raw contents."""
+        """Returns the bytes of the message except the id and the raw contents."""
         key = bytes(message[self.first])
         for piece in self.rest:
             key += message[piece]
@@ -41,9 +41,9 @@ _ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG = 0x1A, 0x22, 0x3A
 _TAKEN_TAGS = (_ID_TAG, _PARAMETER_TAG, _RAW_INPUT_TAG)
 
 
-class Scan(NamedTuple):
-    """The top level of a message: the head that clients repeat, the parameters as a message of their own, and where the
-    id and the raw contents lie."""
+class MessageScan(NamedTuple):
+    """The top level of a message: the head, which clients repeat; the parameters, as a message of their own; and where
+    the id and the raw contents lie."""
 
     head: bytes
     parameters: bytes
@@ -51,9 +51,9 @@ class Scan(NamedTuple):
     raws: list[slice]
 
 
-def scan_message(view: memoryview) -> Scan | None:
-    """None for a message with anything but length-delimited fields of numbers under 16: no client of the protocol sends
-    one. Raises IndexError when it is malformed."""
+def scan_message(view: memoryview) -> MessageScan | None:
+    """Scans a message. Returns None if it has anything but length-delimited fields with numbers below 16, which no
+    client of the protocol sends. Raises IndexError if it is malformed."""
     at, end, kept = 0, len(view), 0
     pieces: list[memoryview] = []
     parameters: list[memoryview] = []
@@ -61,8 +61,10 @@ def scan_message(view: memoryview) -> Scan | None:
     request_id: slice | None = None
     while at < end:
         tag, start, stop = _field(view, at)
+        # Wire type 2, and a tag of one byte.
         if tag & 0x87 != 2:
             return None
+        # A field that is longer than the message.
         if stop > end:
             raise IndexError
         if tag in _TAKEN_TAGS:
@@ -72,19 +74,19 @@ def scan_message(view: memoryview) -> Scan | None:
                 request_id = slice(start, stop)
             else:
                 parameters.append(view[at:stop])
+            # Fields in a row are copied as one piece.
             if kept < at:
                 pieces.append(view[kept:at])
             kept = stop
         at = stop
     if kept < end:
         pieces.append(view[kept:end])
-    return Scan(b"".join(pieces), b"".join(parameters), request_id, raws)
+    return MessageScan(b"".join(pieces), b"".join(parameters), request_id, raws)
 
 
 def raw_offset(start: Buffer) -> int:
-    """Where the bytes of the first raw tensor begin in the ModelInferRequest whose first bytes are `start`, so that a
-    transport can lay a large message out with that tensor on a boundary that runtimes like. 0 where no raw tensor
-    begins within `start`, or it is no such message."""
+    """Returns where the bytes of the first raw tensor begin in a ModelInferRequest whose first bytes are `start`, so
+    that the transport can align a large message for it. Returns 0 if no raw tensor begins there."""
     view, at = memoryview(start), 0
     try:
         while view[at] & 0x87 == 2:
@@ -98,16 +100,19 @@ def raw_offset(start: Buffer) -> int:
 
 
 def _field(view: memoryview, at: int) -> tuple[int, int, int]:
-    """Tag, start and end of the contents of the length-delimited field at `at`. Raises IndexError beyond the end."""
+    """Returns tag, start and end of the contents of the length-delimited field at `at`. Raises IndexError beyond the
+    end."""
     tag, size, start = view[at], view[at + 1], at + 2
+    # Most lengths have one byte, for which a call would cost more than the rest.
     if size > 127:
         size, start = _varint(view, at + 1)
     return tag, start, start + size
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at` and where it ends. Raises IndexError when it does not end."""
+    """Returns the number at `at`, and where it ends. Raises IndexError if it does not end."""
     value = shift = 0
+    # A varint has at most ten bytes.
     while shift < 70:
         byte = view[at]
         at += 1

@@ -1,6 +1,6 @@
-"""gRPC messages about clients' shared memory, to the queries of the engine's port and back (contract G10).
+"""gRPC messages about clients' shared memory, to queries of the engine port and back (G10).
 
-Pure; knows no connection and no status code. Raises Internal for a message that cannot be read.
+Pure. Raises Internal for a message that cannot be parsed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from halimede.engine_port import (
     SystemRegion,
     UnregisterMemory,
 )
-from halimede.schema import service_pb2 as pb
+from halimede.protocol import inference_pb2 as pb
 from halimede.tensors import Buffer
 from halimede.wire.grpc.infer import parse, sendable
 
@@ -25,7 +25,7 @@ def read_system_status(message: Buffer) -> SystemMemoryStatus:
     return SystemMemoryStatus(parse(pb.SystemSharedMemoryStatusRequest, message).name)
 
 
-def system_status(regions: Sequence[SystemRegion]) -> bytes:
+def encode_system_status(regions: Sequence[SystemRegion]) -> bytes:
     response = pb.SystemSharedMemoryStatusResponse()
     for r in regions:
         name = sendable(r.name)
@@ -43,7 +43,7 @@ def read_cuda_status(message: Buffer) -> CudaMemoryStatus:
     return CudaMemoryStatus(parse(pb.CudaSharedMemoryStatusRequest, message).name)
 
 
-def cuda_status(regions: Sequence[CudaRegion]) -> bytes:
+def encode_cuda_status(regions: Sequence[CudaRegion]) -> bytes:
     response = pb.CudaSharedMemoryStatusResponse()
     for r in regions:
         name = sendable(r.name)
@@ -58,7 +58,7 @@ def read_cuda_registration(message: Buffer) -> RegisterCudaMemory:
 
 
 def unregistration(kind: RegionKind) -> Callable[[Buffer], UnregisterMemory]:
-    """The reader of the request to unregister regions of one kind."""
+    """Returns the reader of the request to unregister regions of one kind."""
     system = kind is RegionKind.SYSTEM
     form: Any = pb.SystemSharedMemoryUnregisterRequest if system else pb.CudaSharedMemoryUnregisterRequest
 

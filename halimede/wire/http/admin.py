@@ -1,7 +1,7 @@
-"""The HTTP protocol's bodies for all that is no inference: JSON to the engine's questions, and answers to JSON.
+"""The HTTP bodies other than inference: JSON to queries of the engine port, and answers to JSON.
 
-Each `read_*` may raise Error with the words of the protocol: Internal where JSON is malformed or of a wrong type (H19).
-Pure; any thread.
+Each `read_*` may raise Error with Triton's text. It is Internal if JSON is malformed or has a wrong type (H19). Pure.
+Any thread.
 """
 
 import base64
@@ -30,13 +30,13 @@ _FILE: Final = "file:"
 
 
 def read_document(body: Buffer, limit: int) -> Any:
-    """A JSON document of at most `limit` bytes (contract H17)."""
+    """Parses a JSON document of at most `limit` bytes (H17)."""
     check_size(body, limit)
     return json.read(body)
 
 
 def check_size(body: Buffer, limit: int) -> None:
-    """Raises Invalid for JSON of more than `limit` bytes (contract H17)."""
+    """Raises Invalid for JSON of more than `limit` bytes (H17)."""
     if len(body) > limit:
         raise Invalid(
             f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {limit} bytes. "
@@ -48,7 +48,7 @@ def check_size(body: Buffer, limit: int) -> None:
 
 
 def read_index(body: Buffer, limit: int) -> RepositoryIndex:
-    """Contract H110."""
+    """Reads a request for the index of the repositories, with an optional flag `ready` (H110)."""
     members = _members(read_document(body, limit)) if len(body) else {}
     ready = members.get("ready", False)
     if type(ready) is not bool:
@@ -57,18 +57,19 @@ def read_index(body: Buffer, limit: int) -> RepositoryIndex:
 
 
 def write_index(entries: Iterable[IndexEntry]) -> bytes:
-    """Contract H110: what is not known is left out."""
+    """Writes the index. Unknown members are left out (H110)."""
     return json.encode(json.write([_entry(entry) for entry in entries]))
 
 
 def _entry(entry: IndexEntry) -> dict[str, str]:
     version = "" if entry.version is None else str(entry.version)
     members = {"name": entry.name, "version": version, "state": entry.state, "reason": entry.reason}
+    # A name is always written, even an empty one.
     return {key: value for key, value in members.items() if value or key == "name"}
 
 
 def read_load(repository: str, model: str, body: Buffer, limit: int) -> LoadModel:
-    """Contract H112 to H115."""
+    """Reads a request to load a model, with its configuration and files (H112 to H115)."""
     _refuse_repository(repository)
     config = None
     files: list[tuple[str, bytes]] = []
@@ -91,7 +92,7 @@ def _decoded(text: str, key: str) -> bytes:
 
 
 def read_unload(repository: str, model: str, body: Buffer, limit: int) -> UnloadModel:
-    """Contract H116."""
+    """Reads a request to unload a model (H116)."""
     _refuse_repository(repository)
     dependents = _members(_members(read_document(body, limit)).get("parameters")) if len(body) else {}
     value = dependents.get("unload_dependents", False)
@@ -116,7 +117,7 @@ def _parameters(body: Buffer, limit: int) -> Mapping[str, Any]:
 
 
 def read_log_settings(body: Buffer, limit: int) -> LogSettings:
-    """Contract H124: in the order of the fields; what comes before a wrong value stays changed."""
+    """Reads changed log settings in the order of the fields. Changes before a wrong value are kept (H124)."""
     changes: list[tuple[str, bool | int | str]] = []
     try:
         members = _members(read_document(body, limit))
@@ -130,20 +131,20 @@ def read_log_settings(body: Buffer, limit: int) -> LogSettings:
     return LogSettings(tuple(changes))
 
 
-def write_log_settings(facts: LogInfo) -> bytes:
+def write_log_settings(info: LogInfo) -> bytes:
     members = {
-        "log_file": facts.file,
-        "log_info": facts.info,
-        "log_warning": facts.warning,
-        "log_error": facts.error,
-        "log_verbose_level": facts.verbose,
-        "log_format": facts.format,
+        "log_file": info.file,
+        "log_info": info.info,
+        "log_warning": info.warning,
+        "log_error": info.error,
+        "log_verbose_level": info.verbose,
+        "log_format": info.format,
     }
     return json.encode(json.write(members))
 
 
 def read_trace_settings(model: str, body: Buffer, limit: int) -> TraceSettings:
-    """Contract H122."""
+    """Reads changed trace settings (H122)."""
     try:
         return TraceSettings(model, tuple(_trace_changes(_members(read_document(body, limit)))))
     except Error as error:
@@ -166,18 +167,18 @@ def _trace_changes(members: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str,
             yield field, None if text is None else read_number(setting, _string(text), "got:")
 
 
-def write_trace_settings(facts: TraceInfo) -> bytes:
-    """Contract H121: numbers are strings."""
+def write_trace_settings(info: TraceInfo) -> bytes:
+    """Writes trace settings. Numbers are strings (H121)."""
     members: dict[str, Any] = {
-        "trace_level": facts.level or ("OFF",),
-        "trace_rate": str(facts.rate),
-        "trace_count": str(facts.count),
+        "trace_level": info.level or ("OFF",),
+        "trace_rate": str(info.rate),
+        "trace_count": str(info.count),
     }
-    if facts.mode == "triton":
-        members |= {"log_frequency": str(facts.log_frequency), "trace_file": facts.file}
-    text = json.write({**members, "trace_mode": facts.mode})
-    # A setting with several values is there as often, as in the real server.
-    more = "".join(f",{json.write(name)}:{json.write(value)}" for name, values in facts.more for value in values)
+    if info.mode == "triton":
+        members |= {"log_frequency": str(info.log_frequency), "trace_file": info.file}
+    text = json.write({**members, "trace_mode": info.mode})
+    # A setting with several values is a key that is repeated, as in Triton. So this is not written from a dict.
+    more = "".join(f",{json.write(name)}:{json.write(value)}" for name, values in info.more for value in values)
     return json.encode(f"{text[:-1]}{more}}}")
 
 
@@ -218,5 +219,5 @@ _LOG_FIELDS: Final[Mapping[str, tuple[str, Callable[[Any], bool | int | str]]]] 
 
 
 def _members(value: Any) -> Mapping[str, Any]:
-    """Where an object should stand, anything else counts as an empty one."""
+    """Returns an object. Any other value counts as an empty object, as in Triton."""
     return value if type(value) is dict else {}

@@ -1,7 +1,7 @@
-"""Compressed HTTP bodies: which coding a header asks for, and bytes in and out of it (contract H140, H141).
+"""Compressed HTTP bodies: which coding a header asks for, and compression and decompression (H140, H141).
 
-Pure; any thread, and zlib lets other threads run meanwhile. A body from outside is never inflated past the limit that
-is given, however much it would become. What the real server does with odd header values was asked of 2.51.
+Pure. Any thread; zlib lets other threads run meanwhile. A body is never decompressed beyond the given limit. Triton
+2.51 was asked what it does with odd header values.
 """
 
 import re
@@ -15,42 +15,42 @@ from halimede.tensors import Buffer
 IDENTITY: Final = b"identity"
 
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
-"""The codings, by name; zlib's number for each. `deflate` is the zlib form."""
-_EITHER: Final = 47
-"""zlib finds out which of the two it is; clients mix them up, and the real server does not mind."""
+"""The codings by name, with zlib's number for each. `deflate` is the zlib format."""
+_DETECT_WINDOW_BITS: Final = 47
+"""Lets zlib detect which of the two formats it is. Clients mix them up, and Triton accepts both."""
 _CODINGS: Final = frozenset({IDENTITY, *_WINDOW_BITS})
-_SLICE: Final = 1 << 16
-"""Bytes of a stream that are looked at in one go; zlib copies those of them that it does not come to."""
+_SLICE_BYTES: Final = 1 << 16
+"""Bytes that are given to zlib at once. It copies those that it does not get to."""
 SUPPORTED: Final = ", ".join(name.decode() for name in _WINDOW_BITS)
-"""As in a header (contract H140)."""
+"""The codings as the value of a header (H140)."""
 _WEIGHT: Final = re.compile(rb"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
 
 class UnsupportedCoding(Unsupported):
-    """A body came in a coding that is unknown here."""
+    """The body has a coding that the server does not know."""
 
 
 # Headers.
 
 
 def check_coding(name: bytes) -> None:
-    """Raises UnsupportedCoding for a Content-Encoding that is unknown. Capital letters are not read over, as in the
-    real server."""
+    """Raises UnsupportedCoding for an unknown Content-Encoding. Names are case-sensitive, as in Triton."""
     if name not in _CODINGS:
         raise UnsupportedCoding("Unsupported compression type")
 
 
 def accepted_coding(value: bytes) -> bytes | None:
-    """The coding that a client wants its answer in, by the value of Accept-Encoding; None for none.
+    """Returns the coding that a client prefers for its answer, by the value of Accept-Encoding, or None for none.
 
-    Of those that are known the one of highest weight, of equals the first; a weight is read as far as it is a number,
-    and a coding without a positive one does not count (contract H141).
+    Of the known codings the one with the highest weight counts, of equal ones the first. A weight is read as far as it
+    is a number. A coding without a positive weight does not count (H141).
     """
     best, found = 0.0, IDENTITY
     for part in value.split(b","):
         name, given, text = part.lstrip(b" ").partition(b";q=")
         if name in _CODINGS:
             number = _WEIGHT.match(text) if given else None
+            # No weight means 1. A weight that is no number means 0.
             weight = float(number[1]) if number else 0.0 if given else 1.0
             if weight > best:
                 best, found = weight, name
@@ -61,20 +61,22 @@ def accepted_coding(value: bytes) -> bytes | None:
 
 
 def inflate(body: Buffer, at_most: int) -> bytes | None:
-    """What a gzip or zlib stream holds, None where that is more than `at_most` bytes. What follows the stream is not
-    looked at, as in the real server.
+    """Returns the decompressed body, or None if it has more than `at_most` bytes. Bytes after the stream are ignored,
+    as in Triton.
 
-    Raises Invalid for an empty body, and for one that is broken or cut off (the real server takes what it got so far).
+    Raises Invalid for an empty body, and for a malformed or truncated one. (Triton accepts what it got so far.)
     """
     if not len(body):
         raise Invalid("nothing to be decompressed")
-    stream, view = zlib.decompressobj(_EITHER), memoryview(body)
+    stream, view = zlib.decompressobj(_DETECT_WINDOW_BITS), memoryview(body)
     parts, room = [], at_most + 1
-    for at in range(0, len(view), _SLICE):
+    for at in range(0, len(view), _SLICE_BYTES):
         try:
-            parts.append(stream.decompress(view[at : at + _SLICE], room))
+            parts.append(stream.decompress(view[at : at + _SLICE_BYTES], room))
+        # A malformed stream is refused like a truncated one, below.
         except zlib.error:
             break
+        # `room` is one byte more than the limit. If that is used up, the body is too large.
         room -= len(parts[-1])
         if not room:
             return None
@@ -84,7 +86,8 @@ def inflate(body: Buffer, at_most: int) -> bytes | None:
 
 
 def decompress(body: Buffer, max_input_size: int) -> bytes:
-    """As `inflate`; raises Invalid also where there are more than `max_input_size` bytes (contract H140)."""
+    """Returns the decompressed body. Raises Invalid if it is empty or malformed, or has more than `max_input_size`
+    bytes (H140)."""
     data = inflate(body, max_input_size)
     if data is None:
         raise Invalid(
@@ -95,6 +98,6 @@ def decompress(body: Buffer, max_input_size: int) -> bytes:
 
 
 def compress(parts: Sequence[Buffer], coding: bytes) -> bytes:
-    """The parts as one stream of that coding, at zlib's default level like the real server's."""
+    """Returns the parts as one stream with this coding, at zlib's default level, which Triton uses too."""
     stream = zlib.compressobj(wbits=_WINDOW_BITS[coding])
     return b"".join([*(stream.compress(part) for part in parts), stream.flush()])

@@ -1,7 +1,7 @@
-"""The bodies of the generate extension: a flat JSON object to an inference request, a response to a flat JSON object
-(contract H131 to H134).
+"""The bodies of the generate extension: a flat JSON object to an inference request, and a response to one (H131 to
+H134).
 
-Knows of the model only the inputs that its metadata names. Pure: no sockets, no headers, no engine; any thread.
+Knows of the model only the inputs that its metadata name. Pure. Any thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from halimede.wire.http.admin import check_size
 from halimede.wire.http.json_data import INT64_MAX, pack_data, write_data
 
 NESTED: Final = "parameters"
-"""The one key whose members are mapped as if they stood beside it."""
+"""The only key whose members are treated as if they stood beside it."""
 
 NOT_ONE: Final = (
     b'{"error":"generate expects model to produce exactly 1 response, use generate stream for model that generates '
     b'various number of responses"}'
 )
-"""What a client gets that asked for one response and whose model made none or several (H135)."""
+"""The answer for a client that asked for one response if the model made none or several (H135)."""
 
 _Inputs = Mapping[str, TensorInfo]
 
@@ -33,11 +33,11 @@ _Inputs = Mapping[str, TensorInfo]
 def decode_generate(
     model: str, version: int, inputs: Sequence[TensorInfo], body: Buffer, max_input_size: int
 ) -> InferRequest:
-    """The inference that `body` asks of a model with these inputs (shapes with the batch dimension, as its metadata has
-    them). Keys are taken in their order, `id` before them.
+    """Returns the inference that `body` asks of a model with these inputs. Their shapes include the batch dimension, as
+    in the metadata. Keys are handled in order, after `id`.
 
-    Neither the body nor one tensor may have more than `max_input_size` bytes (H17). Raises Error: Internal where JSON
-    is malformed or of a wrong type (H19), else Invalid.
+    Neither the body nor a tensor may have more than `max_input_size` bytes (H17). Raises Internal if JSON is malformed
+    or has a wrong type (H19), else Invalid.
     """
     check_size(body, max_input_size)
     document = json.read(body)
@@ -72,7 +72,7 @@ def _map_nested(request: InferRequest, known: _Inputs, members: Any, limit: int)
 
 
 def _map(request: InferRequest, known: _Inputs, key: str, value: Any, limit: int) -> None:
-    """Makes a tensor of a key that names an input, and a parameter of any other: none of them means anything to the
+    """Turns a key that names an input into a tensor, and any other into a parameter. No parameter has a meaning for the
     server (H133)."""
     if key in known:
         tensor = _tensor(known[key], value, limit)
@@ -81,31 +81,33 @@ def _map(request: InferRequest, known: _Inputs, key: str, value: Any, limit: int
         request.inputs[key] = tensor
     elif type(value) in (str, bool, int, float):
         assert request.parameters is not None
-        # An integer beyond 64 signed bits is read as a double.
+        # Triton reads an integer beyond 64 signed bits as a double.
         request.parameters[key] = float(value) if type(value) is int and value > INT64_MAX else value
     else:
         raise Invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
 def _tensor(info: TensorInfo, value: Any, limit: int) -> Tensor:
-    """A single value or a list; what is nested in the list counts as one element when the shape is found."""
+    """Returns the tensor of a single value or a list. A list in the list counts as one element when the shape is
+    computed."""
     elements = value if type(value) is list else [value]
     datatype, count = info.datatype, len(elements)
-    # The types of strings are checked before the shape is found, those of numbers after.
+    # Triton checks the types of strings before the shape, and those of numbers after it.
     if datatype is BYTES:
         data = pack_data(info.name, datatype, (count,), elements, limit)
         return Tensor(info.name, datatype, _shape(info, count), HostMemory(data))
     shape = _shape(info, count)
-    # Those that JSON has no words for are refused even where there is no element.
+    # FP16 and BF16 have no JSON form. They are refused even if there is no element.
     packed = max(count, 1) if datatype in (FP16, BF16) else count
     return Tensor(info.name, datatype, shape, HostMemory(pack_data(info.name, datatype, (packed,), elements, limit)))
 
 
 def _shape(info: TensorInfo, count: int) -> Shape:
-    """The shape that so many elements have: the innermost variable dimension takes what the fixed ones leave, other
-    variable ones are 1 (H132). Raises Invalid where there is none."""
+    """Returns the shape of `count` elements. The last variable dimension takes what the fixed ones leave, other
+    variable ones are 1 (H132). Raises Invalid if no shape fits."""
     dims = info.shape
     fixed = prod([dim for dim in dims if dim != -1])
+    # A fixed dimension of 0 leaves room for no element.
     rest, left_over = divmod(count, fixed) if fixed else (0, count)
     wild = max((at for at, dim in enumerate(dims) if dim == -1), default=None)
     if left_over or (wild is None and rest != 1):
@@ -117,8 +119,8 @@ def _shape(info: TensorInfo, count: int) -> Shape:
 
 
 def encode_generate(response: InferResponse) -> bytes:
-    """A flat object whose keys are sorted by their bytes. Of equal names the first in the order below counts (H134).
-    Raises Error as for the JSON of an inference (H39)."""
+    """Returns a flat object with its keys sorted by their bytes. Of equal names the first in the order of the code
+    counts (H134). Raises Error as the JSON of an inference does (H39)."""
     members: dict[str, bytes] = {"id": _quoted(response.id)} if response.id else {}
     members["model_name"] = _quoted(response.model_name)
     members["model_version"] = b'"%d"' % response.model_version
@@ -134,7 +136,7 @@ def encode_generate(response: InferResponse) -> bytes:
 
 
 def _data(tensor: Tensor) -> bytes:
-    """The elements as a flat array, a single one as it is."""
+    """Returns the elements as a flat array, or a single element without an array."""
     data = write_data(tensor)
     return data[1:-1] if prod(tensor.shape) == 1 else data
 
@@ -144,10 +146,10 @@ def _quoted(text: str) -> bytes:
 
 
 def data_bytes(response: InferResponse) -> int:
-    """How many bytes of tensors become JSON: what decides where it is encoded."""
+    """Returns how many bytes of tensors become JSON. That decides which thread encodes them."""
     return sum(tensor.memory.byte_size for tensor in response.outputs)
 
 
 def event(body: Buffer) -> tuple[Buffer, ...]:
-    """JSON without line ends as a server-sent event (H136)."""
+    """Returns JSON without line ends as a server-sent event (H136)."""
     return b"data: ", body, b"\n\n"

@@ -1,6 +1,6 @@
-"""The JSON head of an HTTP inference request: what it says, checked in the protocol's order (contract H32-H49).
+"""The JSON head of an HTTP inference request, parsed and checked in Triton's order (H32 to H49).
 
-Knows nothing of the bytes that follow the head but how many there are. Pure; any thread.
+Knows of the bytes that follow only their number. Pure. Any thread.
 """
 
 from collections.abc import Callable, Hashable
@@ -12,14 +12,18 @@ from halimede.tensors import Buffer, DataType, RegionReference, Shape, datatype_
 from halimede.wire.http import json
 from halimede.wire.http.json_data import INT64_MAX, UINT64_MAX, pack_data
 
-Input = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
-"""Name, datatype, shape, and either the bytes that follow the head, or the data that stood in it, or where it is."""
+HeadInput = tuple[str, DataType, Shape, int, bytes | RegionReference | None]
+"""Name, datatype, shape, size, and data. `size` is the number of bytes that follow the head. Data are None for these,
+bytes if they stood in the head, or a region."""
 
 
 class ResponseForm:
-    """How the client wants its outputs (contract H42): `listed` says of each output that the request names whether it
-    goes binary, or with None that it is in shared memory and does not go; `binary` says it of all others. Not changed
-    once made. `only_binary`: of what is asked for, nothing is written as JSON, or left out."""
+    """How the client wants its outputs (H42).
+
+    `listed` has for each requested output whether it is sent binary, or None if it goes to shared memory. `binary` is
+    the choice for all others. `only_binary`: no requested output is written as JSON or left out. Never changed after it
+    is made.
+    """
 
     __slots__ = ("binary", "listed", "only_binary")
 
@@ -29,10 +33,12 @@ class ResponseForm:
         self.only_binary = all(listed.values()) if listed else binary
 
 
-class Head:
-    """What a head says. `fields` are attributes of the request other than its defaults, `binary_size` the sum of the
-    inputs that follow. `tensors` is equal for heads that name the same outputs and the same inputs, with the same
-    datatypes and shapes. Shared between requests that begin alike: not changed once made."""
+class InferHead:
+    """What a head says. Requests with the same head share this object, so it is never changed.
+
+    `fields` are attributes of the request that differ from their defaults. `binary_size` is the number of bytes of
+    inputs that follow. `tensors` is equal for heads with the same outputs and the same inputs, datatypes and shapes.
+    """
 
     __slots__ = (
         "binary_size",
@@ -52,7 +58,7 @@ class Head:
         request_id: str,
         fields: dict[str, Any],
         parameters: Parameters,
-        inputs: list[Input],
+        inputs: list[HeadInput],
         binary_size: int,
         form: ResponseForm,
         destinations: dict[str, RegionReference],
@@ -80,9 +86,9 @@ _UINT32_MASK: Final = 2**32 - 1
 _NO_PARAMETERS: Final[tuple[bool, dict[str, Any], Parameters]] = (False, {}, {})
 
 
-def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> Head:
-    """Reads the JSON that is followed by `room` bytes, or by None: as many as it says. Raises Error, also where one
-    input that stands in it takes more than `limit` bytes (H17)."""
+def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX) -> InferHead:
+    """Parses the JSON head that is followed by `room` bytes; None means as many as it says. Raises Error, also if an
+    input in the head has more than `limit` bytes (H17)."""
     document = _object(json.read(text))
     request_id = _string(document, "id") if "id" in document else ""
     binary, fields, parameters = _NO_PARAMETERS
@@ -95,7 +101,7 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
     if "outputs" in document:
         for item in _array(document, "outputs"):
             name, wanted, reference, count = _read_output(_object(item))
-            # Of two equal names the first counts; the protocol's server does not mind (observed, unlike H48).
+            # Of equal names the first counts, without an error (observed; H48 is about inputs).
             if name not in listed:
                 listed[name] = wanted
                 if reference is not None:
@@ -104,7 +110,7 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
                     classes[name] = count
     if classes:
         fields = {**fields, "classes": classes}
-    return Head(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
+    return InferHead(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
 
 
 # Inputs.
@@ -112,8 +118,8 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
 
 def _read_inputs(
     document: dict[str, Any], request_id: str, model: str, room: int | None, limit: int
-) -> tuple[list[Input], int]:
-    inputs: list[Input] = []
+) -> tuple[list[HeadInput], int]:
+    inputs: list[HeadInput] = []
     names: set[str] = set()
     at = 0
     for item in _array(document, "inputs"):
@@ -126,12 +132,14 @@ def _read_inputs(
             raise Invalid(
                 f"unexpected size for input '{name}', expecting {at - room} additional bytes for model '{model}'"
             )
+    # More bytes than all inputs take.
     if room is not None and at < room:
         raise Invalid(f"unexpected additional input data for model '{model}'")
     return inputs, at
 
 
-def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> Input:
+def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: int) -> HeadInput:
+    # Inputs without parameters have their data in the JSON.
     if "parameters" not in item and (listed := _read_listed(item, names, limit)) is not None:
         return listed
     settings = _object(item.get("parameters"))
@@ -148,9 +156,9 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: i
     return name, datatype, shape, 0, _reference(settings)
 
 
-def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> Input | None:
-    """An input whose data stands in it, and nothing else is wrong with than its data: this way costs half of the
-    other, which has the words for the rest. None for all others."""
+def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> HeadInput | None:
+    """Returns an input with its data in the head, if at most its data are wrong. This costs half of the general way,
+    which has the texts of all errors. Returns None otherwise."""
     name, dims, datatype = item.get("name"), item.get("shape"), item.get("datatype")
     if type(name) is not str or type(dims) is not list or type(datatype) is not str or "data" not in item:
         return None
@@ -164,7 +172,7 @@ def _read_listed(item: dict[str, Any], names: set[str], limit: int) -> Input | N
 
 
 def _source(item: dict[str, Any], settings: dict[str, Any]) -> str:
-    """Where the input says its data is. Raises Invalid unless it says it once (contract H35)."""
+    """Returns where the input has its data. Raises Invalid unless it is exactly one place (H35)."""
     data, binary, shared = "data" in item, "binary_data_size" in settings, "shared_memory_region" in settings
     if data + binary + shared == 1:
         return "data" if data else "binary_data_size" if binary else "shared_memory_region"
@@ -181,7 +189,7 @@ def _shape(item: dict[str, Any]) -> Shape:
     for dim in dims:
         if type(dim) is not int or dim < 0:
             raise _not_a("shape", "unsigned-integer")
-    # A dimension is a signed number of 64 bits from here on.
+    # Triton stores a dimension in a signed 64-bit number, so large values wrap.
     return tuple([dim if dim <= INT64_MAX else dim - 2**64 for dim in dims])
 
 
@@ -189,10 +197,11 @@ def _shape(item: dict[str, Any]) -> Shape:
 
 
 def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None, int]:
-    """The name of an output, and whether it is wanted binary (contract H42), or where it shall be written, and of how
-    many classes, 0 for the tensor itself (H80). The real server counts them in 32 bits."""
+    """Returns the name of an output, whether it is wanted binary (H42), the region for it, and the number of classes, 0
+    for the tensor itself (H80). Triton stores that number in 32 bits."""
     name = _string(item, "name")
     settings = _object(item.get("parameters"))
+    # The usual case for JSON outputs.
     if len(settings) == 1 and settings.get("binary_data") is False:
         return name, False, None, 0
     if "shared_memory_region" in settings:
@@ -203,7 +212,7 @@ def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReferenc
 
 
 def _check_in_region(settings: dict[str, Any]) -> None:
-    """What an output in shared memory must not be besides. Raises Invalid (contract H84, H99)."""
+    """Checks the other parameters of an output in shared memory. Raises Invalid (H84, H99)."""
     if "classification" in settings:
         raise Invalid("Output can't set both 'shared_memory_region' and 'classification'")
     if "binary_data" in settings and _boolean(settings, "binary_data", "set"):
@@ -211,7 +220,7 @@ def _check_in_region(settings: dict[str, Any]) -> None:
 
 
 def _reference(settings: dict[str, Any]) -> RegionReference:
-    """Where in shared memory a tensor lies (contract H97)."""
+    """Returns where a tensor lies in shared memory (H97)."""
     region = _string(settings, "shared_memory_region")
     offset = _unsigned(settings, "shared_memory_offset") if "shared_memory_offset" in settings else 0
     byte_size = _unsigned(settings, "shared_memory_byte_size") if "shared_memory_byte_size" in settings else 0
@@ -219,7 +228,7 @@ def _reference(settings: dict[str, Any]) -> RegionReference:
 
 
 def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]:
-    """`binary_data_output`, the fields of the request that are set, and the client's own parameters (contract H46)."""
+    """Returns `binary_data_output`, the request attributes that are set, and the client's own parameters (H46)."""
     if type(parameters) is not dict:
         raise Internal("failed to get request params.: attempt to get members for non-object")
     binary = False
@@ -235,19 +244,20 @@ def _read_parameters(parameters: Any) -> tuple[bool, dict[str, Any], Parameters]
             raise Invalid(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
+        # Null, lists and objects are refused.
         elif type(value) in (str, bool, int, float):
-            # An integer beyond 64 signed bits is read as a double.
+            # Triton reads an integer beyond 64 signed bits as a double.
             custom[key] = float(value) if type(value) is int and value > INT64_MAX else value
         else:
             raise Invalid(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
     return binary, fields, custom
 
 
-# Members and their types. What is wrong with them is Internal, in the words of the protocol's JSON library (H19).
+# Members and their types. Errors are Internal, with the texts of Triton's JSON library (H19).
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Where an object should stand, anything else counts as an empty one."""
+    """Returns an object. Any other value counts as an empty object, as in Triton."""
     return value if type(value) is dict else {}
 
 

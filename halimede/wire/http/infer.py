@@ -1,7 +1,7 @@
-"""The HTTP protocol's bodies: bytes to inference requests and responses to bytes (contract H13, H33-H49).
+"""The HTTP bodies of inference: bytes to requests, and responses to bytes (H13, H33 to H49).
 
-Pure functions: no sockets, no headers but their values, no engine. Callable on any thread. Clients send the same JSON
-head with every request of a kind, so the last few hundred short ones are remembered as they were understood.
+Pure functions. Any thread. Clients send the same JSON head with every request of a kind, so the last few hundred short
+heads are remembered in parsed form.
 """
 
 import re
@@ -13,28 +13,24 @@ from halimede.errors import Error, Invalid, Unsupported
 from halimede.requests import NO_SEQUENCE, InferRequest, InferResponse, Parameters
 from halimede.tensors import Buffer, DataType, HostMemory, Memory, RegionReference, Shape, Tensor, shape_text
 from halimede.wire.http import json
-from halimede.wire.http.head import Head, ResponseForm, read_head
+from halimede.wire.http.head import InferHead, ResponseForm, read_head
 from halimede.wire.http.json_data import INT64_MAX, write_data
-from halimede.wire.http.metadata import encode_model_metadata, encode_server_metadata, encode_statistics
 
 __all__ = [
     "ResponseForm",
     "decode_infer",
     "encode_error",
     "encode_infer",
-    "encode_model_metadata",
-    "encode_server_metadata",
-    "encode_statistics",
     "json_bytes",
     "parse_header_length",
     "parse_version",
 ]
 
-# What stands in the path and the headers.
+# Path and headers.
 
 
 def parse_version(text: str) -> int:
-    """The version in a path, -1 for an empty one. Raises Invalid past 64 bits (contract H13)."""
+    """Returns the version in a path, -1 for an empty one. Raises Invalid beyond 64 bits (H13)."""
     if not text:
         return -1
     digits = text.lstrip("0") or "0"
@@ -52,8 +48,8 @@ _HEADER: Final = "Unable to parse Inference-Header-Content-Length"
 
 @lru_cache(maxsize=1024)
 def parse_header_length(value: bytes | None, content_length: int) -> int | None:
-    """The bytes of JSON that begin a body of `content_length` bytes, by the value of the header that says so; None
-    without one. Raises Invalid (contract H33)."""
+    """Returns how many bytes of JSON begin a body of `content_length` bytes, by the value of the header, or None
+    without a header. Raises Invalid (H33)."""
     if value is None:
         return None
     text = value.decode("latin-1")
@@ -70,25 +66,27 @@ def parse_header_length(value: bytes | None, content_length: int) -> int | None:
 
 # Requests.
 
-_REMEMBERED_HEADS: Final = 256
-_SHORT_HEAD: Final = 1024
-"""Bytes of a head that is remembered."""
+_MAX_KNOWN_HEADS: Final = 256
+"""Number of heads that are remembered."""
+_MAX_KNOWN_HEAD_BYTES: Final = 1024
+"""Length of a head that is remembered."""
 _RAW_FORM: Final = ResponseForm(True, {})
 
 
 def decode_infer(
     model: str, version: int, body: memoryview, header_length: int | None, max_input_size: int
 ) -> tuple[InferRequest, ResponseForm]:
-    """The inference that `body` asks of a model.
+    """Returns the inference that `body` asks of a model.
 
-    `header_length` is how much of the body is JSON, None for all of it; a body without JSON is raw input (H34, D45).
-    Binary inputs are views of `body`, JSON inputs new bytes. Neither the JSON, nor an input in it, nor raw input may
-    have more than `max_input_size` bytes (H17). Raises Error: Internal where JSON is malformed or of a wrong type
-    (H19), else Invalid or Unsupported.
+    `header_length` is the number of bytes of JSON, None for all. A body without JSON is raw input (H34, D45). Binary
+    inputs are views of `body`, and JSON inputs are new bytes. Neither the JSON, nor an input in it, nor raw input may
+    have more than `max_input_size` bytes (H17). Raises Internal if JSON is malformed or has a wrong type (H19), else
+    Invalid or Unsupported.
     """
     request = InferRequest(model, version)
     end = len(body)
     at = end if header_length is None else header_length
+    # No JSON: the whole body is the only input of the model.
     if at == 0:
         if end > max_input_size:
             raise Invalid(
@@ -106,10 +104,12 @@ def decode_infer(
     text: Buffer = body
     if at < end:
         text = body[:at]
-    if at <= _SHORT_HEAD:
+    if at <= _MAX_KNOWN_HEAD_BYTES:
         text = bytes(text)
-        if at < end or b'"data"' not in text:  # with data in it, it hardly comes again
+        # A head with data in it is rarely repeated.
+        if at < end or b'"data"' not in text:
             head = _remembered(text)
+    # A remembered head fits any body. If this body has another size, parsing the head again raises the error.
     if head is None or head.binary_size != end - at:
         head = read_head(text, model, end - at, max_input_size)
     request.form = head.tensors
@@ -119,6 +119,7 @@ def decode_infer(
         for field, value in head.fields.items():
             setattr(request, field, value)
     if head.parameters:
+        # The head is shared. A request may change its parameters.
         request.parameters = head.parameters.copy()
     inputs = request.inputs
     if head.in_regions:
@@ -135,10 +136,10 @@ def decode_infer(
     return request, head.form
 
 
-@lru_cache(maxsize=_REMEMBERED_HEADS)
-def _remembered(text: bytes) -> Head | None:
-    """The head whatever follows it; None if something is wrong with it or it carries data itself (which is also what
-    the limit of the server concerns)."""
+@lru_cache(maxsize=_MAX_KNOWN_HEADS)
+def _remembered(text: bytes) -> InferHead | None:
+    """Returns the parsed head regardless of what follows it. Returns None if the head is wrong, or has data in it, to
+    which the server's limit applies."""
     try:
         head = read_head(text, "", None)
     except Error:
@@ -148,27 +149,29 @@ def _remembered(text: bytes) -> Head | None:
 
 # Responses.
 
-_FEW_OUTPUTS: Final = 16
-"""Of a response whose JSON is remembered: 1,024 of a thousand outputs each would take 214 MiB, of so many 4."""
+_MAX_KNOWN_OUTPUTS: Final = 16
+"""Outputs of a response whose JSON is remembered. 1,024 responses with a thousand outputs each would take 214 MiB, with
+16 they take 4."""
 
 
 def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
-    """The body as buffers (the JSON, then the binary outputs where they are), and the value of the header
-    Inference-Header-Content-Length, None without binary bytes (contract H43-H45). Raises Error (H39)."""
-    if response.parameters or len(response.outputs) > _FEW_OUTPUTS:
+    """Returns the body as buffers (JSON, then binary outputs), and the value of Inference-Header-Content-Length, None
+    without binary outputs (H43 to H45). Raises Error (H39)."""
+    # Parameters differ between responses, so their JSON is not remembered.
+    if response.parameters or len(response.outputs) > _MAX_KNOWN_OUTPUTS:
         return _encode_mixed(response, form)
     listed, binary = form.listed, form.binary
     buffers: list[Buffer] = [b""]
-    said: tuple[tuple[str, DataType, Shape, int], ...] = ()
+    outputs_key: tuple[tuple[str, DataType, Shape, int], ...] = ()
     for tensor in response.outputs:
         if not listed.get(tensor.name, binary):
             return _encode_mixed(response, form)
         memory = tensor.memory
         size = memory.byte_size
-        said += ((tensor.name, tensor.datatype, tensor.shape, size),)
+        outputs_key += ((tensor.name, tensor.datatype, tensor.shape, size),)
         if size:
             buffers.append(memory.host())
-    head = _binary_head(response.model_name, response.model_version, said)
+    head = _binary_head(response.model_name, response.model_version, outputs_key)
     if response.id:
         head = b"{%b%b" % (_identity(response.id), head[1:])
     buffers[0] = head
@@ -177,7 +180,7 @@ def encode_infer(response: InferResponse, form: ResponseForm) -> tuple[list[Buff
 
 @lru_cache(maxsize=1024)
 def _binary_head(model_name: str, model_version: int, outputs: Sequence[tuple[str, DataType, Shape, int]]) -> bytes:
-    """The JSON of a response without id and parameters whose outputs all go binary: it comes again and again."""
+    """Returns the JSON of a response without id and parameters whose outputs are all binary. It repeats."""
     written = [
         b'%b"parameters":{"binary_data_size":%d}}' % (_output_head(name, datatype, shape), size)
         for name, datatype, shape, size in outputs
@@ -186,7 +189,7 @@ def _binary_head(model_name: str, model_version: int, outputs: Sequence[tuple[st
 
 
 def _encode_mixed(response: InferResponse, form: ResponseForm) -> tuple[list[Buffer], int | None]:
-    """The same of any response."""
+    """Encodes any response, with binary and JSON outputs. Returns what `encode_infer` returns."""
     listed, binary = form.listed, form.binary
     outputs: list[bytes] = []
     buffers: list[Buffer] = [b""]
@@ -216,7 +219,8 @@ def _identity(request_id: str) -> bytes:
 
 
 def json_bytes(response: InferResponse, form: ResponseForm) -> int:
-    """How many bytes of tensors this form of the response turns into JSON: what decides where it is encoded."""
+    """Returns how many bytes of tensors become JSON in this form of the response. That decides which thread
+    encodes it."""
     listed, binary, size = form.listed, form.binary, 0
     for tensor in response.outputs:
         if not listed.get(tensor.name, binary):
@@ -226,7 +230,7 @@ def json_bytes(response: InferResponse, form: ResponseForm) -> int:
 
 @lru_cache(maxsize=1024)
 def _output_head(name: str, datatype: DataType, shape: Shape) -> bytes:
-    """The beginning of an output; the same ones come again and again."""
+    """Returns the beginning of an output, which repeats."""
     return json.encode(f'{{"name":{json.quote(name)},"datatype":"{datatype}","shape":{shape_text(shape)},')
 
 
@@ -250,5 +254,5 @@ _NO_SEQUENCE = _written(NO_SEQUENCE)
 
 
 def encode_error(error: Error) -> bytes:
-    """The body of every error."""
+    """Returns the body of an error."""
     return json.encode(f'{{"error":{json.quote(error.message)}}}')

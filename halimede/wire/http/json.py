@@ -1,8 +1,8 @@
-"""JSON as the protocol's other end reads and writes it: rapidjson's acceptance, words, offsets, escapes and numbers.
+"""JSON as Triton reads and writes it: what rapidjson accepts, its error texts and offsets, its escapes and numbers.
 
-orjson does the work; where it refuses, python-rapidjson says whether the protocol's reader accepts the document all
-the same (NaN, invalid UTF-8, a byte order mark) or with which words it refuses. Bytes that are not UTF-8 are kept in
-`str` as Python's surrogate escapes. Knows nothing of requests. Pure; any thread.
+orjson does the work. If it refuses a document, python-rapidjson tells whether Triton's parser accepts it all the same
+(NaN, invalid UTF-8, a byte order mark), or with which text it refuses. Bytes that are not UTF-8 become surrogate
+escapes in `str`. Knows no requests. Pure. Any thread.
 """
 
 import re
@@ -16,27 +16,29 @@ from halimede.errors import Internal, Invalid
 from halimede.tensors import Buffer
 
 NESTING_LIMIT = 100
+"""Depth at which Triton refuses a document."""
 NESTING_TEXT = f"JSON nesting depth exceeds maximum allowed limit ({NESTING_LIMIT})"
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _NUMBERS = rapidjson.NM_NATIVE | rapidjson.NM_NAN
-# Its own numbers are quicker, but every fourth double is off by a bit or two.
+# The native mode is faster, but every fourth double is wrong in the last bit or two.
 _EXACT_NUMBERS = rapidjson.NM_NAN
 _REFUSAL = re.compile(r"Parse error at offset (\d+): (.*)", re.DOTALL)
-# What the newer rapidjson in python-rapidjson says where the protocol's says otherwise.
+# Texts of the newer rapidjson in python-rapidjson, and what Triton's version says instead.
 _OTHER_WORDS = {"Invalid encoding in string.": "Invalid escape character in string."}
-# To rapidjson all bytes from 0x80 are alike: fine in a string and wrong elsewhere. As letters they keep every offset.
+# rapidjson treats all bytes from 0x80 alike: valid in a string and wrong elsewhere. As letters they keep every offset.
 _AS_LETTERS = bytes(range(0x80)) + b"x" * 0x80
-# python-rapidjson wants well-formed text, so bytes that are not UTF-8 pass through it as private characters.
+# python-rapidjson needs well-formed text, so bytes that are not UTF-8 pass through it as private characters.
 _STAND_INS = {0xDC00 + byte: 0x10FF00 + byte for byte in range(0x80, 0x100)}
 _FROM_STAND_INS = {stand_in: escape for escape, stand_in in _STAND_INS.items()}
 
 
 def read(text: Buffer) -> Any:
-    """The document as dicts, lists, str, int, float, bool and None; integers beyond 64 bits are floats (H19, H20).
+    """Parses a document into dicts, lists, str, int, float, bool and None. Integers beyond 64 bits become floats (H19,
+    H20).
 
-    Of equal keys the last wins (the protocol's own server takes the first). Raises Internal with rapidjson's words and
-    offset, Invalid for a document nested a thousand deep.
+    Of equal keys the last counts (in Triton the first). Raises Internal with rapidjson's text and offset, and Invalid
+    for a document that is nested a thousand deep.
     """
     try:
         return orjson.loads(text)
@@ -45,7 +47,7 @@ def read(text: Buffer) -> Any:
 
 
 class _Restorer(rapidjson.Decoder):
-    """A reader that turns the stand-ins in strings back into surrogate escapes, and wide integers into floats."""
+    """Turns the private characters in strings back into surrogate escapes, and wide integers into floats."""
 
     def string(self, text: str) -> str:
         return text.translate(_FROM_STAND_INS)
@@ -62,7 +64,7 @@ def _narrow(value: Any) -> Any:
 
 
 def _read_as_rapidjson(raw: bytes) -> Any:
-    # rapidjson takes the mark byte by byte, and is content with the beginning of one.
+    # rapidjson skips a byte order mark byte by byte, and accepts the beginning of one.
     skipped = next((n for n in (3, 2, 1) if raw.startswith(_BYTE_ORDER_MARK[:n])), 0)
     raw = raw[skipped:]
     try:
@@ -84,7 +86,7 @@ def _refusal(text: str, skipped: int) -> Internal:
 
 # Writing.
 
-_SPECIAL = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SPECIAL_BYTES = re.compile(rb'[\x00-\x1f"\\]')
 _SPECIAL_BUT_QUOTES = re.compile(rb"[\x00-\x1f\\]")
 _SHORT = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 34: '\\"', 92: "\\\\"}
@@ -93,7 +95,7 @@ _BYTE_ESCAPES = {bytes([code]): text.encode() for code, text in _ESCAPES.items()
 
 
 def encode(text: str) -> bytes:
-    """UTF-8, with surrogate escapes as the bytes they stand for; a surrogate that stands for none becomes `?`."""
+    """Returns UTF-8. Surrogate escapes become the bytes that they stand for, and other surrogates `?`."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -104,13 +106,13 @@ def encode(text: str) -> bytes:
 
 def quote(text: str) -> str:
     """A JSON string: the short escapes, other control characters as \\u00XX in upper case, all else as it is."""
-    if _SPECIAL.search(text) is None:
+    if _ESCAPED.search(text) is None:
         return f'"{text}"'
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def write(value: Any) -> str:
-    """The text of dicts with string keys, sequences, str, int, float, bool; without spaces."""
+    """Writes dicts with string keys, sequences, str, int, float and bool, without spaces."""
     if isinstance(value, str):
         return quote(value)
     if isinstance(value, bool):
@@ -125,10 +127,11 @@ def write(value: Any) -> str:
 
 
 def write_strings(elements: Sequence[bytes]) -> bytes:
-    """An array of strings; their bytes stay as they are but for the escapes, UTF-8 or not."""
+    """Writes an array of strings. Bytes other than escapes stay as they are, UTF-8 or not."""
     if not elements:
         return b"[]"
     joined = b'","'.join(elements)
+    # Most strings need no escape, which one search over all of them shows.
     if joined.count(b'"') != 2 * (len(elements) - 1) or _SPECIAL_BUT_QUOTES.search(joined):
         joined = b'","'.join([_SPECIAL_BYTES.sub(_byte_escape, element) for element in elements])
     return b'["' + joined + b'"]'
@@ -139,20 +142,20 @@ def _byte_escape(found: re.Match[bytes]) -> bytes:
 
 
 def write_doubles(values: Any) -> bytes:
-    """An array of numbers, from a list of floats or a flat float64 array: the shortest digits that read back the same,
+    """Writes an array of numbers from floats or a flat float64 array, with the shortest digits that read back the same,
     in rapidjson's notation.
 
-    (rapidjson's own digits are not always the shortest: one in four ends otherwise and reads back the same.)
+    (rapidjson's own digits are not always the shortest: one in four ends otherwise, and reads back the same.)
     """
     text = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
-    # Where orjson writes neither an exponent nor null, rapidjson's notation is the same.
+    # Without an exponent and without null, orjson's notation is that of rapidjson.
     if b"u" in text:
         text = _with_names(text, values)
     return _renotated(text) if b"e" in text else text
 
 
 def _with_names(text: bytes, values: Iterable[float]) -> bytes:
-    """Says which of the numbers that orjson knows no text for it is."""
+    """Replaces each null by NaN or an infinity. orjson has no text for these."""
     parts = zip(text[1:-1].split(b","), values, strict=True)
     return b"[%b]" % b",".join([part if part != b"null" else _name(value) for part, value in parts])
 
@@ -161,17 +164,17 @@ def _name(value: float) -> bytes:
     return b"NaN" if value != value else b"Infinity" if value > 0 else b"-Infinity"
 
 
-# What orjson writes with an exponent and rapidjson without one: from 1e-6 until 1e-5, and from 1e16 until 1e21. Older
-# versions of orjson write `e16`, newer ones `e+16`.
+# Numbers that orjson writes with an exponent and rapidjson without: 1e-6 to 1e-5, and 1e16 to 1e21. Older versions of
+# orjson write `e16`, newer ones `e+16`.
 _DECIMAL_THERE = re.compile(rb"e(?:-6|\+?1[6-9]|\+?20)[,\]]")
 
 
 def _renotated(text: bytes) -> bytes:
-    """An array of numbers from orjson's notation to rapidjson's: `1e+30` becomes `1e30`, `1e+16` all its digits."""
+    """Turns orjson's notation into rapidjson's: `1e+30` becomes `1e30`, and `1e+16` all its digits."""
     parts: list[bytes] = []
     done = 0
     for found in _DECIMAL_THERE.finditer(text):
-        # Found by their ends: few numbers are such, and a search for whole numbers is fifteen times slower.
+        # The pattern matches the end of a number only, because a search for whole numbers takes fifteen times as long.
         at, end = found.span()
         end -= 1
         start = text.rfind(b",", 0, at) + 1 or 1
@@ -179,11 +182,12 @@ def _renotated(text: bytes) -> bytes:
         done = end
     if done:
         text = b"".join((*parts, text[done:]))
-    return text.replace(b"+", b"")  # one byte is taken out seven times as fast as two are replaced by one
+    # Removing one byte is seven times as fast as replacing two bytes by one.
+    return text.replace(b"+", b"")
 
 
 def _decimal(mantissa: bytes, power: int) -> bytes:
-    """A number written out: a `mantissa` of one digit and perhaps a fraction, times ten to the power."""
+    """Writes out a number: `mantissa`, one digit and perhaps a fraction, times ten to the power."""
     whole, _, fraction = mantissa.partition(b".")
     if power > 0:
         return (whole + fraction).ljust(len(whole) + power, b"0") + b".0"

@@ -1,7 +1,7 @@
-"""Tensors as JSON: the `data` of an input to its bytes and the bytes of an output to its `data` (contract H37-H40).
+"""Tensors as JSON: the `data` of an input to bytes, and the bytes of an output to `data` (H37 to H40).
 
-The quick way converts a whole list at once and only where every element has the right type; everything else walks the
-list in order and raises what the protocol says of the first wrong element. Pure; any thread.
+The fast path converts a whole list at once, if every element has the right type. Otherwise the list is walked in order,
+to raise Triton's error for the first wrong element. Pure. Any thread.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,17 +23,18 @@ from halimede.wire.http import json
 INT64_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 
-_FEW: Final = 256
-"""Elements that are quicker taken one by one than as an array."""
-_KEPT_FORMS: Final = 256
-_MOST_DIMS: Final = 32
-"""Of a shape that is remembered: a client may send any number."""
+_MAX_FORM_ELEMENTS: Final = 256
+"""Up to this many elements it is faster to convert one by one than as an array."""
+_MAX_KNOWN_FORMS: Final = 256
+"""Number of forms that are remembered."""
+_MAX_FORM_DIMS: Final = 32
+"""Dimensions of a shape that is remembered, because a client may send any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How elements of one datatype look in JSON: `types` they may have, `accepts` the rest of the rule, `words` for one
-    that is refused, and the code of `struct` for the bytes."""
+    """How elements of a datatype look in JSON: `types` that they may have, `accepts` for the rest of the rule, `words`
+    for the error, and the `struct` code of the bytes."""
 
     code: str
     types: frozenset[type]
@@ -65,8 +66,8 @@ _KINDS = {DATATYPES[name]: kind for name, kind in _kinds().items()}
 
 
 class _Form:
-    """What is known of tensors of one datatype and shape: how many elements and bytes they have, which types these may
-    have in JSON, and how they become bytes."""
+    """What is known of tensors of one datatype and shape: the number of elements and bytes, the JSON types, and the
+    conversions."""
 
     __slots__ = ("count", "floats", "pack", "size", "types", "unpack")
 
@@ -80,33 +81,36 @@ class _Form:
         self.unpack = layout.unpack
 
 
-@lru_cache(maxsize=_KEPT_FORMS)
+@lru_cache(maxsize=_MAX_KNOWN_FORMS)
 def _form(datatype: DataType, shape: Shape) -> _Form | None:
-    """Of numbers in a shape that is usual: with elements, and not many. None for all others."""
+    """Returns the form of numbers in a small shape that is not empty, else None."""
     kind = _KINDS.get(datatype)
     if kind is None or min(shape, default=0) < 1:
         return None
     count = prod(shape)
-    return _Form(kind, count) if count <= _FEW else None
+    return _Form(kind, count) if count <= _MAX_FORM_ELEMENTS else None
 
 
 # From JSON.
 
 
 def pack_data(name: str, datatype: DataType, shape: Shape, data: Any, limit: int = INT64_MAX) -> bytes:
-    """The bytes of the input `name` whose JSON member is `data`: nested or flat, only the count of elements matters.
+    """Returns the bytes of the input `name`, whose JSON member is `data`. Nested or flat, only the number of elements
+    matters.
 
-    Raises Internal or Invalid in the protocol's words; Invalid too where it takes more than `limit` bytes (H17).
-    Strings are not counted: the core does that (H70).
+    Raises Internal or Invalid with Triton's texts, and Invalid if the input has more than `limit` bytes (H17). The core
+    counts strings (H70).
     """
-    form = _form(datatype, shape) if len(shape) <= _MOST_DIMS else None
+    form = _form(datatype, shape) if len(shape) <= _MAX_FORM_DIMS else None
     if form is not None and type(data) is list and form.size <= limit:
+        # Nested lists are joined only if the first element is a list.
         values = _flat(data) if data and type(data[0]) is list else data
         if len(values) == form.count and form.types.issuperset(map(type, values)):
             try:
                 return form.pack(*values)
             except (struct_error, OverflowError):
-                pass  # as below, for numbers that the datatype cannot hold
+                # A number does not fit into the datatype. The general way below handles it.
+                pass
     count = _element_count(name, datatype, shape)
     if count == 0:
         return b""
@@ -136,7 +140,7 @@ def _check_size(name: str, size: int, limit: int) -> None:
 
 
 def _element_count(name: str, datatype: DataType, shape: Shape) -> int:
-    """Contract H40."""
+    """Returns the number of elements. Raises Invalid for a negative dimension or an overflow (H40)."""
     if shape and min(shape) < 0:
         raise Invalid(
             f"invalid shape for input '{name}': shape {shape_text(shape)} contains one or more invalid dimensions"
@@ -166,18 +170,20 @@ def _pack_numbers(kind: _Kind, datatype: DataType, count: int, data: list[Any]) 
 
 
 def _pack_wide(kind: _Kind, datatype: DataType, values: list[Any], count: int, data: list[Any]) -> bytes:
-    """Numbers that the datatype cannot hold: integers lose their high bits, floats become infinite (contract H38)."""
+    """Packs numbers that do not fit into the datatype. Integers lose their high bits, floats become infinite (H38)."""
     if kind.code in "fd":
         with np.errstate(over="ignore"):
             return np.array(values, np.float64).astype(datatype.numpy).tobytes()
+    # A number that the kind does not accept is an error. One that only the datatype cannot hold is truncated.
     if not all(map(kind.accepts, values)):
         _walk(kind, count, data)
+    # `struct` codes of signed integers are lower case.
     wide = np.int64 if kind.code.islower() else np.uint64
     return np.array(values, wide).astype(datatype.numpy).tobytes()
 
 
 def _flat(data: list[Any]) -> list[Any]:
-    """The elements of evenly nested lists; what is nested unevenly or too deep is left as it is found."""
+    """Returns the elements of evenly nested lists. Lists that are nested unevenly or too deep stay as they are."""
     for _ in range(json.NESTING_LIMIT - 2):
         if not data or type(data[0]) is not list or set(map(type, data)) != {list}:
             break
@@ -186,7 +192,8 @@ def _flat(data: list[Any]) -> list[Any]:
 
 
 def _walk(kind: _Kind, count: int, data: list[Any]) -> list[Any]:
-    """The elements in order. Raises what the protocol says of the first wrong one, or of a wrong count (H18, H37)."""
+    """Returns the elements in order. Raises Triton's error for the first wrong one, or for a wrong number (H18,
+    H37)."""
     found: list[Any] = []
     for value in _elements(data, f"Unable to parse 'data': {json.NESTING_TEXT}"):
         if len(found) == count:
@@ -209,7 +216,8 @@ def _pack_strings(data: list[Any]) -> bytes:
 
 
 def _elements(data: list[Any], too_deep: str) -> Iterator[Any]:
-    """What stands in lists nested in any way, in order; Invalid with the words `too_deep` past the limit (H18)."""
+    """Yields the elements of lists that are nested in any way, in order. Raises Invalid with `too_deep` beyond the
+    limit (H18)."""
     levels = [iter(data)]
     while levels:
         for value in levels[-1]:
@@ -227,13 +235,14 @@ def _elements(data: list[Any], too_deep: str) -> Iterator[Any]:
 
 
 def write_data(tensor: Tensor) -> bytes:
-    """The `data` array of an output, always flat. Raises Invalid for FP16 and BF16 (contract H39), Internal where the
+    """Returns the `data` array of an output, always flat. Raises Invalid for FP16 and BF16 (H39), and Internal if the
     bytes do not fill the shape."""
     datatype = tensor.datatype
     view: memoryview
-    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MOST_DIMS else None
+    form = _form(datatype, tensor.shape) if len(tensor.shape) <= _MAX_FORM_DIMS else None
     if form is not None:
         view = tensor.memory.host()
+        # A model may return a tensor of a wrong size. The general way raises the error.
         if view.nbytes == form.size:
             values = form.unpack(view)
             return json.write_doubles(values) if form.floats else orjson.dumps(values)
@@ -247,7 +256,8 @@ def write_data(tensor: Tensor) -> bytes:
         return b"[]"
     if kind.code not in "fd":
         return orjson.dumps(view.cast(kind.code).tolist())  # type: ignore[call-overload]  # the code is one of those
-    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+    # A signalling NaN becomes a quiet one, which numpy would report.
+    with np.errstate(invalid="ignore"):
         wide = np.frombuffer(view, datatype.numpy).astype(np.float64)
     return json.write_doubles(wide)
 

@@ -1,6 +1,6 @@
-"""What the server says of itself over HTTP: metadata and statistics as JSON in the protocol's order (H9, H11, H119).
+"""Metadata and statistics as JSON, with members in Triton's order (H9, H11, H119).
 
-Pure; any thread.
+Pure. Any thread.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from halimede.wire.http import json
 
 
 def encode_server_metadata(info: ServerInfo) -> bytes:
-    """Contract H9."""
+    """Writes the metadata of the server (H9)."""
     return _encode({"name": info.name, "version": info.version, "extensions": info.extensions})
 
 
 def encode_model_metadata(info: ModelInfo) -> bytes:
-    """Contract H11: versions are strings."""
+    """Writes the metadata of a model. Versions are strings (H11)."""
     return _encode(
         {
             "name": info.name,
@@ -38,7 +38,7 @@ def encode_model_metadata(info: ModelInfo) -> bytes:
 
 
 def encode_statistics(models: Sequence[ModelCounts]) -> bytes:
-    """Contract H119."""
+    """Writes the statistics of models (H119)."""
     return _encode({"model_stats": [_model_stats(model) for model in models]})
 
 

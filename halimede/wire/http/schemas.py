@@ -1,6 +1,6 @@
-"""The bodies of the HTTP API as JSON schemas (draft 2020-12, as OpenAPI 3.1 wants): data only, by name.
+"""JSON schemas of the HTTP API's bodies, by name (draft 2020-12, which OpenAPI 3.1 uses). Data only.
 
-A test holds what the codecs write against these.
+A test compares them with what the codecs write.
 """
 
 from typing import Any, Final
@@ -13,7 +13,7 @@ def ref(name: str) -> Schema:
 
 
 def _object(required: str = "", **properties: Schema) -> Schema:
-    """`required` are the names of those of the properties that are always there."""
+    """Returns the schema of an object. `required` has the names of the members that are always there."""
     return {"type": "object", **({"required": required.split()} if required else {}), "properties": properties}
 
 

@@ -1,7 +1,7 @@
-"""Shared-memory regions over HTTP: the bodies that register them, and their status as JSON (contract H91 to H96).
+"""Shared-memory regions over HTTP: the bodies that register them, and their status as JSON (H91 to H96).
 
-Pure; any thread. Raises Invalid for a field that is missing, and Internal, in the words of the protocol's JSON library,
-for one of another type.
+Pure. Any thread. Raises Invalid for a missing field, and Internal, with the text of Triton's JSON library, for a wrong
+type.
 """
 
 import binascii
@@ -14,11 +14,12 @@ from halimede.tensors import Buffer
 from halimede.wire.http import json
 from halimede.wire.http.json_data import UINT64_MAX
 
-_HANDLE_BYTES = 64  # of a cudaIpcMemHandle_t
+_HANDLE_BYTES = 64
+"""Size of a cudaIpcMemHandle_t."""
 
 
 def read_system_registration(region: str, body: Buffer) -> RegisterSystemMemory:
-    """Contract H91. Raises Error."""
+    """Reads a request to register a system region (H91). Raises Error."""
     if not region:
         raise Invalid("'region name' is necessary to register system shared memory region")
     members = _members(body)
@@ -32,7 +33,7 @@ def read_system_registration(region: str, body: Buffer) -> RegisterSystemMemory:
 
 
 def read_cuda_registration(region: str, body: Buffer) -> RegisterCudaMemory:
-    """Contract H95. Raises Error."""
+    """Reads a request to register a CUDA region (H95). Raises Error."""
     if not region:
         raise Invalid("'region name' is necessary to register cuda shared memory region")
     members = _members(body)
@@ -49,6 +50,7 @@ def _handle(text: str) -> bytes:
     try:
         handle = binascii.a2b_base64(text)
     except ValueError:
+        # Malformed base64 and a wrong length have the same error.
         handle = b""
     if len(handle) != _HANDLE_BYTES:
         raise Invalid("'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t")
@@ -56,14 +58,14 @@ def _handle(text: str) -> bytes:
 
 
 def encode_system_status(regions: Sequence[SystemRegion]) -> bytes:
-    """Contract H93."""
+    """Writes the status of system regions (H93)."""
     return _encode(
         [{"name": r.name, "key": r.key, "offset": r.offset, "byte_size": r.byte_size} for r in regions],
     )
 
 
 def encode_cuda_status(regions: Sequence[CudaRegion]) -> bytes:
-    """Contract H96."""
+    """Writes the status of CUDA regions (H96)."""
     return _encode([{"name": r.name, "device_id": r.device_id, "byte_size": r.byte_size} for r in regions])
 
 
@@ -72,7 +74,7 @@ def _encode(value: list[dict[str, Any]]) -> bytes:
 
 
 def _members(body: Buffer) -> dict[str, Any]:
-    """What is no object counts as an empty one."""
+    """Returns the members of a JSON object. Any other document counts as an empty object, as in Triton."""
     document = json.read(body)
     return document if isinstance(document, dict) else {}
 

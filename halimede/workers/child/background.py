@@ -1,4 +1,4 @@
-"""The event loop of a model whose `execute` is `async def` (contract P7), in a thread that starts at first need.
+"""The event loop of a model whose `execute` is `async def` (P7), in a thread that starts at first need.
 
 Any thread.
 """

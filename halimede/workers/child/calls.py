@@ -1,7 +1,7 @@
-"""Calls to other models (contract P28 to P30, P50 to P54): a request out, its answers in, and who waits for them.
+"""The child's end of calls to other models (P28 to P30, P50 to P54): a request goes out, its answers come in.
 
-Any thread may call, and any number of calls may be on their way. Whoever waits reads for all, as in `channel`; an
-asyncio loop reads when something has arrived. Of batches it knows the number of the one that a call is made for.
+Any thread may call; any number of calls may be open. A thread that waits reads for all (`channel`). A coroutine that
+waits has its event loop read when bytes arrive.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any
 
 from . import frames
-from .channel import Line
-from .exchange import ANSWER, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION, TRACED
+from .batch import ANSWER_RECORD, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, SEQUENCE_FLAGS, TEXT_CORRELATION, TRACED
+from .channel import BaseChannel
 from .metric_frames import ServerMetrics
 from .requests import InferenceRequest
 from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
@@ -25,17 +25,17 @@ from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonMod
 if TYPE_CHECKING:
     import asyncio
 
-CALL = struct.Struct("<QQQqBHI")
-"""The batch that it is made for (0: none), correlation id, timeout (us), version, flags, count of inputs, length of the
-request id."""
+CALL_RECORD = struct.Struct("<QQQqBHI")
+"""Number of the batch for which the call is made (0: none), correlation id, timeout (us), version, flags, count of
+inputs, length of the request id."""
 
 NOT_HERE = "BLS is only supported during the 'execute' function."
 _UINT8 = 2
 
 
 def write_call(request: InferenceRequest, model: str, batch: int, meta: list[bytes], tensors: list[Any]) -> None:
-    """Adds a call to the parts of a frame. What describes the form of the request is at the end. Raises struct.error
-    for a number that no request can have."""
+    """Adds a call to the parts of a frame. The records that describe its form come last. Raises struct.error for a
+    number that no request can have."""
     name = request._id.encode("utf-8", "replace")
     flags, number, texts = request._flags & SEQUENCE_FLAGS, request._correlation_id, [name, _model_record(model)]
     if isinstance(number, str):
@@ -50,7 +50,7 @@ def write_call(request: InferenceRequest, model: str, batch: int, meta: list[byt
         flags |= TRACED
         texts.append(frames.NUMBER.pack(trace._id))
     version = getattr(request, "model_version", -1)
-    meta.append(CALL.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
+    meta.append(CALL_RECORD.pack(batch, number, request._timeout, version, flags, len(request._inputs), len(name)))
     meta += texts
     meta.append(frames.names_record(request._outputs))
     for tensor in request._inputs:
@@ -63,8 +63,8 @@ _model_record = lru_cache(maxsize=256)(frames.text_record)
 
 
 def read_answer(message: frames.Frame) -> InferenceResponse:
-    """The response of a frame; an empty one where it says that no more come. Raises what `frames.MALFORMED` lists."""
-    _, flags, code, outputs, length = message.unpack(ANSWER)
+    """The response of a frame; an empty one if no more come. Raises what `frames.MALFORMED` lists."""
+    _, flags, code, outputs, length = message.unpack(ANSWER_RECORD)
     if flags & IS_ERROR:
         return InferenceResponse(error=TritonError(message.raw(length).decode(), ErrorCode(code)))
     if flags & NOTHING:
@@ -73,34 +73,35 @@ def read_answer(message: frames.Frame) -> InferenceResponse:
     return InferenceResponse([Tensor.received(*message.tensor()) for _ in range(outputs)], None, parameters)
 
 
-class Call:
-    """A call on its way: the answers that have arrived and nobody has taken. `told` is called at each, by whoever
-    reads; `taken` is what the answers read so far cost, `due` from where on the server shall know."""
+class PendingCall:
+    """A call without its last answer. `answers` have arrived and were not taken. The thread that reads calls
+    `on_answer` at each. `taken` is what the answers taken so far cost; the server gets a CREDIT when it reaches
+    `due`."""
 
-    __slots__ = ("answers", "due", "number", "taken", "told")
+    __slots__ = ("answers", "due", "number", "on_answer", "taken")
 
-    def __init__(self, number: int, told: Callable[[], None] | None) -> None:
+    def __init__(self, number: int, on_answer: Callable[[], None] | None) -> None:
         self.number = number
-        self.told = told
+        self.on_answer = on_answer
         self.answers: deque[frames.Frame] = deque()
         self.taken = 0
         self.due = frames.CREDIT_STEP
 
     def arrived(self, answer: frames.Frame) -> None:
         self.answers.append(answer)
-        if self.told is not None:
-            self.told()
+        if self.on_answer is not None:
+            self.on_answer()
 
 
 class ResponseIterator:
-    """The responses of one call, each once it is there; all of them again once the last one was taken (contract P50).
+    """The responses of one call, as they arrive. After the last one, iteration starts again with the first (P50).
 
-    When the last reference goes the inference runs on, and nobody hears of it.
+    If the iterator is dropped, the inference goes on and its answers are ignored.
     """
 
     __slots__ = ("_at", "_call", "_caller", "_finished", "_line", "_responses")
 
-    def __init__(self, caller: Caller, call: Call) -> None:
+    def __init__(self, caller: ModelCaller, call: PendingCall) -> None:
         self._caller = caller
         self._call = call
         self._responses: list[InferenceResponse] = []
@@ -125,7 +126,7 @@ class ResponseIterator:
             return self._responses[self._at - 1]
 
     def cancel(self) -> None:
-        """Asks for the end of the inference; it says by its last response when it came to one."""
+        """Asks the server to cancel the inference, which then ends with an error as its last response."""
         if not self._finished:
             self._caller.cancel(self._call)
 
@@ -135,33 +136,33 @@ class ResponseIterator:
 
 
 class _Listener:
-    """An asyncio loop that reads while its coroutines wait for answers. On that loop's thread only."""
+    """Has an asyncio loop read while coroutines of it wait for answers. On that loop's thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Line) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: BaseChannel) -> None:
         self.loop = loop
         self.thread = get_ident()
         self._channel = channel
         self._waiting = 0
 
     def begin(self) -> None:
-        """Raises OSError where the system gives no descriptor; then nobody waits more than before."""
+        """One more coroutine waits. Raises OSError if the system has no descriptor left; then it does not."""
         if not self._waiting:
             self._channel.watched_by(self.loop)
         self._waiting += 1
 
     def end(self) -> bool:
-        """Whether nobody waits any more."""
+        """One coroutine fewer waits. Returns whether it was the last."""
         self._waiting -= 1
         if not self._waiting and not self.loop.is_closed():
             self._channel.unwatched_by(self.loop)
         return not self._waiting
 
 
-class Caller:
-    """Where the calls of an instance go, and its metrics. `name` is the model that makes them, `instance` its instance.
-    After `close`, in `finalize`, there are no calls: what else is there still is a matter of luck then."""
+class ModelCaller:
+    """The calls and metrics of an instance. `name` is its model, `instance` the instance. After `close`, in `finalize`,
+    calls are refused: the models that they name may be unloaded already."""
 
-    def __init__(self, channel: Line, name: str, instance: str = "") -> None:
+    def __init__(self, channel: BaseChannel, name: str, instance: str = "") -> None:
         self.metrics = ServerMetrics(channel, instance or name)
         self._channel = channel
         self._name = name
@@ -170,7 +171,7 @@ class Caller:
         self._closed = False
 
     def serves(self, batch: int) -> None:
-        """What this thread does now, and the coroutines that it starts, is done for this batch."""
+        """From now on this thread works for this batch, and so do the coroutines that it starts."""
         self._batch.set(batch)
 
     def close(self) -> None:
@@ -179,8 +180,8 @@ class Caller:
     # ---- inference
 
     def execute(self, request: InferenceRequest, streamed: bool) -> InferenceResponse | ResponseIterator:
-        """The response, which may be an error; or, at once, an iterator over all that come. Raises
-        TritonModelException where the request cannot be sent."""
+        """The response, which may be an error. If `streamed`, an iterator over the responses, at once. Raises
+        TritonModelException if the request cannot be sent."""
         call = self._begin(request, streamed, None)
         if streamed:
             return ResponseIterator(self, call)
@@ -194,8 +195,8 @@ class Caller:
     def execute_async(
         self, request: InferenceRequest, streamed: bool
     ) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-        """The same for the running loop; an iterator comes with its first response. Who cancels the future cancels the
-        call. Raises RuntimeError where no loop runs."""
+        """A future, on the running loop, of the response; if `streamed`, of an iterator that has its first response. To
+        cancel the future cancels the call. Raises RuntimeError if no loop runs."""
         import asyncio  # most models are not asynchronous
 
         loop = asyncio.get_running_loop()
@@ -203,7 +204,7 @@ class Caller:
         future = loop.create_future()
 
         def settle() -> None:
-            call.told = None
+            call.on_answer = None
             if future.done():
                 return
             try:
@@ -211,30 +212,30 @@ class Caller:
             except Exception as error:
                 future.set_exception(error)
 
-        def told() -> None:
+        def on_answer() -> None:
             if get_ident() == listener.thread:
                 settle()
                 return
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(settle)
 
         def over(_: object) -> None:
-            call.told = None
+            call.on_answer = None
             if listener.end():
                 self._listeners.pop(loop, None)
             if future.cancelled():
                 self._give_up(call)
 
-        call = self._begin(request, streamed, told)
+        call = self._begin(request, streamed, on_answer)
         listener.begin()
         self._listeners[loop] = listener
         future.add_done_callback(over)
         return future
 
-    def _begin(self, request: InferenceRequest, streamed: bool, told: Callable[[], None] | None) -> Call:
+    def _begin(self, request: InferenceRequest, streamed: bool, on_answer: Callable[[], None] | None) -> PendingCall:
         if self._closed:
             raise TritonModelException(NOT_HERE)
-        call = Call(self._channel.new_number(), told)
+        call = PendingCall(self._channel.new_number(), on_answer)
         meta: list[bytes] = []
         tensors: list[Any] = []
         try:
@@ -246,8 +247,8 @@ class Caller:
         self._channel.send(frames.frame(frames.CALL, meta, tensors, call.number, 1, flags))
         return call
 
-    def next_answer(self, call: Call) -> frames.Frame:
-        """Blocks until there is one. The server is told from time to time what was taken."""
+    def next_answer(self, call: PendingCall) -> frames.Frame:
+        """Blocks until there is an answer. Sends a CREDIT each time that CREDIT_STEP bytes were taken."""
         if not call.answers:
             self._channel.wait_until(lambda: bool(call.answers))
         answer = call.answers.popleft()
@@ -257,16 +258,16 @@ class Caller:
             self._channel.send(frames.frame(frames.CREDIT, [frames.NUMBER.pack(call.taken)], None, call.number))
         return answer
 
-    def cancel(self, call: Call) -> None:
+    def cancel(self, call: PendingCall) -> None:
         with suppress(OSError):  # the server is gone
             self._channel.send(frames.frame(frames.CANCEL_CALL, [], None, call.number))
 
-    def _give_up(self, call: Call) -> None:
+    def _give_up(self, call: PendingCall) -> None:
         self._channel.expect_no_more(call.number)
         self.cancel(call)
 
-    def leave(self, call: Call) -> None:
-        """Nobody will read the answers any more. Called by a finaliser."""
+    def leave(self, call: PendingCall) -> None:
+        """The answers are ignored from now on. Called by a finalizer."""
         self._channel.expect_no_more(call.number)
         with suppress(OSError):
             self._channel.send_from_finaliser(
@@ -276,7 +277,7 @@ class Caller:
     # ---- models
 
     def load_model(self, model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
-        """Blocks until the model serves. Raises TritonModelException."""
+        """Loads a model (P28). Blocks until it serves. Raises TritonModelException."""
         if not isinstance(model_name, str) or not isinstance(config, str):
             raise TypeError("load_model(model_name: str, config: str = '', files: dict = None)")
         if files is not None and not isinstance(files, dict):
@@ -290,11 +291,11 @@ class Caller:
         self._ask(frames.LOAD, "Failed to load model: ", model_name, meta, contents, len(contents))
 
     def unload_model(self, model_name: str, unload_dependents: bool = False) -> None:
-        """Returns when the model takes no more requests. Raises TritonModelException."""
+        """Unloads a model (P29). Returns when it takes no more requests. Raises TritonModelException."""
         self._ask(frames.UNLOAD, "Failed to unload model: ", model_name, [], [], int(bool(unload_dependents)))
 
     def is_model_ready(self, model_name: str, model_version: str = "") -> bool:
-        """Raises TritonModelException for a version that is no number."""
+        """Whether a model takes requests (P30). Raises TritonModelException for a version that is no number."""
         version = frames.text_record(model_version)
         return bool(self._ask(frames.IS_READY, "Failed to check model readiness: ", model_name, [version], []))
 

@@ -1,13 +1,20 @@
-"""The worker's end of the connection to the server: whole frames in, lists of buffers out.
+"""The child's end of the connection to the server: whole frames in, lists of buffers out.
 
-Sending is safe on any thread. The main thread takes the batches, any thread may ask the server something or call other
-models through it; whoever waits first reads for all. A second thread does nothing but notice that the server is gone,
-even while a model computes.
+Any thread may send. The main thread takes the batches; any thread may ask the server something or call another model.
+One thread reads at a time, and reads for all that wait:
+
+| state | fields | goes on |
+|---|---|---|
+| nobody reads | `_reading` False | the next thread that waits becomes the reader |
+| one thread reads | `_reading` True | it sorts what it read, wakes the others, and stops reading |
+| the stream ended | `_ended` True | whoever waits gets BrokenPipeError, `receive` gives None |
+
+A second thread notices that the server is gone, also while a model computes, and ends the process.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the same of `signal` takes ten times as long
+import _signal  # type: ignore[import-not-found]  # `signal.getsignal` takes ten times as long
 import _thread
 import os
 import select
@@ -23,26 +30,29 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from . import frames
+from .segments import SegmentReader, SegmentWriter
 
 if TYPE_CHECKING:
     import asyncio
 
 _MOST_BUFFERS = 512
-"""Buffers given to the kernel at once (it takes 1024)."""
-_LOOKED_AGAIN = 1000
-"""Milliseconds after which the server notices that a model has closed the connection."""
+"""Buffers given to the kernel in one call. It takes 1024."""
+_CLOSED_SOCKET_CHECK_MS = 1000
+"""Milliseconds between two checks that the model has not closed our socket."""
 
 
-class Line(ABC):
-    """A connection that frames come by: who reads them, and who gets them. How they come and go is the subclass's."""
+class BaseChannel(ABC):
+    """A connection that frames come by: which thread reads, and which gets which frame. Subclasses move the bytes."""
 
+    segments: SegmentWriter | None = None
+    """Where large tensors of sent frames go, if there is shared memory."""
     gone = "the server is gone"
-    """What its end means."""
+    """The text of the error if the stream has ended."""
 
     def __init__(self) -> None:
         self._whole: deque[frames.Frame] = deque()
         self._lock = threading.Lock()
-        self._turn = threading.Condition(self._lock)  # the lock itself is entered faster
+        self._turn = threading.Condition(self._lock)  # we enter the lock itself: that is faster
         self._reading = False
         self._ended = False
         self._numbers = count(1)
@@ -52,7 +62,7 @@ class Line(ABC):
         self._expected: dict[int, Callable[[frames.Frame], None]] = {}
 
     def receive(self) -> frames.Frame | None:
-        """The next frame that is no reply, None at the end of the stream. Raises FrameError. Main thread only."""
+        """The next frame that answers nothing, None at the end of the stream. Raises FrameError. Main thread only."""
         whole = self._whole
         while not whole:
             if not self._read_unless(self._has_whole):
@@ -63,15 +73,15 @@ class Line(ABC):
         return bool(self._whole)
 
     def ask(self, what: int, batch: int, index: int) -> int:
-        """The server's answer to a question about a request; any thread, blocks. Raises OSError where the server is
-        gone, and FrameError."""
+        """The server's answer to a question about a request, as a number. Any thread; blocks. Raises OSError if the
+        server is gone, and FrameError."""
         answer: int = self.question(what, batch, index).count
         return answer
 
     def question(
         self, what: int, batch: int, index: int, meta: list[bytes] | None = None, tensors: list[Any] | None = None
     ) -> frames.Frame:
-        """The whole reply to a question that may bring more; as `ask`."""
+        """The REPLY to a question. Any thread; blocks. Raises OSError if the server is gone, and FrameError."""
         number = next(self._numbers)
         records = [frames.NUMBER.pack(number), *(meta or ())]
         self.send(frames.frame(frames.QUESTION, records, tensors, batch, index, what))
@@ -79,35 +89,35 @@ class Line(ABC):
         return self._replies.pop(number)
 
     def new_number(self) -> int:
-        """One that no question and no call has had."""
+        """A number that no question and no call has had."""
         return next(self._numbers)
 
     def expect(self, number: int, arrived: Callable[[frames.Frame], None]) -> None:
-        """Now `arrived` is given each answer to this call, by whoever reads, up to the last one."""
+        """From now on the reading thread gives `arrived` each answer to this call, up to the last one."""
         self._expected[number] = arrived
 
     def expect_no_more(self, number: int) -> None:
-        """Nobody waits for these answers. May be called by a finaliser."""
+        """Nobody waits for these answers any more. A finalizer may call this."""
         self._expected.pop(number, None)
 
     def take_credit(self, batch: int, credited: Callable[[int, int], None]) -> None:
-        """Now `credited` is told how much of the answers to a request (its index) was taken, by whoever reads."""
+        """From now on the reading thread calls `credited(index of the request, bytes taken in all)`."""
         self._credited[batch] = credited
 
     def forget_credit(self, batch: int) -> None:
-        """The batch is over. May be called by a finaliser."""
+        """The batch is over. A finalizer may call this."""
         self._credited.pop(batch, None)
 
     def wait_until(self, there: Callable[[], bool]) -> None:
-        """Reads, or lets others read, until something is there; any thread. Raises OSError where the server is gone,
-        FrameError, and what a signal handler of the model raises meanwhile: many have an alarm as their time limit."""
+        """Reads, or lets another thread read, until `there()`. Any thread. Raises OSError if the server is gone,
+        FrameError, and whatever a signal handler of the model raises: many models limit their time by an alarm."""
         while not there():
             if not self._read_unless(there, self._await):
                 raise BrokenPipeError(self.gone)
 
     def _read_unless(self, there: Callable[[], bool], before: Callable[[], None] | None = None) -> bool:
-        """Reads once, or lets another thread read that already does; not at all where what is wanted is there
-        meanwhile. What `before` raises does not end the stream. False at its end."""
+        """Reads once, or waits for the thread that reads already; returns at once if `there()`. False at the end of
+        the stream. `before` waits for bytes and may be interrupted: what it raises does not end the stream."""
         with self._lock:
             while self._reading and not there():
                 self._sleep()
@@ -123,14 +133,14 @@ class Line(ABC):
             begun = True
             self._ended = not self._read()
         except BaseException:
-            self._ended = begun
+            self._ended = begun  # a read that broke off may have lost a part of a frame
             raise
         finally:
             self._was_read()
         return not self._ended
 
     def _sleep(self) -> None:
-        """Until something was read. With the lock held."""
+        """Waits until something was read. The caller holds the lock."""
         self._asleep += 1
         try:
             self._turn.wait()
@@ -140,18 +150,18 @@ class Line(ABC):
     def _was_read(self) -> None:
         with self._lock:
             self._reading = False
-            if self._asleep:
+            if self._asleep:  # notify_all costs more than this look, and mostly nobody sleeps
                 self._turn.notify_all()
 
     @abstractmethod
     def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has an event loop call `read_now` when something arrives, until `unwatched_by`. On that loop's thread."""
+        """Has an event loop call `read_now` whenever bytes arrive, until `unwatched_by`. On that loop's thread."""
 
     @abstractmethod
     def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None: ...
 
     def read_now(self) -> None:
-        """Reads what has arrived, if no other thread does. Does not block. Raises OSError, and FrameError."""
+        """Reads what has arrived, unless another thread reads. Does not block. Raises OSError, and FrameError."""
         with self._lock:
             if self._reading or self._ended:
                 return
@@ -166,14 +176,13 @@ class Line(ABC):
         finally:
             self._was_read()
 
-    def _await(self) -> None:  # noqa: B027  # elsewhere nothing breaks it off
-        """Where an exception may break off the waiting: waits until something has arrived, and reads nothing of it, so
-        that nothing is lost."""
+    def _await(self) -> None:  # noqa: B027  # only a socket has to
+        """Waits until bytes have arrived and reads none, so that an exception of a signal handler loses none."""
 
     @abstractmethod
     def _read(self, wait: bool = True) -> bool:
-        """Gives `_sort` what has arrived, waiting for it; False at the end of the stream. Raises BlockingIOError where
-        it should not wait, OSError, and FrameError."""
+        """Gives `_sort` what has arrived; False at the end of the stream. Raises BlockingIOError if it must not wait
+        and nothing is there, OSError, and FrameError."""
 
     def _sort(self, frame: frames.Frame) -> None:
         if frame.kind == frames.REQUESTS:
@@ -190,7 +199,7 @@ class Line(ABC):
     def _answer(self, frame: frames.Frame) -> None:
         last = frame.flags & frames.FINISHED
         arrived = self._expected.pop(frame.batch, None) if last else self._expected.get(frame.batch)
-        if arrived is not None:  # else nobody waits for it any more
+        if arrived is not None:  # else the caller has given up
             arrived(frame)
 
     def _credit(self, frame: frames.Frame) -> None:
@@ -200,39 +209,42 @@ class Line(ABC):
 
     @abstractmethod
     def send(self, buffers: list[Any]) -> None:
-        """Blocks until the buffers may be written over. Raises OSError."""
+        """Blocks until the buffers may be overwritten. Raises OSError."""
 
     @abstractmethod
     def send_from_finaliser(self, buffers: list[Any]) -> None:
-        """Like `send`, but a thread that is sending further up is not waited for."""
+        """Sends from a finalizer, which may run on a thread that is in `send` itself: it must not wait for the lock."""
 
 
-class Channel(Line):
-    """A stream socket that speaks frames."""
+class Channel(BaseChannel):
+    """A stream socket that frames go through. `segments` is the socket for the descriptors of shared memory, if any."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, segments: socket.socket | None = None) -> None:
         super().__init__()
         self._socket = sock
         self._sending = threading.Lock()
         self._late: deque[list[Any]] = deque()
-        self._assembler = frames.Assembler()
-        self._bell: Any = None
+        self._epoll: Any = None
+        self._descriptors = segments
+        self.segments = SegmentWriter(segments) if segments is not None else None
+        self._received_segments = SegmentReader(segments) if segments is not None else None
+        self._assembler = frames.Assembler(self._received_segments, self.segments)
 
     def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
-        """By a descriptor of its own, which can be read when the socket can: uvloop makes what it watches non-blocking,
-        for all threads."""
-        with self._lock:  # else the descriptor of whoever was a moment quicker is closed under its loop
-            if self._bell is None:
-                bell = select.epoll()
-                bell.register(self._socket, select.EPOLLIN)
-                self._bell = bell
-        loop.add_reader(self._bell.fileno(), self.read_now)
+        """The loop watches an epoll descriptor, which is readable when the socket is. It must not watch the socket
+        itself: uvloop makes what it watches non-blocking, for all threads."""
+        with self._lock:  # two loops at once would make two, and one of them would be closed while it is watched
+            if self._epoll is None:
+                epoll = select.epoll()
+                epoll.register(self._socket, select.EPOLLIN)
+                self._epoll = epoll
+        loop.add_reader(self._epoll.fileno(), self.read_now)
 
     def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
-        loop.remove_reader(self._bell.fileno())
+        loop.remove_reader(self._epoll.fileno())
 
     def _await(self) -> None:
-        if _signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL:  # what a time limit is made of
+        if _signal.getsignal(_signal.SIGALRM) is not _signal.SIG_DFL:  # the model has a time limit by alarm
             self._socket.recv(1, socket.MSG_PEEK)
 
     def _read(self, wait: bool = True) -> bool:
@@ -246,6 +258,10 @@ class Channel(Line):
         meanwhile."""
         with self._sending:
             try:
+                if self._received_segments is not None and self._received_segments.unused:
+                    self._write_one(frames.numbers_frame(frames.RELEASE, self._received_segments.unused))
+                if self.segments is not None and self.segments.forgotten:
+                    self._write_one(frames.numbers_frame(frames.FORGET, self.segments.forgotten))
                 if len(buffers) == 1:
                     self._write_one(buffers[0])
                 else:
@@ -257,7 +273,7 @@ class Channel(Line):
             self._flush()
 
     def send_from_finaliser(self, buffers: list[Any]) -> None:
-        """Like `send`, but leaves the buffers to whoever is sending: that may be this very thread, further up."""
+        """Queues the buffers. The thread that is in `send` sends them: it may be this very thread, further up."""
         self._late.append(buffers)
         self._flush()
 
@@ -273,15 +289,15 @@ class Channel(Line):
                 self._sending.release()
 
     def offer(self, buffers: list[Any], sock: socket.socket) -> None:
-        """Sends a small frame, and a socket with it, which is closed here. Raises OSError."""
+        """Sends a small frame together with a socket, which is closed here. Raises OSError."""
         with self._sending, sock:
             socket.send_fds(self._socket, buffers, [sock.fileno()])
         if self._late:
             self._flush()
 
     def _break_off(self, error: BaseException) -> None:
-        """Ends the connection, and with it this process: a part of the frame may have gone, and the server would take
-        the next one for the rest of it."""
+        """Ends the connection, and with it this process. A part of the frame may have been sent, and the server would
+        take the next frame for the rest of it."""
         if self._socket.fileno() >= 0 and not isinstance(error, ConnectionError):
             print(f"a message to the server was broken off ({type(error).__name__}): this worker ends", file=sys.stderr)
         with suppress(OSError):
@@ -305,21 +321,68 @@ class Channel(Line):
             sent = max(0, sent - size)
 
     def end_with_server(self) -> None:
-        """From now on this process ends as soon as the server's end of the socket is closed."""
-        _thread.start_new_thread(self._watch, ())  # models see no thread but their own, nor does gevent when it patches
+        """From now on this process ends as soon as the server closes its end of the socket, or dies."""
+        _thread.start_new_thread(
+            self._watch, ()
+        )  # below `threading`: models see no thread of ours, nor does gevent when it patches
 
     def _watch(self) -> None:
         poll = select.poll()
-        poll.register(self._socket, 0)  # a hang-up is reported whatever one asks for, and data would only wake us
+        poll.register(self._socket, 0)  # a hang-up is always reported; data would only wake us
         seen: list[tuple[int, int]] = []
-        while not seen:  # while we wait here the socket stays open, also where the model has closed its descriptor
-            seen = poll.poll(_LOOKED_AGAIN)
+        while not seen:  # a poll keeps the socket open, even if the model has closed its descriptor
+            seen = poll.poll(_CLOSED_SOCKET_CHECK_MS)
         if seen[0][1] & select.POLLNVAL:
             return
-        if os.getpgrp() == os.getpid():  # what the model started ends with it
+        if os.getpgrp() == os.getpid():  # processes that the model started end too
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     def abandon(self) -> None:
-        """Closes this process's copy of the descriptor: a forked child must not keep the connection open."""
+        """Closes this process's copy of the sockets: a forked child must not keep the connection open."""
         self._socket.close()
+        if self._descriptors is not None:
+            self._descriptors.close()
+
+
+def connect(descriptor: int, segments: int | None) -> Channel:
+    """The connection to the server. From now on this process ends with it."""
+    channel = Channel(_own_socket(descriptor), None if segments is None else _own_socket(segments))
+    _ignore_interrupts(channel)
+    channel.end_with_server()
+    return channel
+
+
+def _own_socket(descriptor: int) -> socket.socket:
+    sock = socket.socket(fileno=descriptor)
+    sock.set_inheritable(False)
+    sock.setblocking(True)
+    return sock
+
+
+def _ignore_interrupts(channel: Channel) -> None:
+    """SIGINT and SIGTERM do nothing here: an operator who sends them to all processes means the server, which must
+    drain first. The end of its socket ends this process.
+
+    A handler and not SIG_IGN: programs that the model starts have the default action again. A forked child gets the
+    default handlers and gives up the connection. The signals are blocked during a fork: a signal that came before the
+    child has its own handlers would be lost, and `multiprocessing.Pool.terminate` would wait for ever.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    masks: dict[int, Any] = {}  # by thread: several may fork at once
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def in_fork() -> None:
+        channel.abandon()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)

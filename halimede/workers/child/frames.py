@@ -1,69 +1,88 @@
-"""The frames between server and worker: layout, building, and putting together again what a stream socket delivers.
+"""The frames between the server and a child process: layout, building, and reassembly from a stream socket.
 
 A frame is a fixed header, a part of small records (`meta`) and the bytes of its tensors, each on a 64-byte boundary.
-Knows no requests and no models; both processes use it. A frame is built and parsed on one thread at a time.
+The tensors of a large frame lie in a shared segment instead (`segments`); then the header has its number. Both
+processes use this module. It knows no requests and no models. One thread at a time builds or parses a frame.
+
+| kind | from | meaning | `batch`, `count`, `flags` |
+|---|---|---|---|
+| START | server | the order: what to load, as JSON; once, first | |
+| READY | child | the model is loaded; JSON | |
+| REFUSED | child | it cannot be loaded; a text. The child ends | count: error code (P46) |
+| REQUESTS | server | a batch | its number, requests |
+| ANSWERS | child | responses to requests of a batch | its number, answers, FINISHED |
+| FAILED | child | every unanswered request of a batch fails; a text | its number, -, FINISHED |
+| CREDIT | both | bytes that the reader of one request (or call) took in all | batch or call, request |
+| CLOSE | server | finish and exit | |
+| LOG | child | a line for the log | -, level, ROWS |
+| QUESTION | child | asks the server something; REPLY answers it | batch, request, IS_CANCELLED ... |
+| REPLY | server | the answer to a question | its number, answer, REFUSAL |
+| CALL | child | an inference of another model (BLS) | number of the call, 1, STREAMED |
+| CALL_ANSWER | server | a response to a call | number of the call, 1, FINISHED |
+| CANCEL_CALL | child | nobody wants the call's answers | number of the call, -, LET_RUN |
+| METRIC | child | changes a metric; not answered | number of the metric, -, what to do |
+| RELEASE | both | segments that the reader no longer uses | -, how many |
+| FORGET | both | segments that the writer will not name again | -, how many |
+
+START comes first, then READY or REFUSED, then batches. A QUESTION, a CALL, a METRIC or a LOG may come at any time, also
+before READY. Apart from that the kinds have no order among each other.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from .segments import LEAST_BYTES, SegmentError, SegmentReader, SegmentWriter
+
 ALIGNMENT = 64
 """Where tensors begin: some runtimes abort on less, and vector units like it."""
 
-HEADER = struct.Struct("<4sHHIIQQqq")
-"""Magic, kind, flags, count, bytes of meta, bytes of the whole frame, batch number, two moments (monotonic ns)."""
-_META, _SIZE = 4, 5
-_MAGIC = b"HLM1"
+HEADER = struct.Struct("<4sHHIIQQqqQ")
+"""Magic, kind, flags, count, bytes of meta, bytes of the whole frame, batch number, two moments (monotonic ns), number
+of the segment that holds the tensors (0: the frame does)."""
+_META, _SIZE, _SEGMENT = 4, 5, 9
+_MAGIC = b"HLM2"
 
 START, READY, REFUSED, REQUESTS, ANSWERS, FAILED, CLOSE, LOG, QUESTION, REPLY, CREDIT = range(1, 12)
-CALL, CALL_ANSWER, CANCEL_CALL, METRIC = range(12, 16)
-"""Kinds. START and READY carry JSON, REFUSED and FAILED a text, LOG a level (count) and texts, CLOSE nothing.
-
-A worker may ask the server at any time: a QUESTION says what (flags) about which request (batch, count) or model
-(meta), and its number (meta); the REPLY has that number (batch) and the answer (count), or says why there is none.
-CREDIT says how much of what was answered to a request (batch, count) its reader has taken, in all (meta). A worker may
-call other models at any time: CALL has a request and its number (batch), each CALL_ANSWER to it has that number. CREDIT
-from a worker is about a call (batch). METRIC says what was done (flags) to a metric (batch), and the amount (meta);
-nobody answers it. The others follow no order among themselves but their own: START, READY, then
-batches."""
+CALL, CALL_ANSWER, CANCEL_CALL, METRIC, RELEASE, FORGET = range(12, 18)
 
 FINISHED = 1
-"""Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may follow."""
+"""Flag of ANSWERS and FAILED: the instance can take the next batch. Answers to this one may still follow."""
 
 IS_CANCELLED, IS_READY, LOAD, UNLOAD, MAKE_FAMILY, MAKE_METRIC, METRIC_VALUE = range(1, 8)
-"""Flags of a QUESTION: whether the client of the request has gone; whether a model is ready; that one be loaded, or
-unloaded; that a family of metrics be made, or a metric; what the value of one is."""
+"""Flags of a QUESTION: has the client of the request gone; is a model ready; load one; unload one; make a family of
+metrics; make a metric; what is the value of a metric."""
 
 REFUSAL = 1
-"""Flag of a REPLY: it is a text that says why not."""
+"""Flag of a REPLY: the answer is a text that says why not."""
 
 STREAMED = 1
-"""Flag of a CALL: any number of answers may come, as far ahead of their reader as CREDIT allows. Else there is one."""
+"""Flag of a CALL: any number of answers may come, as far ahead of their reader as CREDIT allows. Without it: one."""
 
 LET_RUN = 1
-"""Flag of CANCEL_CALL: the inference may go on, but nobody reads the answers any more."""
+"""Flag of CANCEL_CALL: the inference goes on, but nobody reads its answers."""
 
 ROWS = 1
-"""Flag of a LOG: only the first line of the text is a message, the others are shown as they are below it."""
+"""Flag of a LOG: the first line of the text is the message; the other lines are shown below it as they are."""
 
 NUMBER = struct.Struct("<Q")
 """The number of a QUESTION, the amount of a CREDIT."""
 
 WINDOW = 1 << 21
-"""How far the answers to one request may be ahead of its reader. Only those count that are not the last."""
+"""Bytes by which the answers to one request may be ahead of its reader. The last answer does not count."""
 CREDIT_STEP = 1 << 20
-"""What a CREDIT is worth at least. Together with what a socket holds it is less than the window, so that a worker whose
-readers keep up finds its credit there when it looks, and does not wait."""
+"""Bytes that a CREDIT is worth at least. It is less than the window by more than a socket holds: a child whose readers
+keep up finds the CREDIT when it looks, and does not wait."""
 OVERHEAD = 4 << 10
-"""What an answer counts besides the bytes of its frame: many small ones fill memory too."""
+"""Bytes that an answer counts besides those of its frame: many small ones fill memory too."""
 
-_KINDS = frozenset(range(START, METRIC + 1))
+_KINDS = frozenset(range(START, FORGET + 1))
 _LENGTH = struct.Struct("<I")
 _SHORT = struct.Struct("<H")
 _TENSOR = struct.Struct("<HBBHQ")
@@ -73,18 +92,18 @@ _SMALL = 4 << 10
 _ARENA = 16 << 10
 _SCRATCH = 64 << 10
 _REMEMBERED = 1 << 10
-"""Longer records are read each time, so that those which are kept have a bound."""
+"""Bytes of records up to which their parsed form is cached. The bound keeps the caches small."""
 
 
 def cost(size: int, most_ahead: int) -> int:
-    """What an answer whose frame has this size takes of the window: at least so much that `most_ahead` answers fill it,
-    where that is not 0."""
+    """Bytes of the window that an answer with a frame of this size takes. If `most_ahead` is not 0, it takes at least
+    the part of which that many answers fill the window."""
     size += OVERHEAD
     return max(size, -(-WINDOW // most_ahead)) if most_ahead else size
 
 
 class FrameError(Exception):
-    """What arrived is no frame: the other side is not to be trusted any more."""
+    """The bytes that arrived are no frame: whatever follows them makes no sense either."""
 
 
 def blank(size: int) -> memoryview:
@@ -95,8 +114,8 @@ def blank(size: int) -> memoryview:
 
 
 class Arena:
-    """New aligned memory for frames. Asking for an address costs a microsecond, so that small frames share a piece: it
-    lives as long as one of its frames does, and is small enough that keeping one tensor does not keep much."""
+    """New aligned memory for frames. To ask numpy for an address costs a microsecond, so small frames share a piece. A
+    piece lives as long as one of its frames; it is small, so that one tensor that is kept does not keep much."""
 
     def __init__(self) -> None:
         self._piece = blank(_ARENA)
@@ -116,14 +135,14 @@ class Arena:
 
 
 def text_record(text: str) -> bytes:
-    """A text with its length before it. Lone surrogates become question marks."""
+    """A text after its length. Lone surrogates become question marks."""
     raw = text.encode("utf-8", "replace")
     return _LENGTH.pack(len(raw)) + raw
 
 
 @lru_cache(maxsize=4096)
 def tensor_record(name: str, number: int, shape: tuple[int, ...], size: int) -> bytes:
-    """Name, datatype number, shape and byte size of a tensor. Cached: a model sees few different ones."""
+    """Name, datatype number, shape and byte size of a tensor. Cached: a model sees few different records."""
     raw = name.encode()
     head = _TENSOR.pack(_TENSOR.size + 8 * len(shape) + len(raw), number, len(shape), len(raw), size)
     return head + struct.pack(f"<{len(shape)}q", *shape) + raw
@@ -131,7 +150,7 @@ def tensor_record(name: str, number: int, shape: tuple[int, ...], size: int) -> 
 
 @lru_cache(maxsize=1024)
 def names_record(names: tuple[str, ...]) -> bytes:
-    """A few names, as the outputs that a request asks for."""
+    """A few names, such as the outputs that a request asks for."""
     body = b"".join([text_record(name) for name in names])
     return _SHORT.pack(len(body) + 4) + _SHORT.pack(len(names)) + body
 
@@ -156,14 +175,19 @@ def frame(
     count: int = 0,
     flags: int = 0,
     moments: tuple[int, int] = (0, 0),
+    segments: SegmentWriter | None = None,
 ) -> list[Any]:
     """The buffers of a frame, to be sent one after the other.
 
-    `tensors` are flat byte buffers in the order of their records in `meta`. They are not copied, except where the whole
-    frame is so small that many buffers cost more than one copy.
+    `tensors` are flat byte buffers in the order of their records in `meta`. They are not copied, except into a segment
+    of `segments` if they are large, and except if the whole frame is so small that a copy costs less than many buffers.
     """
     records = b"".join(meta)
     size = HEADER.size + len(records)
+    if segments is not None and tensors and sum(map(len, tensors)) >= LEAST_BYTES:
+        number = _written(segments, tensors)
+        if number:
+            return [HEADER.pack(_MAGIC, kind, flags, count, len(records), size, batch, *moments, number) + records]
     buffers = [records]
     for tensor in tensors or ():
         gap = -size % ALIGNMENT
@@ -173,8 +197,35 @@ def frame(
         if length:
             buffers.append(tensor)
         size += gap + length
-    buffers.insert(0, HEADER.pack(_MAGIC, kind, flags, count, len(records), size, batch, *moments))
+    buffers.insert(0, HEADER.pack(_MAGIC, kind, flags, count, len(records), size, batch, *moments, 0))
     return buffers if size > _JOINED else [b"".join(buffers)]
+
+
+def _written(segments: SegmentWriter, tensors: list[Any]) -> int:
+    """Copies tensors into a segment. The result is its number, 0 if there is no segment."""
+    size = 0
+    for tensor in tensors:
+        size += -size % ALIGNMENT + len(tensor)
+    segment = segments.take(size)
+    if segment is None:
+        return 0
+    at, target = 0, np.frombuffer(segment.map, np.uint8)
+    for tensor in tensors:
+        at += -at % ALIGNMENT
+        end = at + len(tensor)
+        if end > at:
+            target[at:end] = np.frombuffer(tensor, np.uint8)  # numpy lets other threads run while it copies
+        at = end
+    return segment.number
+
+
+def numbers_frame(kind: int, numbers: deque[int]) -> bytes:
+    """RELEASE or FORGET with these numbers, which are taken out of the deque. Other threads may append meanwhile."""
+    found = []
+    while numbers:
+        found.append(numbers.popleft())
+    buffers = frame(kind, [struct.pack(f"<{len(found)}Q", *found)], None, 0, len(found))
+    return b"".join(buffers)
 
 
 # ---- parsing
@@ -226,18 +277,32 @@ _VALUE_OF: dict[bytes, Callable[[str], Any]] = {b"b": lambda text: text == "True
 class Frame:
     """A frame that arrived whole, and a cursor through its records.
 
-    The reading methods raise FrameError, struct.error, KeyError, ValueError or UnicodeDecodeError on nonsense: see
-    `MALFORMED`. Tensors are views of the frame's own memory, which nobody writes again.
+    The reading methods raise what `MALFORMED` lists if the bytes make no sense. Tensors are views of the frame's
+    memory, or of the segment that it names. The other side writes neither again while a view exists.
     """
 
-    __slots__ = ("_at", "_meta", "_tensor", "batch", "count", "data", "first_moment", "flags", "kind", "second_moment")
+    __slots__ = (
+        *("_at", "_memory", "_meta", "_tensor"),
+        *("batch", "count", "data", "first_moment", "flags", "kind", "second_moment"),
+    )
 
-    def __init__(self, header: tuple[Any, ...], data: memoryview) -> None:
-        _, self.kind, self.flags, self.count, meta, _, self.batch, self.first_moment, self.second_moment = header
+    def __init__(self, header: tuple[Any, ...], data: memoryview, segments: SegmentReader | None = None) -> None:
+        """Raises FrameError if it names a segment that does not exist."""
+        _, self.kind, self.flags, self.count, meta, _, self.batch, self.first_moment, self.second_moment, number = (
+            header
+        )
         self.data = data
         self._at = 0
         self._tensor = end = HEADER.size + meta
         self._meta = data[HEADER.size : end].tobytes()
+        self._memory = data
+        if number:
+            if segments is None:
+                raise FrameError("a frame names a segment, and there are none")
+            try:
+                self._memory, self._tensor = segments.view(number), 0
+            except SegmentError as error:
+                raise FrameError(str(error)) from None
 
     def unpack(self, record: struct.Struct) -> tuple[Any, ...]:
         """The fields of a fixed record."""
@@ -260,7 +325,7 @@ class Frame:
         return self.raw(len(self._meta) - self._at)
 
     def ahead(self) -> bytes:
-        """The same, without reading them."""
+        """All records not yet read; the cursor stays where it is."""
         return self._meta[self._at :]
 
     def names(self) -> tuple[str, ...]:
@@ -282,17 +347,18 @@ class Frame:
         name, number, shape, size = _tensor_fields(self.raw(length))
         start = self._tensor + (-self._tensor % ALIGNMENT)
         self._tensor = end = start + size
-        if end > len(self.data):
+        if end > len(self._memory):
             raise FrameError("a tensor reaches over the end of its frame")
-        return name, number, shape, self.data[start:end]
+        return name, number, shape, self._memory[start:end]
 
     def tensors(self, length: int) -> list[tuple[str, int, tuple[int, ...], memoryview]]:
-        """The same of all tensors whose records, one after the other, have this length. What repeats is read once."""
+        """Name, datatype number, shape and bytes of all tensors whose records together have this length. Records that
+        repeat are parsed once."""
         read = _all_tensor_fields if length <= _REMEMBERED else _all_tensor_fields.__wrapped__
         return self._all(read(self.raw(length)))
 
     def form(self, length: int) -> tuple[tuple[str, ...], list[tuple[str, int, tuple[int, ...], memoryview]]]:
-        """A few names and the tensors after them, as what a request asks for and its inputs."""
+        """Names and the tensors after them: the outputs that a request asks for, and its inputs."""
         read = _form if length <= _REMEMBERED else _form.__wrapped__
         names, fields = read(self.raw(length))
         return names, self._all(fields)
@@ -300,7 +366,7 @@ class Frame:
     def _all(
         self, fields: tuple[tuple[str, int, tuple[int, ...], int], ...]
     ) -> list[tuple[str, int, tuple[int, ...], memoryview]]:
-        found, end, data = [], self._tensor, self.data
+        found, end, data = [], self._tensor, self._memory
         for name, number, shape, size in fields:
             start = end + (-end % ALIGNMENT)
             end = start + size
@@ -316,13 +382,15 @@ MALFORMED = (FrameError, struct.error, KeyError, ValueError, OverflowError, Memo
 
 
 class Assembler:
-    """Puts frames together: receive into `space()`, tell `received(n)`, get the frames that are whole.
+    """Puts frames together: receive into `space()`, call `received(n)`, get the frames that are whole.
 
-    Small frames are received together and copied out; a large one is received into its own memory. Raises FrameError
-    where no frame begins.
+    Small frames are received together and copied out; a large one is received into memory of its own. Frames about
+    segments are handled here. Raises FrameError if the bytes are no frame.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, reader: SegmentReader | None = None, writer: SegmentWriter | None = None) -> None:
+        self._reader = reader
+        self._writer = writer
         self._arena = Arena()
         self._scratch = memoryview(bytearray(_SCRATCH))
         self._filled = 0
@@ -351,10 +419,22 @@ class Assembler:
                 break
             data = self._arena.take(size)
             data[:] = self._scratch[start:end]
-            found.append(Frame(header, data))
+            frame = Frame(header, data, self._reader)
+            if frame.kind < RELEASE:
+                found.append(frame)
+            else:
+                self._sort_segments(frame)
             start = end
         self._keep_from(start)
         return found
+
+    def _sort_segments(self, frame: Frame) -> None:
+        numbers = struct.unpack(f"<{frame.count}Q", frame.rest())
+        for number in numbers:
+            if frame.kind == RELEASE and self._writer is not None:
+                self._writer.released(number)
+            elif frame.kind == FORGET and self._reader is not None:
+                self._reader.forget(number)
 
     def _header_at(self, start: int) -> tuple[Any, ...]:
         header = HEADER.unpack_from(self._scratch, start)
@@ -379,4 +459,4 @@ class Assembler:
         if data is None or self._filled < len(data):
             return []
         self._large, self._filled = None, 0
-        return [Frame(self._header, data)]
+        return [Frame(self._header, data, self._reader)]

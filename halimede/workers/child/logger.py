@@ -1,4 +1,4 @@
-"""`pb_utils.Logger` (contract P56): messages of a model to the server's log, with the line that wrote them."""
+"""`pb_utils.Logger` (P56): messages of a model to the server's log, with the line that wrote them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from . import frames
-from .channel import Line
+from .channel import BaseChannel
 
 
 class LogLevel(enum.IntEnum):
@@ -69,13 +69,13 @@ class Logger:
         print(f"{file}:{line}] {message}", file=sys.stderr)
 
 
-def write_log(channel: Line, level: Level, flags: int, file: str, line: int, text: str) -> None:
-    """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError where the server is gone."""
+def write_log(channel: BaseChannel, level: Level, flags: int, file: str, line: int, text: str) -> None:
+    """A message to the server's log; `flags` are 0 or `frames.ROWS`. Raises OSError if the server is gone."""
     meta = [frames.text_record(file), frames.text_record(str(line)), frames.text_record(text)]
     channel.send(frames.frame(frames.LOG, meta, count=int(level), flags=flags))
 
 
-def logger_for(channel: Line) -> Any:
+def logger_for(channel: BaseChannel) -> Any:
     """A Logger whose messages go to the server."""
 
     class ServerLogger(Logger):

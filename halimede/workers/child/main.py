@@ -1,8 +1,8 @@
-"""Where a worker process starts: `python main.py DESCRIPTOR [LD_LIBRARY_PATH]`. Imports its own folder as the package
-`halimede_worker`.
+"""The program of a worker process: `python main.py SOCKET[,SEGMENTS] [LD_LIBRARY_PATH]`, with descriptors that it
+inherits. It imports its own folder as the package `halimede_worker`.
 
-By path and under a private name, because the server's package may be missing (or of another version) in the
-interpreter that runs the model, and because no file here may shadow one of the model's own.
+It does so by path and under a private name: the interpreter of a model may have no `halimede` package, or another
+version, and no file of this folder may shadow a module of the model.
 """
 
 import faulthandler
@@ -31,8 +31,8 @@ _SETTING = "OPENBLAS_THREAD_TIMEOUT"
 
 
 def _import_worker() -> ModuleType:
-    """And numpy, whose threads look out for work for 0.4 ms (2^20 ticks) before they sleep, not for 25 ms: one for each
-    further core, at the start and after everything that they compute. What the operator has set stays."""
+    """Imports numpy as well. The threads of its OpenBLAS, one per further core, then spin for 0.4 ms (2^20 ticks)
+    before they sleep, not for 25 ms. A value that the operator has set stays."""
     set_here = _SETTING not in os.environ
     if set_here:
         os.environ[_SETTING] = "20"
@@ -41,7 +41,7 @@ def _import_worker() -> ModuleType:
         return importlib.import_module("halimede_worker.worker")
     finally:
         gc.enable()
-        if set_here:  # read by now, and nothing for what a model starts
+        if set_here:  # OpenBLAS has read it; programs that a model starts must not inherit it
             del os.environ[_SETTING]
 
 
@@ -49,41 +49,42 @@ def main() -> int:
     folder = os.path.dirname(os.path.abspath(__file__))
     if folder in sys.path:
         sys.path.remove(folder)
-    descriptor = int(sys.argv[1])
+    descriptors = list(map(int, sys.argv[1].split(",")))
     if len(sys.argv) > 2:
         _restore_libraries(sys.argv[2])
     sys.argv = [""]
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # None where the server has closed its own
+        if isinstance(stream, io.TextIOWrapper):  # None if the server has closed its own
             stream.reconfigure(line_buffering=True)
     try:
         _import_package(folder)
         worker = _import_worker()
     except ImportError as error:
-        return _refuse(descriptor, error)
+        return _refuse(descriptors[0], error)
     sys.path.insert(0, "")
-    return int(worker.run(descriptor))
+    return int(worker.run(*descriptors))
 
 
 def _restore_libraries(path: str) -> None:
-    """The system has read by now where the libraries of this interpreter are. What a model starts has its own."""
+    """The loader has read the variable at the start of this process. Programs that the model starts need the old
+    one."""
     os.environ["LD_LIBRARY_PATH"] = path
     if not path:
         del os.environ["LD_LIBRARY_PATH"]
 
 
 def _refuse(descriptor: int, error: ImportError) -> int:
-    """Tells the server by the frame REFUSED, which is made by hand: `frames` needs what is missing."""
+    """Sends REFUSED. The frame is built by hand, since the module `frames` needs numpy too."""
     reason = " ".join(str(error).split())
     text = (
         f"Python models need numpy, which cannot be imported by {sys.executable} (Python {sys.version.split()[0]}): "
         f"{reason}; it is installed there by: {sys.executable} -m pip install numpy"
     ).encode("utf-8", "replace")
-    header = struct.Struct("<4sHHIIQQqq")
+    header = struct.Struct("<4sHHIIQQqqQ")
     with socket.socket(fileno=descriptor) as server:
-        server.sendall(header.pack(b"HLM1", 3, 0, 0, len(text), header.size + len(text), 0, 0, 0) + text)
-        while server.recv(1 << 16):  # until the server hangs up: what is not read would be an error on its side
+        server.sendall(header.pack(b"HLM2", 3, 0, 0, len(text), header.size + len(text), 0, 0, 0, 0) + text)
+        while server.recv(1 << 16):  # until the server hangs up: unread bytes would reset the connection
             pass
     return 1
 

@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from . import frames
-from .channel import Line
+from .channel import BaseChannel
 from .metrics import DROP
 from .values import TritonModelException
 
@@ -20,7 +20,7 @@ METRIC = struct.Struct("<QQI")
 class ServerMetrics:
     """Any thread. `instance` is the name of the model's instance."""
 
-    def __init__(self, line: Line, instance: str) -> None:
+    def __init__(self, line: BaseChannel, instance: str) -> None:
         self.instance = instance
         self._line = line
 

@@ -1,4 +1,4 @@
-"""The metrics that a model makes for itself (contract P57 to P59): `MetricFamily` and `Metric`.
+"""The metrics that a model makes for itself (P57 to P59): `MetricFamily` and `Metric`.
 
 The values are kept where they are scraped. Of that place the classes here know a `MetricKeeper`: to make something and
 to read it is a question, to change it costs one message that nobody answers. What is wrong with a call is found out

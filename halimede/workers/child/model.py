@@ -1,6 +1,6 @@
-"""A user's model in this process: import, construction, the calls into it, and its exceptions in the contract's words.
+"""A user's model in this process: its import, the calls into it, and its exceptions as texts (P1 to P9, P13).
 
-The module is imported as `VERSION.FILE` from the model's directory, as a model may see in `__name__` (contract P13).
+The module is imported as `VERSION.FILE` from the model's directory, as a model may see in `__name__` (P13).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .requests import InferenceRequest
 from .values import InferenceResponse
 
 SETTLED_SECONDS = 3.0
-"""Between a change of a source and the first time that its bytecode may be kept (`_are_fresh`)."""
+"""Seconds after a change of a source before its bytecode may be kept (`_are_fresh`)."""
 HIDDEN = "__tracebackhide__"
-"""A global of modules whose frames stand between those of a model and are not shown."""
+"""A global of modules of ours whose frames are between frames of the model: they are not shown."""
 
 
 class ModelFailed(Exception):
-    """A failure with the words for the client or the load error."""
+    """A failure; its text is what the client or the load error says."""
 
 
 def explain(error: BaseException, seen: tuple[type[BaseException], ...] = ()) -> str:
-    """An exception of a model as the contract writes it (P5): type, text, and the frames from the innermost out.
+    """An exception of a model as text (P5): type, message, and the frames from the innermost out.
 
-    Frames of this package are not shown. An exception that no code of the model raised has no list.
+    Frames of this package are left out. An exception that no code of the model raised has no list of frames.
     """
     message, broken = _message(error)
     text = f"{_type_name(error)}: {message}"
@@ -42,14 +42,14 @@ def explain(error: BaseException, seen: tuple[type[BaseException], ...] = ()) ->
         lines = [f"  {frame.f_code.co_filename}({frame.f_lineno}): {frame.f_code.co_name}\n" for frame in frames]
         text += "\n\nAt:\n" + "".join(lines)
     seen = (*seen, type(error))
-    if broken is not None and type(broken) not in seen:  # else it may have no end
+    if broken is not None and type(broken) not in seen:  # a type that fails again and again would never end
         text += "\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: " + explain(broken, seen)
     return text
 
 
 def _type_name(error: BaseException) -> str:
-    """As C knows it: a type that was made there may have its module in its name, which Python only says in its own
-    complaints."""
+    """The name of the type as C knows it. A type made in C may have its module in that name, which Python shows only in
+    its own error messages: so one is provoked."""
     name = type(error).__name__
     try:
         memoryview(error)  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def _type_name(error: BaseException) -> str:
 
 
 def _own_frames(error: BaseException) -> list[FrameType]:
-    """The model's frames from where the exception was raised out to where this package called the model."""
+    """The model's frames, from the one that raised out to the one that this package called."""
     raised = []
     trace = error.__traceback__
     while trace is not None:
@@ -78,7 +78,7 @@ def _own_frames(error: BaseException) -> list[FrameType]:
 
 
 def _message(error: BaseException) -> tuple[str, BaseException | None]:
-    """The text of an exception; where it has none, also the other exception that its text raises."""
+    """The text of an exception, and the exception that making the text raises, if any."""
     try:
         return str(error) or "<EMPTY MESSAGE>", None
     except BaseException as broken:
@@ -90,7 +90,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 class _OneFile:
-    """Finds one module, whatever else of its name the path has."""
+    """Finds one module by its name, even if another one of that name is on the path."""
 
     def __init__(self, name: str, path: str) -> None:
         self._name = name
@@ -101,8 +101,8 @@ class _OneFile:
 
 
 def _are_fresh(*folders: str) -> bool:
-    """Whether a source there is so young that its bytecode must not be kept: Python tells a source from another by its
-    size and the second of its change, and a model may be loaded, changed and loaded again within one."""
+    """Whether a source in these folders is so young that its bytecode must not be kept. Python recognizes a source by
+    its size and the second of its change; a model may be loaded, changed and loaded again within one second."""
     for folder in folders:
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
@@ -115,9 +115,9 @@ Report = Callable[[str, BaseException], None]
 
 
 class UserModel:
-    """The class `TritonPythonModel` of a file, and its one instance. `code` is that file where it belongs to a backend
-    (contract R83), and not to the model. `report` is told what of the model raised which exception. All are caught:
-    user code may raise anything, and SystemExit would end whoever called it."""
+    """The class `TritonPythonModel` of a file, and its one instance. `code` is the file if it belongs to a backend
+    (R83) and not to the model. `report` gets each exception and what raised it. Every exception is caught: user code
+    may raise anything, and SystemExit would end the process."""
 
     def __init__(
         self, directory: str, version: str, filename: str, code: str = "", report: Report = lambda where, error: None
@@ -133,7 +133,7 @@ class UserModel:
         self._background = Background()
 
     def load(self) -> Any:
-        """Imports the file and gives its class. Raises ModelFailed."""
+        """Imports the file and returns its class. Raises ModelFailed."""
         if not os.path.isfile(self.path):
             raise ModelFailed(f"Python model file not found in '{self.path}'")
         name, ending = os.path.splitext(os.path.basename(self.path))
@@ -149,12 +149,12 @@ class UserModel:
     def _import_of_version(self, name: str) -> Any:
         sys.path += [self.folder, self._directory]
         package = ModuleSpec(self._version, None, is_package=True)
-        package.submodule_search_locations = [self.folder]  # no folder of this name elsewhere on the path is searched
+        package.submodule_search_locations = [self.folder]  # so no folder of this name elsewhere is searched
         sys.modules[self._version] = module_from_spec(package)
         return __import__(f"{self._version}.{name}", fromlist=["TritonPythonModel"])
 
     def _import_of_backend(self, name: str) -> Any:
-        """Under its plain name, with only its own folder on the path, as the real server does it."""
+        """Imports the file under its plain name, with only its own folder on the path, as Triton does (R83)."""
         sys.path.append(os.path.dirname(self.path))
         finder = _OneFile(name, self.path)
         sys.meta_path.insert(0, finder)
@@ -175,8 +175,8 @@ class UserModel:
             raise self._failed("initialize", error) from error
 
     def complete(self, config: dict[str, Any], name: str) -> str:
-        """What `auto_complete_config` makes of the configuration, `null` without one, as JSON text (P1). Raises
-        ModelFailed."""
+        """The configuration after `auto_complete_config`, as JSON; `null` if the model has no such function (P1).
+        Raises ModelFailed."""
         kind = self.load()
         if not hasattr(kind, "auto_complete_config"):
             return "null"
@@ -187,7 +187,7 @@ class UserModel:
         try:
             values = completed.as_dict() if isinstance(completed, ModelConfig) else None
             text = json.dumps(values)
-        except Exception as error:  # of numpy's numbers, for one
+        except Exception as error:  # json refuses numpy's numbers, among others
             raise self._failed("auto_complete_config", error) from error
         if not isinstance(values, dict):
             raise ModelFailed(
@@ -196,8 +196,8 @@ class UserModel:
         return text
 
     def execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
-        """One response, or None, for each request (contract P3 to P5). Raises ModelFailed."""
-        expected = len(requests)  # a model may take them out of their list
+        """One response, or None, for each request (P3 to P5). Raises ModelFailed."""
+        expected = len(requests)  # counted first: a model may change the list
         returned = self._call(requests)
         if isinstance(returned, CoroutineType):
             try:
@@ -207,10 +207,9 @@ class UserModel:
         return checked(returned, expected)
 
     def execute_decoupled(self, requests: list[InferenceRequest], failed: Callable[[str], None]) -> None:
-        """Calls `execute`, which answers by senders (contract P6). Raises ModelFailed.
+        """Calls `execute`, which answers by senders (P6). Raises ModelFailed.
 
-        One that is `async def` goes on after this (contract P7): then `failed` gets what it would have raised here, on
-        another thread.
+        An `async def` goes on after this returned (P7). If it fails, `failed` gets the text, on another thread.
         """
         returned = self._call(requests)
         if isinstance(returned, CoroutineType):
@@ -243,11 +242,11 @@ class UserModel:
 
     @property
     def tells_ready(self) -> bool:
-        """Whether the model has a say in its readiness."""
+        """Whether the model has `is_ready`."""
         return hasattr(self._model, "is_ready")
 
     def is_ready(self) -> bool:
-        """What `is_ready` says (contract P9), False where it raises or says something else. Any thread."""
+        """The result of the model's `is_ready` (P9); False if it raises or returns no bool. Any thread."""
         try:
             said = self._model.is_ready()
             if isinstance(said, CoroutineType):
@@ -260,7 +259,7 @@ class UserModel:
         return said
 
     def finish(self) -> None:
-        """Calls `finalize` (contract P8). Raises ModelFailed."""
+        """Calls `finalize` (P8). Raises ModelFailed."""
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -273,7 +272,7 @@ class UserModel:
 
 
 def checked(returned: Any, expected: int) -> list[InferenceResponse | None]:
-    """What `execute` returned, in the form it must have (contract P4). Raises ModelFailed."""
+    """The list that `execute` returned, checked (P4). None means no response for any request. Raises ModelFailed."""
     if returned is None:
         return [None] * expected
     if not isinstance(returned, list):

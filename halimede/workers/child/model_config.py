@@ -1,4 +1,4 @@
-"""What `auto_complete_config` may change of a model's configuration (contract P31), and its rules for conflicts."""
+"""What `auto_complete_config` may change of a model's configuration (P31), and its rules for conflicts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Raises ValueError where the configuration says more."""
+        """Raises ValueError if the configuration says more."""
         present = int(self._model_config.get("max_batch_size", 0))
         if present > max_batch_size:
             raise ValueError(
@@ -31,7 +31,7 @@ class ModelConfig:
         self._model_config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
-        """Raises ValueError where the configuration chose another scheduler."""
+        """Raises ValueError if the configuration chose another scheduler."""
         for other in ("sequence_batching", "ensemble_scheduling"):
             if other in self._model_config:
                 raise ValueError(
@@ -51,7 +51,7 @@ class ModelConfig:
         self._merge("output", output)
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
-        """`decoupled`. Raises ValueError where the configuration says the opposite."""
+        """`decoupled`. Raises ValueError if the configuration says the opposite."""
         for key in transaction_policy_dict:
             if key != "decoupled":
                 raise ValueError(f"model transaction property {self._where} contains property other than 'decoupled'.")

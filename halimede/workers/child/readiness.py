@@ -1,4 +1,4 @@
-"""Asks the model whether it is ready, whenever the server does (contract P9).
+"""Asks the model whether it is ready, whenever the server does (P9).
 
 Questions come by a socket of their own and are answered on a thread of their own, which exists only for a model that
 has `is_ready`: the main thread may be in `execute` for long, and does not read then. So `is_ready` runs beside

@@ -1,33 +1,45 @@
-"""The requests of a batch as a model sees them, and the senders that answer them (contract P43, P44, P48).
+"""The requests of a batch as a model sees them, and the senders that answer them (P43, P44, P48).
 
-A request knows its exchange only by three methods; senders may be used on any thread.
+They know their batch as a `RequestBatch` and other models as `Calls`. Senders may be used on any thread.
 """
 
 from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
 from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
 
 if TYPE_CHECKING:
-    import asyncio
+    import asyncio  # at run time, most models never need it
 
-    from .calls import Caller, ResponseIterator
 
-    class Exchange(Protocol):
-        """What a request knows of the batch that it belongs to. `answer` takes an index, a response, and whether it is
-        the last one."""
+class RequestBatch(Protocol):
+    """What a request knows of its batch. `index` is its place there."""
 
-        @property
-        def decoupled(self) -> bool: ...
-        def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None: ...
-        def given_up(self, index: int) -> None: ...
-        def is_cancelled(self, index: int) -> bool: ...
-        def run_again(self, index: int, wanted: bool) -> None: ...
+    @property
+    def decoupled(self) -> bool: ...
+    def answer(self, index: int, response: InferenceResponse | None, final: bool) -> None:
+        """Sends a response; with None (only if `final`) no more come."""
 
+    def given_up(self, index: int) -> None:
+        """The model dropped the sender. Called by a finalizer."""
+
+    def is_cancelled(self, index: int) -> bool: ...
+    def run_again(self, index: int, wanted: bool) -> None: ...
+
+
+class Calls(Protocol):
+    """What carries a request to another model: `calls.ModelCaller`."""
+
+    def execute(self, request: InferenceRequest, streamed: bool, /) -> Answered: ...
+    def execute_async(self, request: InferenceRequest, streamed: bool, /) -> asyncio.Future[Any]: ...
+
+
+Answered = Union[InferenceResponse, Iterator[InferenceResponse]]
+"""One response of another model, or all of them one after the other."""
 
 SEQUENCE_START, SEQUENCE_END = 1, 2
 FINAL = 1
@@ -35,15 +47,15 @@ RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
 class InferenceResponseSender:
-    """Answers one request, during `execute` or after it, on any thread (contract P48).
+    """Answers one request, during `execute` or after it, on any thread (P48).
 
-    When the last reference goes before the last answer was sent, the request is given up.
+    If the model drops it before the last answer, the request ends without one.
     """
 
-    __slots__ = ("__weakref__", "_answered", "_closed", "_exchange", "_index")
+    __slots__ = ("__weakref__", "_answered", "_batch", "_closed", "_index")
 
-    def __init__(self, exchange: Exchange, index: int) -> None:
-        self._exchange = exchange
+    def __init__(self, batch: RequestBatch, index: int) -> None:
+        self._batch = batch
         self._index = index
         self._answered = False
         self._closed = False
@@ -53,11 +65,11 @@ class InferenceResponseSender:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send(response: InferenceResponse = None, flags: int = 0), not {type(response)}")
         self._check(response, flags)
-        decoupled = self._exchange.decoupled
+        decoupled = self._batch.decoupled
         if not decoupled:
             self._check_single(response)
         if decoupled or response is not None:
-            self._exchange.answer(self._index, response, flags == FINAL or not decoupled)
+            self._batch.answer(self._index, response, flags == FINAL or not decoupled)
         self._answered = True
         self._closed = flags == FINAL
 
@@ -82,21 +94,21 @@ class InferenceResponseSender:
             )
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone; the request must be answered all the same (contract P82)."""
-        return self._exchange.is_cancelled(self._index)
+        """Whether the client has gone; the request must be answered all the same (P82)."""
+        return self._batch.is_cancelled(self._index)
 
     def __del__(self) -> None:
         if not self._closed:
-            self._exchange.given_up(self._index)
+            self._batch.given_up(self._index)
 
 
 class InferenceRequest:
-    """One request: what a client asked, or what a model makes to call another model (contract P43, P44)."""
+    """A request of a client, or one that a model makes to call another model (P43, P44)."""
 
     __slots__ = (
         "__weakref__",
+        "_batch",
         "_correlation_id",
-        "_exchange",
         "_flags",
         "_id",
         "_index",
@@ -111,10 +123,10 @@ class InferenceRequest:
         "preferred_memory",
     )
 
-    _caller: ClassVar[Caller | None] = None
+    _caller: ClassVar[Calls | None] = None
     """What carries calls to other models; none while a configuration is completed."""
 
-    _exchange: Exchange | None
+    _batch: RequestBatch | None
     _inputs: list[Tensor]
     _outputs: tuple[str, ...]
     _parameters: dict[str, Any] | None
@@ -178,18 +190,18 @@ class InferenceRequest:
         self._trace = trace
         self._parameters = checked_parameters(parameters)
         self._sender = None
-        self._exchange = None
+        self._batch = None
         self._index = 0
 
     @classmethod
-    def received(cls, exchange: Exchange, index: int) -> InferenceRequest:
-        """The request `index` of a batch; whoever read its frame fills the fields."""
+    def received(cls, batch: RequestBatch, index: int) -> InferenceRequest:
+        """The request `index` of a batch. The caller fills its fields from the frame."""
         request = cls.__new__(cls)
-        request._exchange = exchange
+        request._batch = batch
         request._index = index
         request._trace = None
-        # A decoupled request lives as long as somebody could ask it for its sender.
-        request._sender = InferenceResponseSender(exchange, index) if exchange.decoupled else None
+        # Made at once: if the model drops a decoupled request, its sender goes too, and the request ends.
+        request._sender = InferenceResponseSender(batch, index) if batch.decoupled else None
         return request
 
     def inputs(self) -> list[Tensor]:
@@ -217,13 +229,13 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Microseconds, 0 when none was given."""
+        """Microseconds; 0 if the client gave none."""
         return self._timeout
 
     def parameters(self) -> str:
-        """The request's own parameters as a JSON object (contract P80); of a request that a model makes in Python's
+        """The request's own parameters as a JSON object (P80); of a request that a model makes in Python's
         own form."""
-        if self._exchange is None:
+        if self._batch is None:
             return json.dumps(self._parameters or {})
         return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)
 
@@ -235,33 +247,33 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         if self._sender is None:
-            if self._exchange is None:
+            if self._batch is None:
                 raise TritonModelException("Only a request that execute was called with has a response sender.")
-            self._sender = InferenceResponseSender(self._exchange, self._index)
+            self._sender = InferenceResponseSender(self._batch, self._index)
         return self._sender
 
     def is_cancelled(self) -> bool:
-        """As the sender's."""
-        if self._exchange is None:
+        """Whether the client has gone; the request must be answered all the same (P82)."""
+        if self._batch is None:
             raise TritonModelException("Only a request that execute was called with can be cancelled.")
-        return self._exchange.is_cancelled(self._index)
+        return self._batch.is_cancelled(self._index)
 
     def set_release_flags(self, flags: int) -> None:
-        """With RELEASE_RESCHEDULE the request shall run once more after this `execute` (contract P49)."""
+        """With RELEASE_RESCHEDULE the request runs once more after this `execute` (P49)."""
         flags = operator.index(flags)
-        if self._exchange is not None:
-            self._exchange.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
+        if self._batch is not None:
+            self._batch.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
 
-    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
-        """The response of another model, which may be an error; `decoupled`: an iterator over all that come (contract
-        P50, P51). Blocks. Any thread."""
+    def exec(self, decoupled: bool = False) -> Answered:
+        """The response of another model, which may be an error; with `decoupled`, an iterator over its responses (P50,
+        P51). Blocks. Any thread."""
         return self._carrier().execute(self, bool(decoupled))
 
-    def async_exec(self, decoupled: bool = False) -> asyncio.Future[InferenceResponse | ResponseIterator]:
-        """The same, to be awaited on the running loop (contract P52)."""
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Answered]:
+        """A future, on the running loop, of the response of another model (P52)."""
         return self._carrier().execute_async(self, bool(decoupled))
 
-    def _carrier(self) -> Caller:
+    def _carrier(self) -> Calls:
         if self._caller is None:
             raise TritonModelException("BLS is only supported during the 'execute' function.")
         return self._caller

@@ -1,5 +1,5 @@
-"""Exceptions of a model as Python prints them, for the log: with files, lines, source lines and causes, but without the
-frames of this room; and how many of them the log shall get.
+"""Exceptions of a model as Python prints them, for the log: files, lines, source lines and causes, without the frames
+of this package. Exceptions of the same kind are written at most once per second.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 MOST_CHARACTERS = 20_000
-"""Of one traceback: messages may be long. What is left out is in the middle."""
+"""Characters of one traceback: messages may be long. The middle of a longer one is left out."""
 SECONDS = 1.0
-"""For so long a traceback that was shown is counted and not shown again."""
+"""Seconds for which a traceback that was written is only counted."""
 MOST_KINDS = 256
-"""Of how many kinds of failures is known when they were shown."""
+"""Kinds of failures whose last time is remembered."""
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""That of `workers`: with what stands around a model that runs in the server's process."""
+"""The folder of `workers`, with `in_process` as well."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-"""What a terminal might obey, or what would begin a new line."""
+"""Characters that a terminal would obey, or that would begin a new line of the log."""
 _CONTROLS_OF_ROWS = {code: text for code, text in _CONTROLS.items() if chr(code) not in "\t\n"}
 
 
@@ -29,7 +29,7 @@ def readable(error: BaseException) -> str:
     """The traceback, each line indented, so that no message can pass for a line of the log. Does not raise."""
     try:
         text = "".join(_without_ours(traceback.TracebackException.from_exception(error)).format())
-    except Exception as broken:  # whatever a model's exceptions do when they are printed
+    except Exception as broken:  # printing runs code of the model's exception
         text = f"{type(error).__name__} (it cannot be printed: {type(broken).__name__})"
     lines = _shortened(text.rstrip("\n")).translate(_CONTROLS_OF_ROWS).split("\n")
     return "\n".join(f"    {line}" for line in lines)
@@ -43,7 +43,7 @@ def _shortened(text: str) -> str:
 
 
 def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackException:
-    """With causes and contexts, which form no circle, and the exceptions of groups."""
+    """Removes our frames, from causes, contexts and the exceptions of groups as well. They form no circle."""
     todo: list[Any] = [shown]
     while todo:
         each = todo.pop()
@@ -54,27 +54,26 @@ def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackExc
 
 
 def is_ours(filename: str) -> bool:
-    """Whether a frame of this file is ours, or of the import system: nobody wants to see it."""
+    """Whether a frame of this file is ours, or of the import system."""
     return filename.startswith((_OWN_FOLDER, "<frozen importlib"))
 
 
 def place_of(error: BaseException) -> tuple[str, int]:
-    """File and line that raised; an empty name where no code of the model did."""
+    """The file and line of the model that raised; an empty name if no code of the model did."""
     file, line, trace = "", 0, error.__traceback__
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code.co_filename):
             file, line = trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
-    if not file and isinstance(error, SyntaxError):  # of the model's own file, no line of which has run
+    if not file and isinstance(error, SyntaxError):  # no line of the file has run
         return error.filename or "", error.lineno or 0
     return file, line
 
 
 class Reporter:
-    """Tells of exceptions: `emit` is given file, line and text, whose first line is a heading.
+    """Writes exceptions: `emit` gets file, line and text, whose first line is a heading.
 
-    Those of the same type from the same line count as the same, since messages name what cannot be repeated. Any
-    thread.
+    Exceptions of the same type from the same line are of one kind, whatever their messages say. Any thread.
     """
 
     def __init__(
@@ -87,18 +86,19 @@ class Reporter:
         self._shown: dict[tuple[str, str, int], tuple[float, int]] = {}
 
     def report(self, where: str, error: BaseException) -> None:
-        """`where` is what of the model failed: `execute`, `thread 'x'`."""
+        """`where` is the part of the model that failed, such as `execute` or `thread 'x'`."""
         file, line = place_of(error)
         unseen = self._admit((type(error).__name__, file, line))
         if unseen is None:
             return
         more = f" ({unseen} more since it was last shown)" if unseen else ""
         heading = f"exception in {where} of {self._who}{more}:".translate(_CONTROLS)
-        name = os.path.basename(file).translate(_CONTROLS) or "model"  # code can be compiled under any name
+        name = os.path.basename(file).translate(_CONTROLS) or "model"  # code can be compiled under any file name
         self._emit(name, line, f"{heading}\n{readable(error)}")
 
     def _admit(self, kind: tuple[str, str, int]) -> int | None:
-        """How many of this kind were not shown since one was; None where this one shall not be either."""
+        """The number of exceptions of this kind that were not written since the last one; None if this one must not be
+        written either."""
         with self._lock:
             now = self._clock()
             last, unseen = self._shown.pop(kind, (float("-inf"), 0))
@@ -109,7 +109,7 @@ class Reporter:
             return unseen if shows else None
 
     def watch_threads(self) -> None:
-        """From now on exceptions that end a thread of the model are told, too."""
+        """From now on exceptions that end a thread of the model are written as well."""
         usual = threading.excepthook
 
         def ended(args: Any) -> None:

@@ -1,4 +1,4 @@
-"""The module that Python models import (contract P20 to P31): functions, constants and the names of the classes.
+"""The module that Python models import (P20 to P31): functions, constants and the names of the classes.
 
 `get_model_dir` and `Logger` speak for one worker; `main.py` binds them when it starts. What is not offered raises
 TritonModelException and says so.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .calls import Caller, ResponseIterator
+from .calls import ModelCaller, ResponseIterator
 from .logger import Logger
 from .metrics import Metric, MetricFamily, MetricKind, family_type
 from .model_config import ModelConfig
@@ -74,8 +74,8 @@ TRITON_STRING_TO_NUMPY = {
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[()] | None:
-    """The array's elements in row-major order, framed as BYTES; `()` for an empty array, None where the dtype is
-    neither object nor bytes (contract P24)."""
+    """The array's elements in row-major order, framed as BYTES; `()` for an empty array, None if the dtype is
+    neither object nor bytes (P24)."""
     if input_tensor.size == 0:
         return ()
     if input_tensor.dtype != np.object_ and input_tensor.dtype.type != np.bytes_:
@@ -96,7 +96,7 @@ def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> 
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """None where there is no such output, or the response is an error."""
+    """None if there is no such output, or the response is an error."""
     if inference_response.has_error():
         return None
     return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
@@ -120,19 +120,19 @@ def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bo
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """By the datatype's number; None where there is none (contract P23)."""
+    """By the datatype's number; None if there is none (P23)."""
     return NUMPY_TYPES.get(data_type)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
-    """The datatype's number of a numpy type or dtype (contract P23)."""
+    """The datatype's number of a numpy type or dtype (P23)."""
     if data_type == np.bytes_:
         return 13
     return next((number for number, kind in NUMPY_TYPES.items() if kind == data_type), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Raises KeyError for a name that the table does not have (contract P22)."""
+    """Raises KeyError for a name that the table does not have (P22)."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
@@ -151,8 +151,8 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 _NO_MODELS = "Failed to {}: it is not possible while a configuration is completed."
 
 
-def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
-    """Makes this module the one that models import, speaking for one worker (contract P26, P56); with `caller` a model
+def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> None:
+    """Makes this module the one that models import, speaking for one worker (P26, P56); with `caller` a model
     can call others (P28 to P30, P51)."""
     module = sys.modules[__name__]
     vars(module).update(spoken_for(model_dir, logger, caller))
@@ -161,7 +161,7 @@ def bind(model_dir: str, logger: type, caller: Caller | None = None) -> None:
     sys.modules["triton_python_backend_utils"] = sys.modules[NATIVE] = module
 
 
-def spoken_for(model_dir: str, logger: type, caller: Caller | None) -> dict[str, Any]:
+def spoken_for(model_dir: str, logger: type, caller: ModelCaller | None) -> dict[str, Any]:
     """The names of this module that speak for one worker, or for one instance in the server's process."""
     names = {} if caller is None else {name: getattr(caller, name) for name in _OF_CALLER}
     families = family_type(caller.metrics if caller is not None else None, NATIVE)
@@ -172,7 +172,7 @@ _OF_CALLER = ("load_model", "unload_model", "is_model_ready")
 
 
 def name_natively() -> None:
-    """What error texts call the classes (contract P4)."""
+    """What error texts call the classes (P4)."""
     for kind in (
         InferenceRequest,
         InferenceResponse,

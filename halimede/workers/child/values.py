@@ -1,6 +1,6 @@
-"""The values that a model makes and reads: tensors, responses, errors (contract P40 to P42, P45 to P47, P54, P55).
+"""The values that a model makes and reads: tensors, responses, errors (P40 to P42, P45 to P47, P54, P55).
 
-They know frames only as bytes to send; used on whatever thread the model likes.
+They know nothing of frames but bytes. Any thread.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ NUMPY_TYPES = {
     12: np.float64,
     BYTES: np.object_,
 }
-"""Datatype number of the protocol to numpy's type (contract P23)."""
+"""Datatype number of the protocol to numpy's type (P23)."""
 
 _DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _UINT8 = np.dtype(np.uint8)
 _LENGTH = struct.Struct("<I")
 _COPIED = 1 << 10
-"""Bytes up to which a tensor is copied on its way into a frame."""
+"""Bytes up to which a tensor is copied into a frame: that is faster than a view."""
 
 
 class TritonModelException(Exception):
-    """What the functions of this interface raise, and what a model may raise (contract P47)."""
+    """The exception of this interface; a model may raise it too (P47)."""
 
 
 class ErrorCode(enum.IntEnum):
-    """The kinds of failure a model can answer with (contract P46)."""
+    """The kinds of failure a model can answer with (P46)."""
 
     UNKNOWN = 0
     INTERNAL = 1
@@ -56,11 +56,11 @@ class ErrorCode(enum.IntEnum):
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
-    __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+    __str__ = enum.Enum.__str__  # Python 3.11 changed what an IntEnum prints
 
 
 class TritonError:
-    """The failure of one request (contract P46)."""
+    """The failure of one request (P46)."""
 
     __slots__ = ("_code", "_message")
 
@@ -87,7 +87,7 @@ class TritonError:
 
 
 class MemoryType(enum.IntEnum):
-    """Where a tensor may be (contract P27)."""
+    """Where a tensor may be (P27)."""
 
     TRITONSERVER_MEMORY_GPU = 0
     TRITONSERVER_MEMORY_CPU = 1
@@ -96,7 +96,7 @@ class MemoryType(enum.IntEnum):
 
 
 class PreferredMemory:
-    """Where the outputs of a call to another model should be (contract P54)."""
+    """Where the outputs of a call to another model should be (P54)."""
 
     __slots__ = ("device_id", "memory_type")
 
@@ -111,7 +111,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """The trace that a request belongs to (contract P55); a request outside of any has no context."""
+    """The trace that a request belongs to (P55); a request outside of any has no context."""
 
     __slots__ = ("_context", "_id")
 
@@ -121,7 +121,7 @@ class InferenceTrace:
 
     @classmethod
     def received(cls, number: int, context: str) -> InferenceTrace:
-        """That of a request that the server traces."""
+        """The trace of a request that the server traces."""
         trace = cls(context or None)
         trace._id = number
         return trace
@@ -131,7 +131,8 @@ class InferenceTrace:
 
 
 def serialize(elements: Iterable[Any]) -> bytes:
-    """Elements framed as the protocol's BYTES: a 4-byte length before each; what is not `bytes` as its `str`."""
+    """Elements in the protocol's form of BYTES: each after its 4-byte length. An element that is not `bytes` is written
+    as its `str`."""
     parts = []
     for element in elements:
         raw = element if isinstance(element, bytes) else str(element).encode()
@@ -140,7 +141,7 @@ def serialize(elements: Iterable[Any]) -> bytes:
 
 
 def deserialize(encoded: Any) -> list[bytes]:
-    """The elements of framed BYTES. Raises struct.error where the last one is cut off."""
+    """The elements of framed BYTES. Raises struct.error if the last one is cut off."""
     elements, at, end, length_at = [], 0, len(encoded), _LENGTH.unpack_from
     view = memoryview(encoded)
     while at < end:
@@ -153,11 +154,11 @@ def deserialize(encoded: Any) -> list[bytes]:
 
 
 class Tensor:
-    """A named array (contract P40 to P42).
+    """A named array (P40 to P42).
 
-    One that came with a request is a view of the frame it came in, as an array only when asked for; one that a model
-    made refers to the model's array. Neither is copied here, but the elements of BYTES are framed at once, as what an
-    element raises is the model's.
+    A received tensor is a view of its frame, and becomes an array when the model asks for one. A tensor that a model
+    made refers to the model's array. Neither is copied, except BYTES: their elements are serialized at once, so that an
+    exception of an element is raised in the model.
     """
 
     __slots__ = ("__weakref__", "_array", "_name", "_number", "_shape", "_view")
@@ -228,12 +229,12 @@ class Tensor:
         return array.reshape(self._shape)
 
     def payload(self) -> Any:
-        """The bytes to send: flat, with a length in bytes."""
+        """The bytes to send: a flat buffer whose `len` is in bytes."""
         if self._view is not None:
             return self._view
         array = self.as_numpy()
         size = array.nbytes
-        if size <= _COPIED:  # quicker than a view
+        if size <= _COPIED:
             return array.tobytes()
         return np.ndarray((size,), _UINT8, array)
 
@@ -254,8 +255,8 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """A copy of a capsule's memory, or of an object's that makes one. Raises TritonModelException, and what the
-        object raises."""
+        """A copy of the memory of a DLPack capsule, or of an object that makes one. Raises TritonModelException, and
+        what the object raises."""
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         is_capsule = type(tensor).__name__ == "PyCapsule"
@@ -275,14 +276,14 @@ class Tensor:
                 "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
                 "supported."
             )
-        array = array.copy()  # who gave it may go on writing there
+        array = array.copy()  # its owner may write there again
         if is_bf16:
             return Tensor.received(name, BF16, array.shape, np.ndarray((array.nbytes,), _UINT8, array).data)
         return Tensor(name, array)
 
 
 def checked_parameters(parameters: Any) -> dict[str, Any]:
-    """Parameters as a model may give them (contract P43, P79). Raises TritonModelException."""
+    """Parameters as a model may give them (P43, P79). Raises TritonModelException."""
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
@@ -296,7 +297,7 @@ def checked_parameters(parameters: Any) -> dict[str, Any]:
 
 
 class InferenceResponse:
-    """The answer to one request: tensors, or an error (contract P45)."""
+    """The answer to one request: tensors, or an error (P45)."""
 
     __slots__ = ("__weakref__", "_error", "_parameters", "_tensors")
 
@@ -328,5 +329,5 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """As a JSON object, like those of a request."""
+        """The parameters as a JSON object (P80)."""
         return json.dumps(self._parameters or {}, separators=(",", ":"), ensure_ascii=False)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import signal
-import socket
-import threading
 import time
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from . import frames, triton_python_backend_utils
-from .berth import NOWHERE, Berth
-from .calls import Caller
-from .channel import Channel
-from .exchange import Exchange, read_requests
+from .batch import WorkerBatch, read_requests
+from .calls import ModelCaller
+from .channel import Channel, connect
 from .logger import Level, logger_for, write_log
 from .model import ModelFailed, UserModel, explain
 from .progress import Progress
@@ -27,49 +22,13 @@ from .tracebacks import Reporter
 from .values import TritonModelException
 
 
-def run(descriptor: int) -> int:
-    """Serves the server at the other end of this socket; the result is the exit status."""
-    channel = Channel(_own_socket(descriptor))
-    _ignore_interrupts(channel)
-    channel.end_with_server()
+def run(descriptor: int, segments: int | None = None) -> int:
+    """Serves the server at the other end of these sockets; the result is the exit status."""
+    channel = connect(descriptor, segments)
     order = channel.receive()
     if order is None or order.kind != frames.START:
         return 1
     return _obey(channel, json.loads(order.rest()))
-
-
-def _own_socket(descriptor: int) -> socket.socket:
-    sock = socket.socket(fileno=descriptor)
-    sock.set_inheritable(False)
-    sock.setblocking(True)
-    return sock
-
-
-def _ignore_interrupts(channel: Channel) -> None:
-    """Who stops all processes at once means the server, which must drain first: the end of its socket ends us.
-
-    A handler instead of SIG_IGN, so that programs started by the model have the default again; a forked child gets it
-    too, and gives up the connection. The signals wait while it is forked: one that came before the child has its own
-    handlers would be lost, and a pool of `multiprocessing` that ends its processes so would wait for ever.
-    """
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-    masks: dict[int, Any] = {}  # of the threads that fork, and of the one that the child has
-
-    def before() -> None:
-        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-
-    def after() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
-
-    def in_fork() -> None:
-        channel.abandon()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        after()
-
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_fork)
 
 
 def _obey(channel: Channel, order: dict[str, Any]) -> int:
@@ -87,7 +46,7 @@ def _obey(channel: Channel, order: dict[str, Any]) -> int:
             channel.send(_ready(completed))
             return 0
         args = order["args"]
-        caller = Caller(channel, args.get("model_name", order["name"]), args.get("model_instance_name", ""))
+        caller = ModelCaller(channel, args.get("model_name", order["name"]), args.get("model_instance_name", ""))
         triton_python_backend_utils.bind(where, logger, caller)
         with Progress(say, f"{_who(order)}: still initializing", model.path):
             model.start(order["args"])
@@ -113,42 +72,39 @@ def _ready(result: str = "null") -> list[Any]:
     return frames.frame(frames.READY, [result.encode()])
 
 
-def _serve(channel: Channel, caller: Caller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
-    berth = Berth()
+def _serve(channel: Channel, caller: ModelCaller, model: UserModel, decoupled: bool, reporter: Reporter) -> int:
     while True:
         message = channel.receive()
         if message is None:
             return 1
         if message.kind == frames.CLOSE:
             caller.close()
-            berth.keep_to(NOWHERE)
             return _close(model)
-        berth.keep_to(message.first_moment)
-        exchange = Exchange(channel, message.batch, message.count, decoupled)
+        batch = WorkerBatch(channel, message.batch, message.count, decoupled)
         caller.serves(message.batch)
-        requests = read_requests(message, exchange)
-        exchange.opened(requests, time.monotonic_ns())
+        requests = read_requests(message, batch)
+        batch.opened(requests, time.monotonic_ns())
         del message
-        _execute(model, exchange, requests, reporter)
+        _execute(model, batch, requests, reporter)
         del requests  # the model may be the only one to keep a request now
 
 
-def _execute(model: UserModel, exchange: Exchange, requests: list[InferenceRequest], reporter: Reporter) -> None:
+def _execute(model: UserModel, batch: WorkerBatch, requests: list[InferenceRequest], reporter: Reporter) -> None:
     try:
-        if exchange.decoupled:
-            model.execute_decoupled(requests, exchange.failed)
-            exchange.handed_over(time.monotonic_ns())
+        if batch.decoupled:
+            model.execute_decoupled(requests, batch.failed)
+            batch.handed_over(time.monotonic_ns())
             return
         responses = model.execute(list(requests))
-        exchange.check_again(responses)
+        batch.check_again(responses)
         now = time.monotonic_ns()
         promised = {request._index for request in requests if request._sender is not None}
-        exchange.returned(responses, promised, now)
+        batch.returned(responses, promised, now)
     except (ModelFailed, TritonModelException) as failure:
-        exchange.failed(str(failure))
+        batch.failed(str(failure))
     except Exception as error:  # an answer that cannot be written: its elements have no text, its name no end
         reporter.report("an answer", error)
-        exchange.failed(explain(error))
+        batch.failed(explain(error))
 
 
 def _close(model: UserModel) -> int:

@@ -11,11 +11,11 @@ from queue import Empty, SimpleQueue
 
 from halimede.tensors import Buffer
 from halimede.workers.child import frames
-from halimede.workers.child.channel import Line
-from halimede.workers.worker import write_to_log
+from halimede.workers.child.channel import BaseChannel
+from halimede.workers.host.worker import write_to_log
 
 
-class LocalChannel(Line):
+class LocalChannel(BaseChannel):
     """`arrived` is called on the server's `loop` with each frame that the model sends."""
 
     gone = "the model is being unloaded"
@@ -32,7 +32,7 @@ class LocalChannel(Line):
     # ---- the model's end
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Does not block. Raises BrokenPipeError where the server's loop has ended."""
+        """Does not block. Raises BrokenPipeError if the server's loop has ended."""
         frame = whole(buffers)
         if frame.kind == frames.LOG:
             write_to_log(frame, self.about)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from halimede.workers.child import triton_python_backend_utils as shared
-from halimede.workers.child.calls import Caller
+from halimede.workers.child.calls import ModelCaller
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.in_process.imports import package_on_the_stack
 
@@ -21,7 +21,7 @@ NAME = "triton_python_backend_utils"
 class Interface:
     """`request` is the class of the requests that this instance gets and makes, `modules` what it imports by name."""
 
-    def __init__(self, model_dir: str, logger: type, caller: Caller) -> None:
+    def __init__(self, model_dir: str, logger: type, caller: ModelCaller) -> None:
         shared.name_natively()
         fields: dict[str, Any] = {"__slots__": (), "_caller": caller, "__module__": shared.NATIVE}
         self.request: type[InferenceRequest] = type("InferenceRequest", (InferenceRequest,), fields)

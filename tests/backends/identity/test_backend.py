@@ -12,6 +12,7 @@ from tests.backends.fakes import (
     FakeRequest,
     FakeResponses,
     asked,
+    context,
     folder,
     idle_loop,
     model_config,
@@ -90,7 +91,7 @@ def test_identity_never_touches_device_memory() -> None:
 
 def test_identity_backend_needs_no_file(tmp_path: Path) -> None:
     with idle_loop() as loop:
-        backend = IdentityBackend(loop, {})
+        backend = IdentityBackend(context(loop))
         where = folder(tmp_path)
         assert backend.describe(asked(), where, "") is None
         model = backend.open(two_tensors(), where)

@@ -32,6 +32,7 @@ from tests.backends.fakes import (
     FakeBatch,
     FakeRequest,
     FakeResponses,
+    context,
     folder,
     idle_loop,
     model_config,
@@ -70,7 +71,7 @@ class Bench:
 
 @pytest.fixture
 def bench(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> Bench:
-    return Bench(OnnxRuntimeBackend(loop, {}), tmp_path)
+    return Bench(OnnxRuntimeBackend(context(loop)), tmp_path)
 
 
 def samples(datatype: str, shape: tuple[int, ...]) -> Array:

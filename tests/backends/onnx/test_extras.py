@@ -1,6 +1,5 @@
 """Accelerators, operator libraries and files by GPU generation of ONNX models."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.backends.onnx.extras import Extras, extras_of
 from halimede.errors import Error, Internal, Invalid
 from tests.backends import onnx_models
-from tests.backends.fakes import asked, folder, idle_loop
+from tests.backends.fakes import asked, context, folder, idle_loop
 
 EVERYTHING = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider", "CPUExecutionProvider")
 CPU_ONLY = ("CPUExecutionProvider",)
@@ -33,12 +32,12 @@ def asking(gpu: str = "", cpu: str = "", **parameters: str) -> Extras:
         for kind, name in (("gpu", gpu), ("cpu", cpu))
         if name
     }
-    return extras_of(json.dumps({"optimization": {"execution_accelerators": chosen}}))
+    return extras_of(asked(optimization={"execution_accelerators": chosen}))
 
 
 def describe(root: Path, **config: Any) -> None:
     with idle_loop() as loop:
-        backend = OnnxRuntimeBackend(loop, {})
+        backend = OnnxRuntimeBackend(context(loop))
         backend.describe(asked(**config), folder(root, NUMBERS), "model.onnx")
 
 
@@ -102,7 +101,7 @@ def test_model_with_an_accelerator_that_is_not_there_does_not_load(tmp_path: Pat
 
 @pytest.mark.parametrize(("device", "file"), [(None, "model.onnx"), (0, "for75"), (1, "model.onnx"), (2, "model.onnx")])
 def test_file_is_chosen_by_the_generation_of_the_gpu(device: int | None, file: str) -> None:
-    extras = extras_of('{"cc_model_filenames": {"7.5": "for75", "9.0": "for90"}}')
+    extras = extras_of(asked(cc_model_filenames={"7.5": "for75", "9.0": "for90"}))
     generations = {0: "7.5", 1: "8.0"}
     assert extras.filename_on(device, "model.onnx", generations.get) == file
 

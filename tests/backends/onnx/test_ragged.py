@@ -12,11 +12,11 @@ import pytest
 from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.config.model_config import BatchInput, BatchInputKind, BatchOutput, ModelConfig
 from halimede.errors import Error, Invalid
-from halimede.models.ragged import ragged_of
+from halimede.models.policies import ragged_of
 from halimede.scheduling.execution import Execution
 from halimede.tensors import FP32, INT32, array_of, tensor_of
 from tests.backends import onnx_models
-from tests.backends.fakes import folder, idle_loop, model_config, place, spec
+from tests.backends.fakes import context, folder, idle_loop, model_config, place, spec
 from tests.fakes import inference
 
 Array = npt.NDArray[Any]
@@ -25,7 +25,7 @@ Array = npt.NDArray[Any]
 @pytest.fixture
 def backend() -> Iterator[OnnxRuntimeBackend]:
     with idle_loop() as loop:
-        yield OnnxRuntimeBackend(loop, {})
+        yield OnnxRuntimeBackend(context(loop))
 
 
 def config_of(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from halimede.backends.api import ModelFolder
+from halimede.backends.api import CpuShare, ModelFolder
 from halimede.backends.onnx.backend import OnnxRuntimeBackend
 from halimede.backends.onnx.errors import translated
 from halimede.backends.onnx.session import (
@@ -21,20 +21,19 @@ from halimede.backends.onnx.session import (
     plan_session,
     run_options,
     spinning,
-    thread_budget,
 )
 from halimede.config.model_config import DescribedTensor, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
 from halimede.platform.hosts import available_cores
 from halimede.tensors import DATATYPES, Shape
 from tests.backends import onnx_models
-from tests.backends.fakes import asked, folder, idle_loop, model_config, spec
+from tests.backends.fakes import asked, context, folder, idle_loop, model_config, spec
 
 
 @pytest.fixture
 def backend() -> Iterator[OnnxRuntimeBackend]:
     with idle_loop() as loop:
-        yield OnnxRuntimeBackend(loop, {})
+        yield OnnxRuntimeBackend(context(loop))
 
 
 def plan(
@@ -59,7 +58,7 @@ NUMBERS = onnx_models.identity("FP32", ["batch", 4])
     ("cores", "instances", "threads"), [(2, 1, 2), (2, 2, 1), (2, 8, 1), (8, 2, 7), (16, 16, 1), (1, 1, 1)]
 )
 def test_threads_never_outnumber_the_cores(cores: int, instances: int, threads: int) -> None:
-    assert thread_budget(cores, instances) == threads
+    assert CpuShare(frozenset(range(cores)), instances).pool == threads
     assert instances + threads - 1 <= max(cores, instances)
 
 
@@ -335,13 +334,13 @@ from pathlib import Path
 from typing import Any
 from halimede.backends.api import ModelFolder
 from halimede.backends.onnx.backend import OnnxRuntimeBackend
-from tests.backends.fakes import folder
+from tests.backends.fakes import context, folder
 from tests.backends.onnx.test_session import NUMBERS, numbers
 loop = asyncio.new_event_loop()
 settings = {"enable-global-threadpool": "1", "intra_op_thread_count": "2", "inter_op_thread_count": "1"}
 where = folder(Path(sys.argv[1]), NUMBERS)
 for _ in range(2):
-    session, _ = OnnxRuntimeBackend(loop, settings).open(numbers(), where).session(None)
+    session, _ = OnnxRuntimeBackend(context(loop, settings)).open(numbers(), where).session(None)
     print(session.get_session_options().use_per_session_threads)
 loop.close()
 """
@@ -359,6 +358,6 @@ def test_backend_setting_that_means_nothing() -> None:
     loop = asyncio.new_event_loop()
     try:
         with pytest.raises(Invalid, match="backend config of 'onnxruntime': parameter 'enable-global-threadpool'"):
-            OnnxRuntimeBackend(loop, {"enable-global-threadpool": "maybe"})
+            OnnxRuntimeBackend(context(loop, {"enable-global-threadpool": "maybe"}))
     finally:
         loop.close()

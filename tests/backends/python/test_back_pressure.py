@@ -1,4 +1,4 @@
-"""Readers that are slower than the senders of a real worker process (contract G32, G34)."""
+"""Readers that are slower than the senders of a real worker process (G32, G34)."""
 
 from collections.abc import Iterator
 

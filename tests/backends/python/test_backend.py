@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from halimede.backends.api import Placement
+from halimede.backends.api import BackendContext, Placement
 from halimede.backends.python.backend import PythonBackend
 from halimede.backends.python.settings import parse_settings
 from halimede.errors import Internal, Invalid, Unsupported
@@ -222,7 +222,7 @@ def test_describe_refuses_in_triton_s_words(rig: Rig, tmp_path: Path, body: str,
 
 def test_describe_ends_at_its_limit(tmp_path: Path) -> None:
     with turning_loop() as loop:
-        backend = PythonBackend(loop, {"auto-complete-timeout-seconds": "1"})
+        backend = PythonBackend(BackendContext(loop, {"auto-complete-timeout-seconds": "1"}))
         where = folder(tmp_path, "import threading; threading.Event().wait()")
         with pytest.raises(
             Internal, match=r"^Timed out while completing the configuration of 'm': no answer within 1 seconds"

@@ -1,4 +1,4 @@
-"""A Python-based backend through a real worker process (contract R83), and what the log says of a model's failures."""
+"""A Python-based backend through a real worker process (R83), and what the log says of a model's failures."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Python models, in real worker processes and in this one, that call other models, which the test plays (contract P50
+"""Python models, in real worker processes and in this one, that call other models, which the test plays (P50
 to P53, D14).
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.backends.api import BackendContext
 from halimede.backends.python.backend import PythonBackend, PythonInstance
 from halimede.custom_metrics import CustomMetrics
 from halimede.errors import Cancelled, Error, Internal
@@ -115,7 +116,7 @@ class Bls(Rig):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
         self.others = OtherModels()
-        self.backend = PythonBackend(loop, {}, self.others)
+        self.backend = PythonBackend(BackendContext(loop, {}, self.others))
 
 
 class InProcessBls(InProcessRig, Bls):

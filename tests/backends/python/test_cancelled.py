@@ -1,4 +1,4 @@
-"""`is_cancelled` of requests and senders, asked from a real worker process (contract P44, P82)."""
+"""`is_cancelled` of requests and senders, asked from a real worker process (P44, P82)."""
 
 from collections.abc import Iterator
 

@@ -1,5 +1,5 @@
 """Decoupled models and `async def execute`, in real worker processes and in this one: any number of responses, also
-after `execute` returned (contract P6, P7, P48).
+after `execute` returned (P6, P7, P48).
 """
 
 import os

@@ -14,8 +14,8 @@ from halimede.backends.api import ModelFolder
 from halimede.errors import Internal
 from tests.backends.fakes import asked
 from tests.backends.python_rig import SCRIPTED, Rig, folder, scripted
-from tests.workers.environment_fakes import packed, virtual, with_numpy
 from tests.workers.fakes import PATIENCE, turning_loop
+from tests.workers.host.environment_fakes import packed, virtual, with_numpy
 
 WHERE = 'returned = [R([T([sys.prefix.encode()]), T([os.environ.get("VIRTUAL_ENV", "").encode()], "OUTPUT1")])]'
 COMPLETING = """

@@ -480,7 +480,7 @@ def test_batch_that_cannot_be_read_for_want_of_memory_is_over(rig: InProcessRig,
     large = FakeRequest(Tensor("X", FP32, (1,), FakeMemory(ONE.tobytes(), error=MemoryError("too large"))))
     with pytest.raises(MemoryError):  # which is what the server tells of it
         instance.execute(FakeBatch(large), FakeResponses())
-    assert not instance.flights
+    assert not instance.in_flight_batches
 
 
 def test_lone_surrogates_become_question_marks(rig: InProcessRig, instance: Any) -> None:

@@ -10,7 +10,7 @@ from halimede.backends.python.settings import cpu_threads
 from halimede.config.model_config import InstanceGroup, InstanceKind
 from halimede.errors import Invalid
 from halimede.platform.hosts import HostPolicy, available_cores
-from halimede.workers.process import Interpreter, Process
+from halimede.workers.host.process import Interpreter, Process
 from tests.backends.python_rig import SCRIPTED, InProcessRig, config, folder, scripted
 from tests.workers.fakes import turning_loop
 

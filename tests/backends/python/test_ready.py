@@ -1,4 +1,4 @@
-"""Instances whose model has a say in its readiness (contract P9): its worker is asked by a socket of its own."""
+"""Instances whose model has a say in its readiness (P9): its worker is asked by a socket of its own."""
 
 import os
 import signal

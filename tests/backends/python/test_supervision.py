@@ -1,4 +1,4 @@
-"""Python workers that die, hang or do not come up again (contract P10, limitation D6): with real processes."""
+"""Python workers that die, hang or do not come up again (P10, limitation D6): with real processes."""
 
 import logging
 import os
@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from halimede.backends.api import Supervised
+from halimede.backends.child.settings import execution_limit
 from halimede.backends.python.backend import PythonInstance
-from halimede.backends.python.settings import execution_limit
 from halimede.errors import Error, Internal, Invalid
-from halimede.workers.restarts import DELAYS
+from halimede.workers.host.restarts import DELAYS
 from tests.backends.python_rig import SCRIPTED, Rig, config, folder, scripted
 from tests.processes import ended, is_gone, open_descriptors
 from tests.workers.fakes import PATIENCE, FakeBatch, FakeRequest, FakeResponses, FakeStream, on_loop, turning_loop

@@ -1,4 +1,4 @@
-"""Restricted RPCs and forwarded metadata (contract G13, G14)."""
+"""Restricted RPCs and forwarded metadata (G13, G14)."""
 
 import re
 
@@ -8,10 +8,10 @@ from tritonclient.grpc import service_pb2 as pb
 from halimede.engine_port import ServerLive
 from halimede.front.access import Access, Category
 from halimede.front.grpc.access import _CATEGORIES
-from halimede.front.grpc.front import ANY_NUMBER, GrpcService
+from halimede.front.grpc.service import UNLIMITED_POOL, GrpcService
 from halimede.transport.grpc.calls import Bidirectional, Metadata, Unary
 from tests.front.fakes import FakePort
-from tests.front.grpc.test_front import PATH, FakeCall, request
+from tests.front.grpc.test_service import PATH, FakeCall, request
 
 REFUSED = (14, "This protocol is restricted, expecting header 'triton-grpc-protocol-key'")
 KEY = (("triton-grpc-protocol-key", "v"),)
@@ -23,7 +23,7 @@ class Guarded:
     def __init__(self, access: Access) -> None:
         self.port = FakePort()
         self.port.answers = {ServerLive(): True}
-        self.service = GrpcService(self.port, ANY_NUMBER, access)
+        self.service = GrpcService(self.port, UNLIMITED_POOL, access)
 
     def unary(self, path: str, message: bytes, metadata: Metadata = ()) -> FakeCall:
         rpc = self.service.rpcs[path]
@@ -49,7 +49,7 @@ def restricted(*categories: Category) -> Guarded:
 
 def test_every_rpc_has_a_category() -> None:
     methods = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
-    assert set(_CATEGORIES) == {*methods, "Check"}
+    assert set(_CATEGORIES) == {*(PATH + name for name in methods), "/grpc.health.v1.Health/Check"}
 
 
 @pytest.mark.parametrize("path", [PATH + "ServerLive", PATH + "ModelReady", "/grpc.health.v1.Health/Check"])

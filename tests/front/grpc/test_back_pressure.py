@@ -1,4 +1,4 @@
-"""Streams whose client, or whose first request in line, is slow: what waits in the front end is bounded."""
+"""Streams with a slow client, or a slow first request: the front end holds a bounded amount."""
 
 from functools import partial
 
@@ -6,12 +6,12 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from halimede.errors import NotFound
-from halimede.front.grpc.front import GrpcService
+from halimede.front.grpc.service import GrpcService
 from halimede.requests import InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
-from halimede.transport.grpc.calls import Bidirectional, Stream
+from halimede.transport.grpc.calls import Bidirectional, StreamObserver
 from tests.front.fakes import FakePort
-from tests.front.grpc.test_front import PATH, Client, FakeCall, request
+from tests.front.grpc.test_service import PATH, Client, FakeCall, request
 
 UNKNOWN_FIELD = b"\xfa\x7f" + b"\x80\x80\x80\x32" + bytes(100 << 20)
 """Makes a request of 100 MiB: a field of bytes that nobody knows."""
@@ -22,7 +22,7 @@ def client() -> Client:
     return Client()
 
 
-def hold_much(client: Client, stream: Stream) -> None:
+def hold_much(client: Client, stream: StreamObserver) -> None:
     """A request that is not answered, and after it one whose response is large."""
     stream.message(request("slow"))
     stream.message(request("big"))

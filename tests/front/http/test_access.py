@@ -1,4 +1,4 @@
-"""Restricted APIs and forwarded headers over HTTP (contract H24, H25)."""
+"""Restricted APIs and forwarded headers over HTTP (H24, H25)."""
 
 import re
 
@@ -6,9 +6,9 @@ import pytest
 
 from halimede.engine_port import LogInfo, LogSettings, ServerLive
 from halimede.front.access import Access
-from halimede.front.http.front import HttpFront
 from halimede.front.http.handling import JSON, PLAIN
-from halimede.transport.headers import Headers
+from halimede.front.http.service import HttpService
+from halimede.transport.http1.headers import Headers
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, Rig
 
 FACTS = LogInfo("", True, True, True, 0, "default")
@@ -18,7 +18,7 @@ BODY = b'{"inputs":[{"name":"INPUT0","shape":[1],"datatype":"INT32","data":[1]}]
 
 def rig(access: Access) -> Rig:
     made = Rig()
-    made.front = HttpFront(made.port, made.offload, MAX_INPUT_SIZE, access)
+    made.front = HttpService(made.port, made.offload, MAX_INPUT_SIZE, access)
     made.port.answers = {LogSettings(): FACTS, ServerLive(): True}
     return made
 

@@ -1,4 +1,4 @@
-"""Routes that control the server: repository, trace and log settings (contract H110 to H124)."""
+"""Routes that control the server: repository, trace and log settings (H110 to H124)."""
 
 import json
 from typing import Any
@@ -113,7 +113,7 @@ def test_settings_take_get_and_post_only(path: str) -> None:
 
 
 def test_health_of_an_unknown_model_has_no_content_type() -> None:
-    """Contract H15."""
+    """Errors of health routes have no content type of JSON (H15)."""
     rig = answering((ModelReady("m"), NotFound("no m")))
     assert rig.ask("GET", "/v2/models/m/ready").answer == (404, PLAIN, b'{"error":"no m"}')
 

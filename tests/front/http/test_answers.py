@@ -1,9 +1,9 @@
-"""What becomes of a response that cannot be written: its client is told, whatever broke."""
+"""Responses that cannot be written: the client gets an error, whatever failed."""
 
 import pytest
 
-from halimede.front.http.front import KNOWN_TARGET_BYTES
 from halimede.front.http.handling import JSON
+from halimede.front.http.service import MAX_KNOWN_TARGET_BYTES
 from halimede.requests import InferResponse
 from halimede.tensors import FP32, HostMemory, Tensor
 from tests.fakes import FakeMemory
@@ -22,7 +22,7 @@ def test_response_that_cannot_be_written_is_answered_all_the_same(caplog: pytest
 
 
 def test_response_of_a_wrong_size_is_answered_all_the_same() -> None:
-    """The outputs of Python models are not checked (contract P77)."""
+    """The outputs of Python models are not checked (P77)."""
     rig = Rig()
     exchange = rig.ask("POST", "/v2/models/m/infer", REQUEST)
     short = Tensor("OUTPUT0", FP32, (3,), HostMemory(bytes(5)))
@@ -33,7 +33,7 @@ def test_response_of_a_wrong_size_is_answered_all_the_same() -> None:
 
 def test_long_targets_are_served_and_not_remembered() -> None:
     rig = Rig()
-    name = "m" * KNOWN_TARGET_BYTES
+    name = "m" * MAX_KNOWN_TARGET_BYTES
     for _ in range(2):
         rig.ask("POST", f"/v2/models/{name}/infer", REQUEST)
     assert [one.request.model_name for one in rig.port.inferences] == [name, name]

@@ -9,7 +9,11 @@ import zlib
 import pytest
 
 from halimede.errors import Invalid
-from halimede.front.http.compression import DEFLATED_BYTES, INFLATED_BYTES, INFLATING_BYTES
+from halimede.front.http.compression import (
+    MAX_COMPRESSED_ON_LOOP_BYTES,
+    MAX_DEFLATED_ON_LOOP_BYTES,
+    MAX_INFLATED_ON_LOOP_BYTES,
+)
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
@@ -33,7 +37,7 @@ def answered(answer: Answer, **headers: str) -> tuple[Rig, FakeExchange]:
 
 
 def response(count: int) -> InferResponse:
-    """Numbers that hardly compress."""
+    """Numbers that hardly shrink."""
     draw = random.Random(1)
     data = struct.pack(f"<{count}i", *(draw.randrange(10**9) for _ in range(count)))
     return InferResponse("", "m", 1, [Tensor("O", INT32, (count,), HostMemory(data))])
@@ -52,19 +56,19 @@ def test_small_compressed_request_is_read_at_once(coding: str, body: bytes) -> N
     assert not len(rig.offload)
 
 
-def test_request_that_becomes_large_is_inflated_elsewhere() -> None:
+def test_request_that_becomes_large_is_decompressed_on_another_thread() -> None:
     rig = Rig()
-    large = BODY + b" " * INFLATED_BYTES
+    large = BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES
     infer(rig, gzip.compress(large), content_encoding="gzip")
     assert not rig.port.inferences
     rig.offload.run()
     assert len(rig.port.inferences) == 1
 
 
-def test_large_compressed_request_is_inflated_elsewhere_whatever_it_becomes() -> None:
-    """Of empty blocks there can be so many that nothing comes out for half a second."""
+def test_large_compressed_request_is_offloaded_whatever_its_result() -> None:
+    """Empty blocks yield nothing, and so many of them take half a second."""
     rig = Rig()
-    exchange = infer(rig, zlib.compress(b"") + bytes(INFLATING_BYTES), content_encoding="gzip", **RAW)
+    exchange = infer(rig, zlib.compress(b"") + bytes(MAX_COMPRESSED_ON_LOOP_BYTES), content_encoding="gzip", **RAW)
     assert not rig.port.inferences
     rig.offload.run()
     assert len(rig.port.inferences) == 1
@@ -72,7 +76,7 @@ def test_large_compressed_request_is_inflated_elsewhere_whatever_it_becomes() ->
 
 
 def test_inflated_bodies_do_not_pile_up() -> None:
-    """Inflating and reading are one piece of work: nothing inflated waits for a thread."""
+    """Decompression and decoding are one piece of work, so no decompressed body waits for a thread."""
     rig = Rig()
     large = gzip.compress(BODY + b" " * (2 * OFFLOAD_BYTES))
     exchanges = [infer(rig, large, content_encoding="gzip") for _ in range(5)]
@@ -83,9 +87,9 @@ def test_inflated_bodies_do_not_pile_up() -> None:
     assert all(not exchange.body for exchange in exchanges), "nobody needs the compressed body any more"
 
 
-def test_header_length_of_a_body_inflated_elsewhere_is_read_as_ever() -> None:
+def test_header_length_of_a_body_decompressed_on_another_thread() -> None:
     rig = Rig()
-    large = gzip.compress(BODY + b" " * INFLATED_BYTES)
+    large = gzip.compress(BODY + b" " * MAX_INFLATED_ON_LOOP_BYTES)
     exchange = infer(rig, large, content_encoding="gzip", inference_header_content_length="x")
     rig.offload.run()
     text = b'{"error":"Unable to parse Inference-Header-Content-Length, got: x"}'
@@ -100,7 +104,7 @@ def test_header_length_counts_bytes_of_what_was_inflated() -> None:
     assert rig.port.inferences[0].request.inputs["I"].memory.host() == struct.pack("<i", -5)
 
 
-def test_stream_of_nothing_is_a_raw_request() -> None:
+def test_empty_compressed_stream_is_a_raw_request() -> None:
     rig = Rig()
     infer(rig, gzip.compress(b""), content_encoding="gzip")
     raw = rig.port.inferences[0].request.raw
@@ -108,7 +112,7 @@ def test_stream_of_nothing_is_a_raw_request() -> None:
     assert bytes(raw.host()) == b""
 
 
-def test_client_that_goes_before_its_body_is_inflated_costs_and_asks_nothing() -> None:
+def test_body_of_a_client_that_has_gone_is_not_decompressed() -> None:
     rig = Rig()
     exchange = infer(rig, gzip.compress(BODY + b" " * (4 << 20)), content_encoding="gzip")
     exchange.leave()
@@ -144,7 +148,7 @@ def test_request_over_the_limit_is_refused_and_not_read() -> None:
     ],
     ids=["empty", "plain", "cut off"],
 )
-def test_body_that_is_no_stream_is_refused(body: bytes, text: bytes) -> None:
+def test_body_without_its_coding_is_refused(body: bytes, text: bytes) -> None:
     exchange = infer(Rig(), body, content_encoding="gzip", inference_header_content_length="wrong")
     assert exchange.answer == (400, JSON, b'{"error":"%b"}' % text)
 
@@ -169,10 +173,10 @@ def test_small_answer_is_compressed_at_once(coding: str) -> None:
 
 
 def test_large_answer_is_compressed_elsewhere() -> None:
-    count = DEFLATED_BYTES // 8
+    count = MAX_DEFLATED_ON_LOOP_BYTES // 8
     _, plain = answered(response(count))
     rig, exchange = answered(response(count), accept_encoding="gzip")
-    assert len(plain.body_sent) > DEFLATED_BYTES
+    assert len(plain.body_sent) > MAX_DEFLATED_ON_LOOP_BYTES
     assert not exchange.answers
     rig.offload.run()
     assert gzip.decompress(exchange.body_sent) == plain.body_sent

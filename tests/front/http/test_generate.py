@@ -8,12 +8,12 @@ import pytest
 from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.front.access import access_of
-from halimede.front.http.front import HttpFront
 from halimede.front.http.generate import EVENTS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.service import HttpService
 from halimede.requests import Answer, InferResponse
 from halimede.tensors import BYTES, FP16, INT32, HostMemory, Tensor
-from halimede.transport.http1.connection import Listener
+from halimede.transport.http1.listener import Http1Listener
 from halimede.wire.http.generate import NOT_ONE
 from tests.fakes import FakeMemory
 from tests.front.fakes import Inference
@@ -95,7 +95,7 @@ def test_wrong_body_is_refused_and_nothing_is_begun(rig: Rig, target: str, body:
 
 
 @BOTH
-def test_model_is_looked_for_before_the_encoding_and_that_before_the_body(rig: Rig, target: str) -> None:
+def test_model_is_checked_before_the_encoding_and_that_before_the_body(rig: Rig, target: str) -> None:
     rig.port.answers[ModelMetadata("m", 9)] = NotFound("no such model")
     unknown = ask(rig, target.replace("/gen", "/versions/9/gen"), b"{", content_encoding="gzip")
     assert unknown.answer == (404, JSON, b'{"error":"no such model"}')
@@ -105,7 +105,7 @@ def test_model_is_looked_for_before_the_encoding_and_that_before_the_body(rig: R
     assert ask(rig, target, b"{", content_encoding="identity").status == 500
 
 
-def test_version_that_is_no_number_of_64_bits_is_refused(rig: Rig) -> None:
+def test_version_beyond_64_bits_is_refused(rig: Rig) -> None:
     exchange = ask(rig, "/v2/models/m/versions/99999999999999999999/generate")
     assert exchange.status == 400
     assert b"failed to get model version" in exchange.body_sent
@@ -122,7 +122,7 @@ def test_only_post_is_taken(rig: Rig, target: str) -> None:
 @BOTH
 def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
     access = access_of({"inference": ("key", "v")}, "")
-    front = HttpFront(rig.port, rig.offload, MAX_INPUT_SIZE, access)
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access)
     refused, taken = FakeExchange("GET", target), FakeExchange("POST", target, b"{}", key="v")
     front.handle(refused)
     front.handle(taken)
@@ -132,7 +132,7 @@ def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_headers_are_not_forwarded(rig: Rig, target: str) -> None:
-    front = HttpFront(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
     front.handle(FakeExchange("POST", target, b'{"p":1}', x="forward me", priority="no error"))
     assert rig.port.inferences[0].request.parameters == {"p": 1}
 
@@ -167,7 +167,7 @@ def test_body_over_the_limit_is_refused(rig: Rig, target: str) -> None:
 
 
 @BOTH
-def test_client_that_leaves_while_its_model_is_looked_for_begins_nothing(rig: Rig, target: str) -> None:
+def test_client_that_leaves_while_its_model_is_checked_starts_nothing(rig: Rig, target: str) -> None:
     rig.port.hold = True
     ask(rig, target).leave()
     rig.port.answer_held()
@@ -209,7 +209,7 @@ def test_model_that_answers_at_once_is_not_cancelled_later(rig: Rig) -> None:
         ([(Unavailable("first"), False), (Internal("second"), False), (None, True)], 503),
     ],
 )
-def test_other_than_one_response_is_an_error_with_the_status_of_the_first(
+def test_none_or_several_responses_are_an_error_with_the_status_of_the_first(
     rig: Rig, answers: list[tuple[Answer, bool]], status: int
 ) -> None:
     exchange = ask(rig, ONE)
@@ -226,7 +226,7 @@ def test_error_of_the_model_is_the_one_response(rig: Rig, error: Error, status: 
     assert whole(exchange) == (status, JSON, [b'{"error":"bad"}'])
 
 
-def test_response_that_json_cannot_say_is_an_error(rig: Rig) -> None:
+def test_response_without_a_json_form_is_an_error(rig: Rig) -> None:
     half = InferResponse("", "m", 1, [Tensor("h", FP16, (1,), HostMemory(b"ab"))])
     one, many = ask(rig, ONE), ask(rig, STREAM)
     for inference in rig.port.inferences:
@@ -242,7 +242,7 @@ def test_response_that_cannot_be_written_at_all_is_answered(rig: Rig, caplog: py
     exchange = ask(rig, ONE)
     send(rig.port.inferences[0], (broken, True))
     assert whole(exchange) == (500, JSON, [b'{"error":"the server failed to write the response"}'])
-    assert "writing a response" in caplog.text
+    assert "model 'm': failed to encode a response" in caplog.text
 
 
 def test_of_endless_responses_nothing_is_kept(rig: Rig) -> None:
@@ -330,9 +330,7 @@ def test_large_responses_keep_their_place(rig: Rig) -> None:
     assert [value if isinstance(value, int) else value[-1] for value in values] == [1, 2, 3, 4]
 
 
-def test_writing_that_breaks_after_a_large_response_leaves_nobody_waiting(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_error_while_writing_a_large_response_resumes_all_senders(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeExchange):
         def begin(self, status: int, fields: bytes) -> FakeStream:
             raise ValueError("a defect of ours")
@@ -351,7 +349,7 @@ def test_writing_that_breaks_after_a_large_response_leaves_nobody_waiting(
 
 
 @BOTH
-def test_body_is_let_go_of_once_it_is_read(rig: Rig, target: str) -> None:
+def test_body_is_released_after_decoding(rig: Rig, target: str) -> None:
     exchange = ask(rig, target)
     assert len(rig.port.inferences) == 1
     assert not exchange.body
@@ -383,7 +381,7 @@ def test_reader_that_is_full_after_a_large_response_is_waited_for(rig: Rig) -> N
 
 
 def test_answers_as_they_stand_on_the_wire(rig: Rig) -> None:
-    client = Client(listener=Listener(rig.front.handle))
+    client = Client(listener=Http1Listener(rig.front.handle))
     client.send(http_request("POST", STREAM, b'{"I":1}') + http_request("POST", ONE, b'{"I":2}'))
     send(rig.port.inferences[0], (response(1), False), (None, True))
     send(rig.port.inferences[1], (response(2), True))
@@ -398,7 +396,7 @@ def test_answers_as_they_stand_on_the_wire(rig: Rig) -> None:
 
 
 def test_connection_that_is_lost_cancels_a_stream_under_way(rig: Rig) -> None:
-    client = Client(listener=Listener(rig.front.handle))
+    client = Client(listener=Http1Listener(rig.front.handle))
     client.send(http_request("POST", STREAM, b'{"I":1}'))
     (inference,) = rig.port.inferences
     send(inference, (response(1), False))

@@ -1,4 +1,4 @@
-"""The description of the HTTP API is true: against the route table, and against what the codecs write."""
+"""The description of the HTTP API, compared with the route table and with what the codecs write."""
 
 import json
 import re
@@ -99,7 +99,7 @@ _TYPES: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array
 
 
 def check(value: Any, schema: Any, where: str = "") -> None:
-    """The part of JSON schema that the description uses; and nothing may be there that is not described."""
+    """The part of JSON schema that the description uses. Members that are not described are errors."""
     if "$ref" in schema:
         schema = document()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     assert isinstance(value, _TYPES[schema["type"]]), f"{where}: {value}"

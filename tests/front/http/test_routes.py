@@ -1,4 +1,4 @@
-"""What lies beside the routes: other methods, and paths that only look like one."""
+"""Requests beside the routes: other methods, and paths that only look like one."""
 
 import pytest
 

@@ -14,8 +14,8 @@ from halimede.engine_port import (
     UnregisterMemory,
 )
 from halimede.errors import AlreadyExists, Internal, Invalid, NotFound, Unsupported
-from halimede.front.http.front import HttpFront
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
+from halimede.front.http.service import HttpService
 from tests.front.fakes import FakePort
 from tests.front.http_fakes import MAX_INPUT_SIZE, FakeExchange, HeldOffload, Rig
 
@@ -73,23 +73,23 @@ def test_status_that_the_engine_refuses() -> None:
     assert rig.ask("GET", SYSTEM + "/region/r/status").answer == (404, JSON, b'{"error":"x"}')
 
 
-def test_registration_that_cannot_be_read_is_not_asked() -> None:
+def test_malformed_registration_does_not_reach_the_engine() -> None:
     answer = Rig().ask("POST", SYSTEM + "/region/r/register", b"{}").answer
     assert answer == (400, JSON, b'{"error":"Shared memory register request has no \'key\' field"}')
 
 
 @pytest.mark.parametrize("path", [SYSTEM, CUDA])
 @pytest.mark.parametrize("what", ["region/r/register", "register", "region/r/unregister", "unregister"])
-def test_body_is_not_looked_at_where_nothing_may_be_registered(path: str, what: str) -> None:
-    """Contract H90."""
+def test_body_is_ignored_if_nothing_may_be_registered(path: str, what: str) -> None:
+    """The body is malformed, and the answer does not say so (H90)."""
     exchange = FakeExchange("POST", f"{path}/{what}", b"{")
-    HttpFront(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
+    HttpService(FakePort(), HeldOffload(), MAX_INPUT_SIZE, client_memory=False).handle(exchange)
     assert exchange.answer == (501, JSON, b'{"error":"%b"}' % MEMORY_DISABLED.encode())
 
 
 @pytest.mark.parametrize("path", [SYSTEM, CUDA])
-def test_large_registration_is_read_elsewhere_and_one_over_the_limit_is_refused(path: str) -> None:
-    """Contract H17."""
+def test_large_registration_is_offloaded_and_one_over_the_limit_is_refused(path: str) -> None:
+    """The limit of JSON applies to registrations too (H17)."""
     rig = Rig()
     exchange = rig.ask("POST", path + "/region/r/register", b" " * (MAX_INPUT_SIZE + 1))
     assert (exchange.answers, len(rig.offload)) == ([], 1)

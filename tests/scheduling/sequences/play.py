@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.errors import Cancelled, Invalid, TimedOut
-from halimede.models.sequences import controls_of
+from halimede.models.policies import controls_of
 from halimede.requests import NOBODY, Moment
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from halimede.config.sequencing import Control, DirectStrategy, SequenceBatching
 from halimede.errors import Error
-from halimede.models.sequences import controls_of
+from halimede.models.policies import controls_of
 from halimede.requests import Moment
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake

@@ -1,6 +1,4 @@
-"""Calls with many messages whose service holds back, or wants to know what was sent: in whole frames, by a clock moved
-by hand.
-"""
+"""Calls with many messages whose service holds back, or registers for what was sent, on a clock moved by hand."""
 
 import asyncio
 import tracemalloc
@@ -13,11 +11,11 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, StreamedCall
-from halimede.transport.grpc.messages import LARGE
-from halimede.transport.grpc.server import GrpcServer, Options
-from halimede.transport.http2.stream import RECEIVE_WINDOW
-from halimede.transport.message_budget import MOST
+from halimede.transport.grpc.calls import Bidirectional, GrpcStreamCall
+from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
+from halimede.transport.http2.stream import RECEIVE_WINDOW_BYTES
+from halimede.transport.message_budget import MAX_MESSAGES_PER_TURN
 from tests.transport.grpc.test_compression import words
 from tests.transport.grpc_fakes import WAIT, chat, run, running
 from tests.transport.http2_bench import Clock
@@ -31,7 +29,7 @@ Stepwise = Callable[["Careful"], None]
 class Careful:
     """The service's side of a stream, which runs `step` after each message."""
 
-    def __init__(self, call: StreamedCall, step: Stepwise) -> None:
+    def __init__(self, call: GrpcStreamCall, step: Stepwise) -> None:
         self.call = call
         self.step = step
         self.messages: list[bytes] = []
@@ -50,7 +48,7 @@ class Careful:
 
 
 class Bench:
-    """A connection with one stream, whose service holds back from the first message on, unless it is told otherwise."""
+    """A connection with one stream. Its service holds back from the first message on, unless `step` says otherwise."""
 
     def __init__(self, step: Stepwise = lambda stream: stream.call.hold_back(), *settings: tuple[int, int]) -> None:
         self._step = step
@@ -63,7 +61,7 @@ class Bench:
         self.call = self.stream.call
         self.peer.fresh()
 
-    def _open(self, call: StreamedCall) -> Careful:
+    def _open(self, call: GrpcStreamCall) -> Careful:
         self.streams.append(Careful(call, self._step))
         return self.streams[-1]
 
@@ -73,7 +71,7 @@ class Bench:
         self.peer.send(*(data(self.id, part, end and part is parts[-1]) for part in parts))
 
     def granted(self) -> int:
-        """Bytes that the client may send more on the stream since this was last asked."""
+        """Returns how many more bytes the client may send on the stream since the last call."""
         return sum(frame.number for frame in self.peer.fresh_of(Type.WINDOW_UPDATE) if frame.stream == self.id)
 
     def go_on(self) -> None:
@@ -102,39 +100,39 @@ def test_stream_held_back_gets_nothing_until_it_may_go_on() -> None:
 @pytest.mark.parametrize("size", [0, 100, FRAME, 300_000])
 def test_stream_held_back_closes_the_window_of_its_client(size: int) -> None:
     bench = Bench()
-    count = (RECEIVE_WINDOW - 1000) // (size + 5) if size else 2000
+    count = (RECEIVE_WINDOW_BYTES - 1000) // (size + 5) if size else 2000
     body = b"".join(map(message, numbered(count, size) if size else [b""] * count))
     bench.send(body)
     assert bench.granted() == 0
     bench.stream.step = lambda stream: None
     bench.go_on()
     assert len(bench.stream.messages) == 1 + count
-    assert bool(bench.granted()) == (len(body) > RECEIVE_WINDOW // 2)
+    assert bool(bench.granted()) == (len(body) > RECEIVE_WINDOW_BYTES // 2)
     bench.send(message(b"more"))
     assert bench.stream.messages[-1] == b"more"
 
 
 def test_stream_held_back_takes_no_more_memory_than_its_window() -> None:
-    """Though it is filled by the smallest messages there are."""
+    """The smallest messages are used, because they take the most memory as objects."""
     bench = Bench()
     part = message(b"") * (FRAME // 5)
     tracemalloc.start()
     try:
-        for _ in range((RECEIVE_WINDOW - 1000) // len(part)):
+        for _ in range((RECEIVE_WINDOW_BYTES - 1000) // len(part)):
             bench.peer.send(data(bench.id, part))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert bench.stream.messages == [b"first"]
-    assert taken < 2 * RECEIVE_WINDOW
+    assert taken < 2 * RECEIVE_WINDOW_BYTES
     bench.peer.send(rst_stream(bench.id))
     assert bench.stream.ended == ["cancelled"]
 
 
 def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
     bench = Bench()
-    sent = [bytes(3 * RECEIVE_WINDOW // 2), b"after"]
-    body, at = b"".join(map(message, sent)), RECEIVE_WINDOW - 1000
+    sent = [bytes(3 * RECEIVE_WINDOW_BYTES // 2), b"after"]
+    body, at = b"".join(map(message, sent)), RECEIVE_WINDOW_BYTES - 1000
     bench.send(body[:at])
     assert bench.granted() == 0
     bench.stream.step = lambda stream: None
@@ -144,8 +142,8 @@ def test_stream_held_back_in_the_middle_of_a_large_message() -> None:
     assert bench.stream.messages[1:] == sent
 
 
-def test_stream_of_the_smallest_messages_leaves_turns_of_the_loop_to_others() -> None:
-    """Also when they all come in one read."""
+def test_stream_of_tiny_messages_does_not_hold_the_loop() -> None:
+    """This holds also if they all come in one read."""
     bench = Bench(lambda stream: None)
     count = 40_000
     raw, protocol = data(bench.id, message(b"") * count), bench.peer.protocol
@@ -157,7 +155,7 @@ def test_stream_of_the_smallest_messages_leaves_turns_of_the_loop_to_others() ->
         bench.clock.turn()
         delivered.append(len(bench.stream.messages))
     assert delivered[-1] == 1 + count
-    assert max(after - before for before, after in pairwise(delivered)) < 2 * MOST
+    assert max(after - before for before, after in pairwise(delivered)) < 2 * MAX_MESSAGES_PER_TURN
     assert bench.granted() == 0
     bench.send(message(b"end"), end=True)
     assert (bench.stream.messages[-1], bench.stream.ended) == (b"end", ["half closed"])
@@ -178,7 +176,7 @@ def test_stream_held_back_in_a_read_keeps_the_rest_of_it_as_bytes() -> None:
     assert taken < 2 * len(raw)
 
 
-def test_stream_that_goes_on_leaves_turns_of_the_loop_to_others() -> None:
+def test_resumed_stream_does_not_hold_the_loop() -> None:
     bench = Bench()
     bench.send(b"".join(map(message, numbered(10_000))))
     bench.stream.step = lambda stream: None
@@ -249,7 +247,7 @@ def test_stream_tells_when_each_message_is_on_its_way() -> None:
     assert sent == [2, 2, 3, 3, 4]
 
 
-def test_stream_that_is_reset_tells_nobody_that_it_was_sent() -> None:
+def test_reset_stream_calls_no_on_sent_callback() -> None:
     bench = Bench(lambda stream: None, (Setting.INITIAL_WINDOW_SIZE, 0))
     sent: list[int] = []
     bench.call.send([b"x"])
@@ -259,12 +257,12 @@ def test_stream_that_is_reset_tells_nobody_that_it_was_sent() -> None:
     assert (sent, bench.stream.ended) == ([], ["cancelled"])
 
 
-def test_stream_that_is_over_keeps_nobody_waiting() -> None:
-    """Though a large message of it is still being compressed."""
+def test_finished_stream_resumes_all_senders() -> None:
+    """The stream is ended while a large message of it is being compressed."""
     streams: list[Careful] = []
     work: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def open_stream(call: StreamedCall) -> Careful:
+    def open_stream(call: GrpcStreamCall) -> Careful:
         streams.append(Careful(call, lambda stream: None))
         return streams[-1]
 
@@ -273,11 +271,11 @@ def test_stream_that_is_over_keeps_nobody_waiting() -> None:
             work.append((task, done))
 
     clock, rpcs = Clock(), {"/t/Careful": Bidirectional(open_stream, True)}
-    peer = Peer(Server(rpcs, Options(response_compression="high"), clock), clock).greet()
+    peer = Peer(Server(rpcs, GrpcServerOptions(response_compression="high"), clock), clock).greet()
     stream = peer.call("/t/Careful", b"x", end=False, more=[("grpc-accept-encoding", "gzip")])
     call = streams[0].call
     for _ in range(2):
-        call.send([bytes(4 * LARGE)])
+        call.send([bytes(4 * LARGE_MESSAGE_BYTES)])
     peer.send(rst_stream(stream))
     told: list[str] = []
     call.on_sent(partial(told.append, "sent"))
@@ -289,7 +287,7 @@ def test_stream_that_is_over_keeps_nobody_waiting() -> None:
     assert told == ["sent", "writable"]
 
 
-def test_stream_that_is_told_may_send_again() -> None:
+def test_stream_may_send_again_in_on_sent() -> None:
     bench = Bench(lambda stream: None, (Setting.INITIAL_WINDOW_SIZE, 0))
     sent: list[int] = []
 
@@ -307,29 +305,29 @@ def test_stream_that_is_told_may_send_again() -> None:
 
 
 def test_stream_of_compressed_messages_tells_when_they_are_sent() -> None:
-    """A large one leaves the loop first."""
+    """A large message is compressed on another thread first."""
 
     async def test() -> None:
         streams: list[Careful] = []
         told = asyncio.Event()
 
         def step(stream: Careful) -> None:
-            stream.call.send([words(4 * LARGE)])
+            stream.call.send([words(4 * LARGE_MESSAGE_BYTES)])
             stream.call.on_sent(told.set)
             assert not told.is_set()
 
-        def open_stream(call: StreamedCall) -> Careful:
+        def open_stream(call: GrpcStreamCall) -> Careful:
             streams.append(Careful(call, step))
             return streams[-1]
 
         rpcs = {"/t/Careful": Bidirectional(open_stream, True)}
         async with (
-            running(rpcs, Options(response_compression="high")) as (_, target),
+            running(rpcs, GrpcServerOptions(response_compression="high")) as (_, target),
             grpc.aio.insecure_channel(target) as channel,
         ):
             call = chat(channel, path="/t/Careful")
             await call.write(b"x")
-            assert await call.read() == words(4 * LARGE)
+            assert await call.read() == words(4 * LARGE_MESSAGE_BYTES)
             await asyncio.wait_for(told.wait(), WAIT)
             call.cancel()
 

@@ -1,4 +1,4 @@
-"""Compression of gRPC messages both ways: by grpcio where it can, on the wire for what was chosen (contract G36)."""
+"""Compression of gRPC messages both ways: through grpcio, and on the wire if the test chooses the bytes (G36)."""
 
 import gzip
 import random
@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from halimede.transport.grpc.messages import LARGE
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.grpc_fakes import Echo, chat, error_of, run, served, unary
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Peer
@@ -20,7 +20,7 @@ from tests.transport.http2_wire import data, message
 
 ALGORITHMS = [grpc.Compression.Gzip, grpc.Compression.Deflate]
 ACCEPTS = {"identity": 0b001, "deflate": 0b011, "gzip": 0b101, "all": 0b111}
-SIZES = [0, 1, 10_000, LARGE - 1, LARGE, 1 << 20]
+SIZES = [0, 1, 10_000, LARGE_MESSAGE_BYTES - 1, LARGE_MESSAGE_BYTES, 1 << 20]
 
 
 @cache
@@ -54,8 +54,8 @@ def test_request_compressed_by_the_call(algorithm: grpc.Compression) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_stream_compressed_keeps_the_order(algorithm: grpc.Compression) -> None:
-    """Large messages leave the loop to be inflated; small ones must not overtake them."""
-    messages = [words(size) for size in (1 << 20, 10, 2 << 20, 0, 5, LARGE, 1)]
+    """Large messages are decompressed on another thread. Small ones must not overtake them."""
+    messages = [words(size) for size in (1 << 20, 10, 2 << 20, 0, 5, LARGE_MESSAGE_BYTES, 1)]
 
     async def test() -> None:
         async with served(Echo(), compression=algorithm) as channel:
@@ -69,12 +69,12 @@ def test_stream_compressed_keeps_the_order(algorithm: grpc.Compression) -> None:
 @pytest.mark.parametrize("size", [1 << 20, 80 << 20])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_request_that_inflates_beyond_the_limit(algorithm: grpc.Compression, size: int) -> None:
-    """Small on the wire (here below and above what is inflated on the loop), and too large after."""
+    """The message is small on the wire, and too large when decompressed, on the loop and on another thread."""
     limit = size // 2
     refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, f"Decompressed message larger than max ({limit})")
 
     async def test() -> None:
-        async with served(echo := Echo(), Options(max_receive_bytes=limit), compression=algorithm) as channel:
+        async with served(echo := Echo(), GrpcServerOptions(max_receive_bytes=limit), compression=algorithm) as channel:
             assert await error_of(unary(channel, "/t/Echo", bytes(size))) == refused
             call = chat(channel)
             await call.write(bytes(size))
@@ -91,12 +91,12 @@ def test_request_that_inflates_beyond_the_limit(algorithm: grpc.Compression, siz
 @pytest.mark.parametrize("accepts", ACCEPTS)
 @pytest.mark.parametrize("level", ["none", "low", "medium", "high"])
 def test_answers_compressed_for_a_client(level: str, accepts: str) -> None:
-    """Whatever the level, and whatever the client takes, it reads what was sent."""
+    """The client reads what was sent, whatever the level and the encodings that it accepts."""
     settings = {"grpc.compression_enabled_algorithms_bitset": ACCEPTS[accepts]}
     messages = [words(size) for size in SIZES]
 
     async def test() -> None:
-        async with served(Echo(compressed=True), Options(response_compression=level), settings) as channel:
+        async with served(Echo(compressed=True), GrpcServerOptions(response_compression=level), settings) as channel:
             for message in messages:
                 assert await unary(channel, "/t/Echo", message) == b"<" + message + b">"
             call = chat(channel, messages)
@@ -111,7 +111,7 @@ INFLATE: dict[str, Any] = {"gzip": gzip.decompress, "deflate": zlib.decompress}
 
 def peer_of(echo: Echo, level: str) -> Peer:
     clock = Clock()
-    return Peer(GrpcServer(echo.rpcs(), Options(response_compression=level), clock), clock).greet()
+    return Peer(GrpcServer(echo.rpcs(), GrpcServerOptions(response_compression=level), clock), clock).greet()
 
 
 def answered(level: str, accept: str | None, sent: bytes, path: str = "/t/Echo", compressed: bool = True) -> Any:
@@ -129,7 +129,7 @@ def answered(level: str, accept: str | None, sent: bytes, path: str = "/t/Echo",
 @pytest.mark.parametrize(
     ("level", "accept", "encoding"),
     [
-        # As the real server chooses.
+        # The choices of Triton.
         ("none", "identity, deflate, gzip", "identity"),
         ("low", "identity, deflate, gzip", "gzip"),
         ("medium", "identity, deflate, gzip", "deflate"),
@@ -151,8 +151,8 @@ def test_answer_encoding_by_level_and_client(path: str, level: str, accept: str 
 
 
 @pytest.mark.parametrize("path", ["/t/Echo", "/t/Chat"])
-def test_answer_that_compression_does_not_make_smaller_is_sent_as_it_is(path: str) -> None:
-    """The encoding stands in the head all the same."""
+def test_answer_that_does_not_shrink_is_sent_uncompressed(path: str) -> None:
+    """The head names the encoding all the same."""
     sent = random.Random(1).randbytes(100)
     expected = sent if path == "/t/Chat" else b"<" + sent + b">"
     assert answered("high", "gzip", sent, path) == ("gzip", 0, expected)
@@ -167,7 +167,7 @@ def test_stream_of_many_small_compressed_messages_at_once() -> None:
     count = 4000
 
     async def test() -> None:
-        options = Options(response_compression="high")
+        options = GrpcServerOptions(response_compression="high")
         async with served(Echo(compressed=True), options, compression=grpc.Compression.Gzip) as channel:
             call = chat(channel)
             packed = [b"a" * 60 for _ in range(count)]
@@ -194,11 +194,11 @@ def test_stream_of_many_small_compressed_messages_in_one_frame(level: str) -> No
 
 
 def test_stream_of_large_compressed_answers_waits_for_each() -> None:
-    """While an answer is compressed on another thread no more than one waits; the status comes after all of them."""
+    """At most one message waits while another is compressed on another thread. The status comes after all of them."""
 
     async def test() -> None:
         echo = Echo(patient=True, compressed=True)
-        async with served(echo, Options(response_compression="low")) as channel:
+        async with served(echo, GrpcServerOptions(response_compression="low")) as channel:
             call = chat(channel)
             await call.write(b"x")
             assert await call.read() == b"x"

@@ -1,4 +1,4 @@
-"""Deadlines of gRPC calls, and calls that their client takes back."""
+"""Deadlines of gRPC calls, and calls that their client cancels."""
 
 import asyncio
 from contextlib import suppress
@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Cancel, Unary
+from halimede.transport.grpc.calls import Cancel, GrpcCall, Unary
 from halimede.transport.grpc.server import GrpcServer
 from tests.transport.grpc_fakes import TIMES, WAIT, Echo, chat, error_of, run, running, served, status_of, unary
 
@@ -54,7 +54,7 @@ def test_deadline_of_a_stream_cancels_its_service() -> None:
 
 @pytest.mark.parametrize("timeout", ["0H", "0S", "50m", "50000u", "50000000n"])
 def test_deadline_kept_by_the_server_alone(timeout: str) -> None:
-    """The client has none of its own: the text is the server's."""
+    """The client has no deadline of its own, so the text is the server's."""
     metadata = (("grpc-timeout", timeout),)
 
     async def test() -> None:
@@ -77,7 +77,7 @@ def test_deadline_that_is_far_away(timeout: str) -> None:
 
 
 def test_deadline_is_forgotten_with_its_call() -> None:
-    """Many calls with long deadlines leave no timer that would hold them, however they have ended."""
+    """Calls with long deadlines leave no timer behind, however they end."""
 
     async def test() -> None:
         loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ def test_cancelled_stream_after_its_half_close() -> None:
 def test_cancelled_call_is_not_told_after_its_answer() -> None:
     cancels: list[int] = []
 
-    def answer(message: Buffer, call: Call) -> Cancel:
+    def answer(message: Buffer, call: GrpcCall) -> Cancel:
         call.send([message])
         call.finish()
         return lambda: cancels.append(1)
@@ -184,7 +184,7 @@ def test_cancelled_call_is_not_told_after_its_answer() -> None:
 
 
 def test_cancelled_before_the_message_is_whole() -> None:
-    """Whenever that is: the service sees the whole message or nothing, and the connection goes on."""
+    """The service gets the whole message or none, whenever the call is cancelled, and the connection stays open."""
     big = bytes(8_000_000)
 
     async def test() -> None:

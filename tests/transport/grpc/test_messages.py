@@ -14,7 +14,7 @@ from halimede.tensors import Buffer
 from halimede.transport.grpc.messages import (
     ENCODINGS,
     IDENTITY,
-    LARGE,
+    LARGE_MESSAGE_BYTES,
     MessageFault,
     MessageReader,
     answer_encoding,
@@ -79,7 +79,7 @@ def test_reader_within_a_message(at: int) -> None:
 
 
 def test_reader_is_filled_in_place() -> None:
-    """The rest of a message is received where it belongs, without a copy."""
+    """The rest of a message is received into its buffer, without a copy."""
     payload = random.Random(1).randbytes(100_000)
     reader = MessageReader(LIMIT)
     assert reader.room() is None
@@ -94,7 +94,7 @@ def test_reader_is_filled_in_place() -> None:
     assert [bytes(found) for _, found in reader.messages] == [payload]
 
 
-@pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, 1 << 20])
+@pytest.mark.parametrize("size", [0, 1, LARGE_MESSAGE_BYTES - 1, LARGE_MESSAGE_BYTES, LARGE_MESSAGE_BYTES + 1, 1 << 20])
 def test_reader_asks_only_for_large_messages_where_they_shall_lie(size: int) -> None:
     asked: list[bytes] = []
 
@@ -108,7 +108,7 @@ def test_reader_asks_only_for_large_messages_where_they_shall_lie(size: int) -> 
     for at in range(0, len(body), 50_000):
         reader.feed(body[at : at + 50_000], 1)
     assert [bytes(found) for _, found in reader.messages] == [payload]
-    assert asked == ([payload[: 50_000 - 5]] if size >= LARGE else [])
+    assert asked == ([payload[: 50_000 - 5]] if size >= LARGE_MESSAGE_BYTES else [])
 
 
 def test_reader_of_a_message_that_is_too_large() -> None:
@@ -118,7 +118,7 @@ def test_reader_of_a_message_that_is_too_large() -> None:
     assert fault([message(b"", size=11)[:3], message(b"", size=11)[3:]], limit=10) == (8, text)
 
 
-def test_reader_of_a_message_that_is_never_sent_takes_no_memory_for_it() -> None:
+def test_reader_touches_no_memory_for_a_message_that_is_never_sent() -> None:
     reader = MessageReader(2**31 - 1)
     reader.feed(memoryview(message(b"x", size=2**31 - 1)), 1)
     room = reader.room()
@@ -167,7 +167,7 @@ def test_inflate_up_to_the_limit(encoding: str) -> None:
 
 @pytest.mark.parametrize("encoding", COMPRESSIONS)
 def test_inflate_of_what_is_cut_or_followed_by_more(encoding: str) -> None:
-    """As in gRPC's own library: one stream, all of it, and nothing behind."""
+    """gRPC's library requires one stream, complete, with no bytes after it."""
     packed = PACKED[encoding]
     refused = (13, f"Unexpected error decompressing data for algorithm {encoding}")
     for at in range(len(packed)):

@@ -53,7 +53,7 @@ def test_metadata_reach_the_service(metadata: Pairs) -> None:
 
 
 def test_metadata_are_not_what_belongs_to_the_protocol() -> None:
-    """Nor a pseudo-header, nor what says how to read the call."""
+    """Pseudo-headers and the fields that say how to read the call are no metadata."""
 
     async def test() -> None:
         async with served(echo := Echo(), compression=grpc.Compression.Gzip) as channel:
@@ -78,7 +78,7 @@ def test_metadata_of_a_size_that_is_taken(kilobytes: int) -> None:
 @pytest.mark.parametrize("count", [17, 40, 60])
 @pytest.mark.parametrize("size", [1000, None], ids=["many", "one"])
 def test_metadata_that_are_too_large_end_their_call_alone(size: int | None, count: int) -> None:
-    """As in gRPC's own servers, from 16 KiB on."""
+    """gRPC's own servers refuse more than 16 KiB too."""
     metadata = [(f"key{n}", "v" * 1000) for n in range(count)] if size else [("key", "v" * 1000 * count)]
     refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, "received metadata size exceeds limit")
 
@@ -96,7 +96,7 @@ def test_metadata_that_are_too_large_end_their_call_alone(size: int | None, coun
     run(test)
 
 
-def test_metadata_beyond_measure_end_the_connection_and_the_client_makes_another() -> None:
+def test_metadata_beyond_the_limit_ends_the_connection_and_the_client_reconnects() -> None:
     async def test() -> None:
         async with served(Echo()) as channel:
             code, _ = await error_of(unary(channel, "/t/Echo", b"", metadata=(("key", "v" * 200_000),)))
@@ -118,8 +118,8 @@ def test_metadata_of_bytes_that_a_proxy_has_joined() -> None:
     assert head.metadata == (("a-bin", b"\0\1"), ("a-bin", b"\2"), ("a-bin", b""), ("a", "1,2"))
 
 
-def test_metadata_of_bytes_that_are_joined_count_as_fields_of_their_own() -> None:
-    """Each takes its 32 bytes of the header list: an index of one byte may stand for thousands of them."""
+def test_metadata_of_joined_bytes_count_as_separate_fields() -> None:
+    """Each value counts 32 bytes of the header list, because an index of one byte may stand for thousands of values."""
     compiler = HeadCompiler(Echo().rpcs(), "none")
     taken = compiler.compile(_head((b"a-bin", b"," * 400)))
     assert (len(taken.metadata), taken.refusal) == (401, None)
@@ -136,18 +136,18 @@ def test_metadata_are_not_looked_at_where_no_call_begins() -> None:
     assert compiler.compile(replace(head, malformed=True)).refusal is None
 
 
-def test_heads_that_are_remembered_begin_a_call_and_are_no_larger_than_their_fields() -> None:
+def test_remembered_heads_begin_a_call_and_are_no_larger_than_their_fields() -> None:
     compiler = HeadCompiler(Echo().rpcs(), "none")
     head = _head((b"key", b"value"))
-    assert compiler.compile(head).lasts
+    assert compiler.compile(head).is_cacheable
     others = [_head((b"a-bin", b"")), replace(head, path=b"/t/Nowhere"), replace(head, malformed=True)]
-    assert not any(compiler.compile(other).lasts for other in others)
+    assert not any(compiler.compile(other).is_cacheable for other in others)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_metadata_of_any_bytes_are_read_or_refused(value: bytes) -> None:
-    """Never an exception: what is no base64 refuses the call, what is no UTF-8 is replaced."""
+    """Invalid base64 refuses the call, and invalid UTF-8 is replaced. No exception is raised."""
     compiler = HeadCompiler(Echo().rpcs(), "none")
     binary, text = compiler.compile(_head((b"a-bin", value))), compiler.compile(_head((b"a", value)))
     assert text.refusal is None

@@ -15,9 +15,9 @@ import uvloop
 
 from halimede.errors import Unavailable
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Unary
-from halimede.transport.grpc.messages import LARGE
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Bidirectional, GrpcCall, Unary
+from halimede.transport.grpc.messages import LARGE_MESSAGE_BYTES
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.grpc_fakes import ANY_SIZE, WAIT, Chat, Echo, chat, error_of, run, running, served, unary
 
 LOOPS = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -58,7 +58,7 @@ def test_unary_unknown_path(path: str) -> None:
 
 
 def test_unary_empty_messages() -> None:
-    def nothing(message: Buffer, call: Call) -> None:
+    def nothing(message: Buffer, call: GrpcCall) -> None:
         assert len(message) == 0
         call.send([])
         call.finish()
@@ -90,7 +90,7 @@ def test_stream_messages_both_ways(loop_factory: Callable[[], asyncio.AbstractEv
 
 
 def threaded(target: str, **options: int) -> Any:
-    """A channel of the client of threads, untyped: its stubs want serializers."""
+    """A channel of grpcio's threaded client. It is untyped, because its stubs require serializers."""
     return grpc.insecure_channel(target, options=[(f"grpc.{key}", value) for key, value in options.items()])
 
 
@@ -128,7 +128,7 @@ def test_client_of_threads(loop_factory: Callable[[], asyncio.AbstractEventLoop]
 
 
 def content(size: int) -> bytes:
-    """Bytes that do not repeat, so that a part in a wrong place is seen."""
+    """Bytes that do not repeat, so that a misplaced part is noticed."""
     return random.Random(size).randbytes(size)
 
 
@@ -150,7 +150,7 @@ def test_unary_large_message(size: int, loop_factory: Callable[[], asyncio.Abstr
 @pytest.mark.rows("G15")
 @pytest.mark.parametrize("size", [1 << 20, 16_000_003])
 def test_stream_large_messages(size: int) -> None:
-    """Each comes back while the next is on its way, between small ones."""
+    """Each message returns while the next is on its way, between small ones."""
     messages = [content(size), b"small", content(size + 1), b"", content(size + 2)]
 
     async def test() -> None:
@@ -163,7 +163,7 @@ def test_stream_large_messages(size: int) -> None:
 
 
 def test_message_size_around_every_border() -> None:
-    """Of frames (16 kB), of windows (64 kB, 1 MB, 4 MB), of what is received in place."""
+    """Sizes around those of frames (16 kB), of windows (64 kB, 1 MB, 4 MB), and of direct receiving."""
     borders = [1 << 14, 65_535, 1 << 16, 1 << 18, 1 << 20, 1 << 22]
     sizes = [border + more for border in borders for more in (-6, -5, -1, 0, 1)]
 
@@ -181,7 +181,7 @@ def test_message_larger_than_the_server_takes(limit: int) -> None:
     exhausted, text = grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({limit + 1} vs. {limit})"
 
     async def test() -> None:
-        async with served(echo := Echo(), Options(max_receive_bytes=limit)) as channel:
+        async with served(echo := Echo(), GrpcServerOptions(max_receive_bytes=limit)) as channel:
             assert len(await unary(channel, "/t/Echo", bytes(limit))) == limit + 2
             assert await error_of(unary(channel, "/t/Echo", bytes(limit + 1))) == (exhausted, text)
             assert len(echo.calls) == 1
@@ -206,7 +206,7 @@ def test_message_larger_than_the_client_takes() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 37, 64, 1000])
-@pytest.mark.parametrize("size", [LARGE, 5_000_000])
+@pytest.mark.parametrize("size", [LARGE_MESSAGE_BYTES, 5_000_000])
 def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> None:
     places: list[tuple[int, bool]] = []
     message = content(size)
@@ -220,7 +220,7 @@ def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> N
         place = np.frombuffer(received, np.uint8)[offset:].ctypes.data
         places.append((place % 64, bytes(received) == message))
 
-    def whole(received: Buffer, call: Call) -> None:
+    def whole(received: Buffer, call: GrpcCall) -> None:
         note(received)
         call.finish()
 
@@ -252,7 +252,7 @@ def test_large_message_has_its_first_tensor_aligned(offset: int, size: int) -> N
 
 
 def test_many_calls_at_once() -> None:
-    """2,000 on one connection: more than it may have open at a time, so some wait in the client."""
+    """2,000 calls on one connection, which is more than it may have open, so some wait in the client."""
 
     async def test() -> None:
         async with served(echo := Echo()) as channel:
@@ -318,7 +318,7 @@ def test_start_on_a_port_in_use(taken: int) -> None:
 
 def test_start_twice_on_one_port_with_reuse() -> None:
     async def test() -> None:
-        first, second = (GrpcServer(Echo().rpcs(), Options(reuse_port=True)) for _ in range(2))
+        first, second = (GrpcServer(Echo().rpcs(), GrpcServerOptions(reuse_port=True)) for _ in range(2))
         port = await first.start("127.0.0.1", 0)
         try:
             assert await second.start("127.0.0.1", port) == port

@@ -1,4 +1,4 @@
-"""How gRPC calls end: status codes and their texts, and services that break."""
+"""How gRPC calls end: status codes and their texts, and services that raise."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Bidirectional, Call, Cancel, Unary
+from halimede.transport.grpc.calls import Bidirectional, Cancel, GrpcCall, Unary
 from tests.transport.grpc_fakes import TIMES, WAIT, Echo, chat, error_of, run, running, served, status_of, unary
 
 BROKEN = (grpc.StatusCode.UNKNOWN, "internal error")
@@ -19,13 +19,13 @@ ERRORS = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
 def ending(code: int, text: str, after: int = 0) -> dict[str, Unary | Bidirectional]:
-    """`/t/Unary` and `/t/Chat` that end so, the latter after some messages."""
+    """`/t/Unary` and `/t/Chat` end with this status, the second after some messages."""
 
-    def answer(message: Buffer, call: Call) -> None:
+    def answer(message: Buffer, call: GrpcCall) -> None:
         call.finish(code, text)
 
     class Ending:
-        def __init__(self, call: Call) -> None:
+        def __init__(self, call: GrpcCall) -> None:
             for n in range(after):
                 call.send([b"%d" % n])
             call.finish(code, text)
@@ -80,7 +80,7 @@ def test_status_text_arrives_as_it_was(text: str) -> None:
 
 
 def test_status_text_that_no_encoding_takes() -> None:
-    """Half a surrogate pair, as a file name of another time may bring into a text, costs one sign."""
+    """A lone surrogate, which a file name may bring into a text, becomes one replacement character."""
 
     async def test() -> None:
         async with running(ending(3, "a\ud800b")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -90,7 +90,7 @@ def test_status_text_that_no_encoding_takes() -> None:
 
 
 def test_status_without_a_message_has_no_initial_metadata() -> None:
-    """Such an answer is one header block, so that clients and proxies see the status at once."""
+    """The answer is one header block, so that clients and proxies see the status at once."""
 
     async def test() -> None:
         async with running(ending(9, "x")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -103,8 +103,8 @@ def test_status_without_a_message_has_no_initial_metadata() -> None:
     run(test)
 
 
-def test_unary_ok_without_an_answer_is_no_answer() -> None:
-    """What is not sent before the end is an empty message."""
+def test_unary_ok_without_a_message() -> None:
+    """A call that ends OK without a message has sent an empty one."""
 
     async def test() -> None:
         async with running(ending(0, "")) as (_, target), grpc.aio.insecure_channel(target) as channel:
@@ -114,7 +114,7 @@ def test_unary_ok_without_an_answer_is_no_answer() -> None:
     run(test)
 
 
-def test_finish_twice_and_late_calls_are_nothing() -> None:
+def test_second_finish_and_late_calls_have_no_effect() -> None:
     async def test() -> None:
         async with served(echo := Echo()) as channel:
             assert await unary(channel, "/t/Echo", b"x") == b"<x>"
@@ -137,7 +137,7 @@ def test_finish_twice_and_late_calls_are_nothing() -> None:
 
 
 class Broken:
-    """A service that raises in one of its steps, and else echoes."""
+    """A service that raises in one of its steps and otherwise echoes."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -151,12 +151,12 @@ class Broken:
         if step == self.step:
             raise ZeroDivisionError("broken on purpose")
 
-    def unary(self, message: Buffer, call: Call) -> Cancel:
+    def unary(self, message: Buffer, call: GrpcCall) -> Cancel:
         self.calls += 1
         self.breaks("handler")
         return self.cancelled
 
-    def open(self, call: Call) -> "BrokenStream":
+    def open(self, call: GrpcCall) -> "BrokenStream":
         self.breaks("open")
         return BrokenStream(self, call)
 
@@ -166,7 +166,7 @@ class Broken:
 
 
 class BrokenStream:
-    def __init__(self, broken: Broken, call: Call) -> None:
+    def __init__(self, broken: Broken, call: GrpcCall) -> None:
         self.broken = broken
         self.call = call
         self.cancelled = broken.cancelled
@@ -194,7 +194,7 @@ async def _break_open(channel: grpc.aio.Channel, broken: Broken) -> None:
 
 
 async def _break_message(channel: grpc.aio.Channel, broken: Broken) -> None:
-    """What was sent before it broke still arrives."""
+    """What was sent before the error still arrives."""
     call = chat(channel)
     await call.write(b"x")
     assert await call.read() == b"x"
@@ -248,7 +248,7 @@ STEPS: dict[str, Callable[[grpc.aio.Channel, Broken], Any]] = {
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_service_that_breaks_ends_its_call_alone(step: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_the_service_ends_its_call_only(step: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         broken = Broken(step)
         async with running(broken.rpcs()) as (_, target), grpc.aio.insecure_channel(target) as channel:

@@ -1,4 +1,4 @@
-"""Stopping a gRPC server, and how it keeps and ends the connections of grpcio's clients (contract G38)."""
+"""Stopping a gRPC server, and how it keeps and ends the connections of grpcio's clients (G38)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 import pytest
 
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
-from tests.transport.grpc_fakes import WAIT, Echo, chat, error_of, run, status_of, unary
+from tests.transport.grpc_fakes import WAIT, Echo, HeldTimers, chat, error_of, run, status_of, unary
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Peer
 from tests.transport.http2_wire import Code
@@ -29,10 +29,10 @@ class Counting(GrpcServer):
 
 @asynccontextmanager
 async def started(
-    echo: Echo, keepalive: Keepalive | None = None, **settings: Any
+    echo: Echo, keepalive: Keepalive | None = None, timers: HeldTimers | None = None, **settings: Any
 ) -> AsyncIterator[tuple[Counting, grpc.aio.Channel]]:
     """A server that the test may stop itself, and a channel with its own connection."""
-    server = Counting(echo.rpcs(), Options(keepalive=keepalive or Keepalive()))
+    server = Counting(echo.rpcs(), GrpcServerOptions(keepalive=keepalive or Keepalive()), timers)
     port = await server.start("127.0.0.1", 0)
     options = {"grpc.use_local_subchannel_pool": 1, **{f"grpc.{key}": value for key, value in settings.items()}}
     try:
@@ -84,7 +84,7 @@ def test_stop_lets_streams_finish() -> None:
 
 
 @pytest.mark.parametrize("grace", [0.05, 0, None])
-def test_stop_ends_what_takes_too_long(grace: float | None) -> None:
+def test_stop_cancels_calls_after_the_grace(grace: float | None) -> None:
     async def test() -> None:
         async with started(echo := Echo(patient=True)) as (server, channel):
             call = await opened(channel)
@@ -99,8 +99,8 @@ def test_stop_ends_what_takes_too_long(grace: float | None) -> None:
     run(test)
 
 
-def test_stop_takes_no_more_calls() -> None:
-    """Not on the old connection, and there is no new one; the call that is open has its time."""
+def test_stop_accepts_no_more_calls() -> None:
+    """The old connection accepts no call, and no new connection is accepted. The open call has its time."""
 
     async def test() -> None:
         async with started(echo := Echo()) as (server, channel):
@@ -134,7 +134,7 @@ def test_stop_again_and_without_a_start() -> None:
 
 
 def test_connection_made_while_draining_is_asked_to_go() -> None:
-    """It was on its way when the port was closed."""
+    """The connection was on its way when the port was closed."""
     clock = Clock()
     server = GrpcServer(Echo().rpcs(), None, clock)
     run(lambda: server.stop(0))
@@ -147,8 +147,9 @@ def test_connection_made_while_draining_is_asked_to_go() -> None:
 
 
 async def _outcome_of_pings(keepalive: Keepalive, seconds: float) -> tuple[grpc.StatusCode, str, int]:
-    """How a stream ends whose client pings each second (grpcio does not do it oftener), and the connections made."""
-    settings = {"keepalive_time_ms": 1, "http2.max_pings_without_data": 0}
+    """Returns how a stream ends whose client pings each second (grpcio does not ping more often), and the number of
+    connections."""
+    settings: dict[str, Any] = {"keepalive_time_ms": 1, "http2.max_pings_without_data": 0}
     async with started(echo := Echo(patient=True), keepalive, **settings) as (server, channel):
         call = await opened(channel, timeout=seconds)
         code, text = await status_of(call)
@@ -157,13 +158,13 @@ async def _outcome_of_pings(keepalive: Keepalive, seconds: float) -> tuple[grpc.
 
 
 @pytest.mark.rows("G38")
-def test_client_that_pings_too_often_is_sent_away() -> None:
-    """With the values that hold when nobody says otherwise, after three seconds; those that permit more keep it."""
+def test_client_that_pings_too_often_is_disconnected() -> None:
+    """With the default limits the client is disconnected after three seconds. Limits that permit more keep it."""
 
     async def test() -> None:
         outcomes = await asyncio.gather(
             _outcome_of_pings(Keepalive(), WAIT),
-            _outcome_of_pings(Keepalive(min_ping_interval=0.5, max_ping_strikes=1), 3.5),
+            _outcome_of_pings(Keepalive(min_ping_interval=0.01, max_ping_strikes=1), 3.5),
             _outcome_of_pings(Keepalive(max_ping_strikes=0), 3.5),
         )
         (code, text, _), *kept = outcomes
@@ -174,13 +175,19 @@ def test_client_that_pings_too_often_is_sent_away() -> None:
 
 
 def test_server_that_pings_keeps_the_clients_that_answer() -> None:
-    """How long it waits for the answers is tested on a clock moved by hand: a machine may stand still for longer."""
-    keepalive = Keepalive(time=0.02, timeout=WAIT, permit_without_calls=True, max_pings_without_data=0)
+    """Each ping is answered by the client before the timer that would end the connection fires."""
+    silence, answer = 0.0, 1_000.0
+    keepalive = Keepalive(time=silence, timeout=answer, permit_without_calls=True, max_pings_without_data=0)
 
     async def test() -> None:
-        async with started(Echo(patient=True), keepalive) as (server, channel):
+        timers = HeldTimers()
+        async with started(Echo(patient=True), keepalive, timers) as (server, channel):
             call = await opened(channel)
-            await asyncio.sleep(0.5)
+            for _ in range(5):
+                timers.fire(silence, silence)
+                timers.asked.clear()
+                await asyncio.wait_for(timers.asked.wait(), WAIT)
+                timers.fire(answer, answer)
             assert not call.done()
             assert await unary(channel, "/t/Echo", b"x") == b"<x>"
             assert server.connections == 1
@@ -189,23 +196,37 @@ def test_server_that_pings_keeps_the_clients_that_answer() -> None:
     run(test)
 
 
-def test_connections_of_an_age_are_replaced_without_an_error() -> None:
+# Age
+
+AGE, GRACE = 1_000.0, 5_000.0
+
+
+def reach_the_age(timers: HeldTimers) -> None:
+    """The age of a connection is spread by a tenth."""
+    timers.fire(AGE * 0.9, AGE * 1.1)
+
+
+def test_old_connections_are_replaced_without_an_error() -> None:
     async def test() -> None:
-        async with started(Echo(), Keepalive(max_age=0.05)) as (server, channel):
-            calls = 0
-            while server.connections < 4:
+        timers = HeldTimers()
+        async with started(Echo(), Keepalive(max_age=AGE), timers) as (server, channel):
+            for connections in range(1, 4):
                 assert await unary(channel, "/t/Echo", b"x") == b"<x>"
-                calls += 1
-            assert calls > server.connections
+                assert server.connections == connections
+                reach_the_age(timers)
+                while server.connections == connections:
+                    assert await unary(channel, "/t/Echo", b"x") == b"<x>"
 
     run(test)
 
 
-def test_connection_of_an_age_lets_its_call_finish() -> None:
+def test_old_connection_lets_its_call_finish() -> None:
     async def test() -> None:
-        async with started(Echo(), Keepalive(max_age=0.05)) as (server, channel):
+        timers = HeldTimers()
+        async with started(Echo(), Keepalive(max_age=AGE), timers) as (server, channel):
             call = await opened(channel)
-            while server.connections < 3:
+            reach_the_age(timers)
+            while server.connections < 2:
                 assert await unary(channel, "/t/Echo", b"x") == b"<x>"
             await call.write(b"still here")
             assert await call.read() == b"still here"
@@ -215,10 +236,14 @@ def test_connection_of_an_age_lets_its_call_finish() -> None:
     run(test)
 
 
-def test_connection_of_an_age_ends_its_call_after_the_grace() -> None:
+def test_old_connection_ends_its_call_after_the_grace() -> None:
     async def test() -> None:
-        async with started(echo := Echo(patient=True), Keepalive(max_age=0.05, max_age_grace=0.05)) as (_, channel):
+        timers = HeldTimers()
+        keepalive = Keepalive(max_age=AGE, max_age_grace=GRACE)
+        async with started(echo := Echo(patient=True), keepalive, timers) as (_, channel):
             call = await opened(channel)
+            reach_the_age(timers)
+            timers.fire(GRACE, GRACE)
             assert (await status_of(call))[0] in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
             assert echo.streams[0].ended == ["cancelled"]
             assert await unary(channel, "/t/Echo", b"x", wait_for_ready=True) == b"<x>"

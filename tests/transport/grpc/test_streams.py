@@ -1,4 +1,4 @@
-"""gRPC streams: half-closed ones, slow readers, and what waits for whom."""
+"""gRPC streams: half-closed ones, slow readers, and which messages wait for what."""
 
 import asyncio
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from halimede.transport.http2.stream import FULL, RECEIVE_WINDOW
+from halimede.transport.http2.stream import FULL_QUEUE_BYTES, RECEIVE_WINDOW_BYTES
 from tests.transport.grpc_fakes import WAIT, Echo, chat, run, served, status_of, unary
 
 BLOCK = bytes(100_000)
@@ -24,7 +24,7 @@ async def opened(channel: grpc.aio.Channel, echo: Echo) -> Any:
 
 
 def fill(server: Any) -> int:
-    """Sends until the call is full; how many blocks."""
+    """Sends until the call is full. Returns how many blocks that took."""
     sent = 1
     while server.send([BLOCK]):
         sent += 1
@@ -55,7 +55,7 @@ def test_stream_ended_by_the_server_while_the_client_still_sends() -> None:
 
 
 def test_stream_half_closed_is_answered_later() -> None:
-    """The client sends no more; the server still does, and ends it when it likes."""
+    """The client has ended its side. The server goes on and ends the stream later."""
 
     async def test() -> None:
         async with served(echo := Echo(patient=True)) as channel:
@@ -109,7 +109,7 @@ def test_stream_slow_reader_makes_the_call_full_and_free_again() -> None:
 
 
 def test_stream_not_writable_gets_no_messages() -> None:
-    """They wait, in order, until the client has taken its answers; so does its half-close."""
+    """Messages wait, in order, until the client has taken its answers. So does its half-close."""
     sent = [b"%d" % n for n in range(5)]
 
     async def test() -> None:
@@ -133,7 +133,7 @@ def test_stream_not_writable_gets_no_messages() -> None:
 
 
 def test_stream_not_writable_holds_its_client_back() -> None:
-    """What a client sends without reading is bounded by the stream's window; other calls go on."""
+    """The window of a stream bounds what its client sends without reading. Other calls go on."""
 
     async def test() -> None:
         async with served(echo := Echo(), settings=NARROW) as channel:
@@ -151,7 +151,7 @@ def test_stream_not_writable_holds_its_client_back() -> None:
             for _ in range(100):  # calls enough for the writer to come to its end, if it could
                 assert await unary(channel, "/t/Echo", b"x") == b"<x>"
             assert not writing.done()
-            assert written <= RECEIVE_WINDOW + FULL
+            assert written <= RECEIVE_WINDOW_BYTES + FULL_QUEUE_BYTES
             assert echo.streams[0].messages == [b"x"]
             while len(echo.streams[0].messages) < 201:
                 assert await call.read() == BLOCK
@@ -162,7 +162,7 @@ def test_stream_not_writable_holds_its_client_back() -> None:
 
 
 def test_streams_do_not_wait_for_each_other() -> None:
-    """One that nobody reads leaves the others of its connection alone."""
+    """A stream that nobody reads does not affect the others of its connection."""
 
     async def test() -> None:
         async with served(echo := Echo()) as channel:
@@ -179,7 +179,7 @@ def test_streams_do_not_wait_for_each_other() -> None:
     run(test)
 
 
-def test_stream_cancelled_while_it_is_full_resumes_nobody() -> None:
+def test_stream_cancelled_while_full_resumes_no_sender() -> None:
     async def test() -> None:
         async with served(echo := Echo(), settings=NARROW) as channel:
             call = await opened(channel, echo)

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1.connection import MAX_WAITING
-from halimede.transport.http1.exchange import JOIN_BYTES, Exchange
-from halimede.transport.http1.shared import RECEIVE_BYTES
+from halimede.transport.http1.connection import MAX_PIPELINED_REQUESTS
+from halimede.transport.http1.exchange import JOIN_BYTES, Http1Exchange
+from halimede.transport.http1.listener import RECEIVE_BUFFER_BYTES
 from tests.transport.http1_fakes import Client, echo, request, responses
 
 
-def asked(method: str = "GET", *fields: str, version: str = "1.1") -> tuple[Client, Exchange]:
+def asked(method: str = "GET", *fields: str, version: str = "1.1") -> tuple[Client, Http1Exchange]:
     client = Client().send(request(method, "/", None, *fields, version=version))
     return client, client.exchanges[0]
 
@@ -32,7 +32,7 @@ def test_answer_without_fields_is_plain_text() -> None:
     assert client.transport.written == b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Type: text/plain\r\n\r\n"
 
 
-def test_answer_that_closes_says_so_after_the_length() -> None:
+def test_closing_answer_has_connection_close_after_the_length() -> None:
     client, exchange = asked("GET", "Connection: close")
     exchange.respond(404, b"", [b"no"])
     assert client.transport.written == (
@@ -53,7 +53,7 @@ def test_answer_that_closes_says_so_after_the_length() -> None:
         (503, "HTTP/1.1 503 Service Unavailable"),
     ],
 )
-def test_status_has_the_reason_of_the_original(status: int, line: str) -> None:
+def test_status_line_has_tritons_reason(status: int, line: str) -> None:
     client, exchange = asked()
     exchange.respond(status, b"", ())
     assert client.answers[0].line == line
@@ -75,7 +75,7 @@ def test_small_answer_is_one_write() -> None:
 
 
 def test_large_answer_is_written_as_the_buffers_it_has() -> None:
-    """The tensors are not copied: the transport gets the very objects."""
+    """Tensors are not copied: the transport gets the same objects."""
     client, exchange = asked()
     head, tensor = b'{"outputs":[]}', memoryview(bytearray(b"t" * (JOIN_BYTES + 1)))
     exchange.respond(200, b"", [head, tensor])
@@ -121,10 +121,10 @@ def test_pipelined_requests_are_handled_one_after_the_other() -> None:
 
 
 def test_pipelined_requests_answered_at_once_do_not_pile_up_calls() -> None:
-    count = RECEIVE_BYTES // 40
-    held: list[Exchange] = []
+    count = RECEIVE_BUFFER_BYTES // 40
+    held: list[Http1Exchange] = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         if exchange.target == b"/first":
             held.append(exchange)
         else:
@@ -138,14 +138,14 @@ def test_pipelined_requests_answered_at_once_do_not_pile_up_calls() -> None:
 
 def test_pipelining_without_end_stops_reading_and_goes_on_later() -> None:
     client = Client()
-    client.send(b"".join(request("GET", f"/{i}") for i in range(MAX_WAITING * 3)), 40)
+    client.send(b"".join(request("GET", f"/{i}") for i in range(MAX_PIPELINED_REQUESTS * 3)), 40)
     assert not client.transport.reading
     answered = 0
     while answered < len(client.exchanges):
         echo(client.exchanges[answered])
         answered += 1
         client.deliver(40)
-    assert [one.target for one in client.exchanges] == [b"/%d" % i for i in range(MAX_WAITING * 3)]
+    assert [one.target for one in client.exchanges] == [b"/%d" % i for i in range(MAX_PIPELINED_REQUESTS * 3)]
     assert client.transport.reading
 
 
@@ -178,7 +178,7 @@ def test_slow_reader_without_a_request_waiting_is_not_read_from() -> None:
     client = Client().send(request("GET", "/a"))
     client.connection.pause_writing()
     echo(client.exchanges[0])
-    for number in range(MAX_WAITING * 4):
+    for number in range(MAX_PIPELINED_REQUESTS * 4):
         client.send(request("GET", f"/{number}"))
     assert len(client.exchanges) == 1
     assert not client.transport.reading
@@ -189,7 +189,7 @@ def test_slow_reader_without_a_request_waiting_is_not_read_from() -> None:
         echo(client.exchanges[answered])
         answered += 1
         client.deliver()
-    assert len(client.answers) == 1 + MAX_WAITING * 4
+    assert len(client.answers) == 1 + MAX_PIPELINED_REQUESTS * 4
 
 
 def test_slow_reader_that_reads_again_with_nothing_waiting_goes_on() -> None:
@@ -211,7 +211,7 @@ def test_slow_reader_of_the_last_answer_is_closed_when_it_has_read() -> None:
 
 
 def test_slow_reader_does_not_hold_a_drain() -> None:
-    """What it has not read is the transport's to flush; the connection waits for nothing more."""
+    """The transport flushes what the client has not read. The connection waits for nothing more."""
     client, exchange = asked()
     client.connection.pause_writing()
     echo(exchange)
@@ -222,8 +222,8 @@ def test_slow_reader_does_not_hold_a_drain() -> None:
 @given(st.lists(st.sampled_from(["send", "answer", "pause", "resume"]), max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_answers_keep_their_order_however_the_client_sends_and_reads(steps: list[str]) -> None:
-    """Nothing is lost and nothing is read twice, whatever order things happen in."""
-    client, sent, answered, clogged = Client(), 0, 0, False
+    """Nothing is lost and nothing is read twice, in whatever order things happen."""
+    client, sent, answered, write_paused = Client(), 0, 0, False
 
     def answer() -> None:
         nonlocal answered
@@ -238,12 +238,12 @@ def test_answers_keep_their_order_however_the_client_sends_and_reads(steps: list
             sent += 7
         elif step == "answer":
             answer()
-        elif (step == "pause") is not clogged:
-            clogged = not clogged
-            (client.connection.pause_writing if clogged else client.connection.resume_writing)()
+        elif (step == "pause") is not write_paused:
+            write_paused = not write_paused
+            (client.connection.pause_writing if write_paused else client.connection.resume_writing)()
             client.deliver()
         assert len(client.exchanges) <= answered + 1, "handed on before the answer to the one before"
-    if clogged:
+    if write_paused:
         client.connection.resume_writing()
         client.deliver()
     while answered < len(client.exchanges):

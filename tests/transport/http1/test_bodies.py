@@ -1,14 +1,14 @@
-"""How the body of a request arrives: at once, in parts, in place, in chunks, after `100 Continue`."""
+"""How the body of a request arrives: at once, in parts, into its own buffer, in chunks, after `100 Continue`."""
 
 import ctypes
 
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.buffers import ALIGNMENT
+from halimede.transport.buffers import ALIGNMENT_BYTES
 from halimede.transport.http1.connection import MAX_CHUNKS
-from halimede.transport.http1.exchange import Exchange
-from halimede.transport.http1.shared import RECEIVE_BYTES
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import RECEIVE_BUFFER_BYTES
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -19,7 +19,7 @@ def address(buffer: Buffer) -> int:
 
 
 def pattern(size: int) -> bytes:
-    """Bytes in which every shift and every gap shows."""
+    """Bytes in which every shift and every gap is noticed."""
     return b"".join(i.to_bytes(4, "little") for i in range(size // 4 + 1))[:size]
 
 
@@ -28,7 +28,9 @@ def body_of(client: Client) -> Buffer:
     return exchange.body
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 100, RECEIVE_BYTES - 200, RECEIVE_BYTES, RECEIVE_BYTES + 1, 1_000_003])
+@pytest.mark.parametrize(
+    "size", [0, 1, 2, 100, RECEIVE_BUFFER_BYTES - 200, RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_BYTES + 1, 1_000_003]
+)
 @pytest.mark.parametrize("step", [None, 997, 65_536])
 def test_body_of_any_size_in_any_reads_arrives_whole(size: int, step: int | None) -> None:
     body = pattern(size)
@@ -43,8 +45,8 @@ def test_body_after_its_head_in_another_read_arrives_whole() -> None:
     assert bytes(body_of(client)) == b"abcdef"
 
 
-def test_body_larger_than_one_read_is_received_into_the_buffer_that_is_handed_on() -> None:
-    """No copy is made of what comes after the first read: the request keeps the very memory that was received in."""
+def test_large_body_is_received_into_the_buffer_of_its_request() -> None:
+    """What comes after the first read is not copied: the request keeps the memory that was received into."""
     size = 1_000_000
     client = Client().send(request("POST", "/", b"x" * size)[:-size])
     room = client.connection.get_buffer(-1)
@@ -60,43 +62,43 @@ def test_body_larger_than_one_read_is_received_into_the_buffer_that_is_handed_on
 def test_body_in_place_is_not_reused_for_the_next_request() -> None:
     client = Client()
     for fill in (b"a", b"b"):
-        client.send(request("POST", "/", fill * (2 * RECEIVE_BYTES)))
+        client.send(request("POST", "/", fill * (2 * RECEIVE_BUFFER_BYTES)))
         echo(client.exchanges[-1])
-    assert bytes(client.exchanges[0].body) == b"a" * (2 * RECEIVE_BYTES)
-    assert bytes(client.exchanges[1].body) == b"b" * (2 * RECEIVE_BYTES)
+    assert bytes(client.exchanges[0].body) == b"a" * (2 * RECEIVE_BUFFER_BYTES)
+    assert bytes(client.exchanges[1].body) == b"b" * (2 * RECEIVE_BUFFER_BYTES)
 
 
 @pytest.mark.parametrize("head", [0, 1, 63, 64, 100, 151, 4095])
 def test_first_tensor_of_a_body_in_place_lies_on_a_64_byte_boundary(head: int) -> None:
-    """TensorFlow refuses less; the first tensor begins where the JSON ends."""
-    body = b"j" * head + pattern(2 * RECEIVE_BYTES)
+    """TensorFlow refuses a smaller alignment. The first tensor begins where the JSON ends."""
+    body = b"j" * head + pattern(2 * RECEIVE_BUFFER_BYTES)
     client = Client().send(request("POST", "/", body, f"Inference-Header-Content-Length: {head}"))
     received = body_of(client)
-    assert (address(received) + head) % ALIGNMENT == 0
+    assert (address(received) + head) % ALIGNMENT_BYTES == 0
     assert received == body
 
 
 @pytest.mark.parametrize("head", ["x", "-5", "", "99999999999999999999", "1.5", "1" * 5000])
-def test_body_in_place_with_a_wrong_inference_header_length_arrives_for_the_front_end_to_refuse(head: str) -> None:
-    body = pattern(2 * RECEIVE_BYTES)
+def test_body_with_a_wrong_inference_header_length_reaches_the_front_end(head: str) -> None:
+    body = pattern(2 * RECEIVE_BUFFER_BYTES)
     client = Client().send(request("POST", "/", body, f"Inference-Header-Content-Length: {head}"))
     assert body_of(client) == body
 
 
-def test_body_that_no_memory_is_there_for_is_closed_without_an_answer() -> None:
+def test_body_without_memory_for_it_closes_without_an_answer() -> None:
     client = Client().send(b"POST / HTTP/1.1\r\nContent-Length: 4611686018427387904\r\n\r\nabc")
     assert client.transport.ended
     assert client.transport.written == b""
 
 
 def test_body_in_place_is_followed_by_the_next_request() -> None:
-    large = request("POST", "/large", pattern(3 * RECEIVE_BYTES + 5))
+    large = request("POST", "/large", pattern(3 * RECEIVE_BUFFER_BYTES + 5))
     client = Client(lambda exchange: echo(exchange)).send((large + request("GET", "/next")) * 3)
     assert [answer.body.split(b"\n", 1)[0] for answer in client.answers] == [b"POST /large", b"GET /next"] * 3
 
 
 def test_body_in_place_keeps_what_its_head_said_of_the_connection() -> None:
-    body = pattern(2 * RECEIVE_BYTES)
+    body = pattern(2 * RECEIVE_BUFFER_BYTES)
     client = Client(echo).send(request("POST", "/", body, "Connection: close"))
     assert client.answers[0].field("Connection") == "close"
     assert client.transport.closed
@@ -117,7 +119,7 @@ def test_chunked_body_without_chunks_is_empty() -> None:
 
 
 def test_chunk_larger_than_one_read_is_joined() -> None:
-    part = pattern(2 * RECEIVE_BYTES + 1)
+    part = pattern(2 * RECEIVE_BUFFER_BYTES + 1)
     client = Client().send(chunked("/", [part, b"end"]))
     assert bytes(body_of(client)) == part + b"end"
 
@@ -130,7 +132,7 @@ def test_chunk_extensions_are_ignored(size: int | None) -> None:
 
 @pytest.mark.parametrize("size", [None, 1])
 def test_trailers_are_read_and_are_no_headers(size: int | None) -> None:
-    """A trailer must not replace a header field that the body was framed by."""
+    """A trailer must not replace the header field that frames the body."""
     sent = chunked(
         "/a",
         [b"abc"],
@@ -185,7 +187,7 @@ def test_chunks_of_one_request_do_not_count_for_the_next() -> None:
 
 @pytest.mark.parametrize("size", [10, 1000])
 def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also within a single chunk, of which no end is ever seen."""
+    """This holds also within a single chunk that never ends."""
     monkeypatch.setattr("halimede.transport.http1.connection.MAX_CHUNKED_BYTES", 100_000)
     client = Client()
     client.send(b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -204,7 +206,7 @@ def test_chunked_body_without_end_is_refused_and_closed(size: int, monkeypatch: 
 # 100-continue.
 
 
-def test_expect_is_told_to_continue_before_the_body() -> None:
+def test_expect_gets_continue_before_the_body() -> None:
     whole = request("POST", "/", b"abc", "Expect: 100-continue")
     client = Client().send(whole[:-3])
     assert client.transport.written == CONTINUE
@@ -215,13 +217,13 @@ def test_expect_is_told_to_continue_before_the_body() -> None:
 
 
 def test_expect_of_an_older_client_is_ignored() -> None:
-    """RFC 9110, section 10.1.1: it would take the interim answer for the answer."""
+    """The client would take the interim answer for the answer (RFC 9110, section 10.1.1)."""
     whole = request("POST", "/", b"abc", "Expect: 100-continue", version="1.0")
     client = Client(echo).send(whole[:-3]).send(whole[-3:])
     assert [answer.body for answer in client.answers] == [b"POST /\nabc"]
 
 
-def test_expect_behind_a_refused_request_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_expect_behind_a_refused_request_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
     long = request("GET", "/a", None, "X: " + "y" * 17_000)
     client = Client().send(long + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.closed
@@ -229,8 +231,8 @@ def test_expect_behind_a_refused_request_is_told_nothing(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-def test_expect_with_a_body_in_place_is_told_to_continue() -> None:
-    size = 2 * RECEIVE_BYTES
+def test_expect_with_a_sized_body_gets_continue() -> None:
+    size = 2 * RECEIVE_BUFFER_BYTES
     whole = request("POST", "/", pattern(size), "Expect: 100-continue")
     client = Client().send(whole[:-size])
     assert client.transport.written == CONTINUE
@@ -238,8 +240,9 @@ def test_expect_with_a_body_in_place_is_told_to_continue() -> None:
     assert body_of(client) == pattern(size)
 
 
-def test_expect_behind_a_request_in_flight_is_told_to_continue_in_its_turn() -> None:
-    """The 100 must not come before the answer to the request before, and it must come: the client waits for it."""
+def test_expect_behind_a_request_in_flight_gets_continue_in_its_turn() -> None:
+    """The 100 must not come before the answer to the earlier request, and it must come, because the client waits for
+    it."""
     client = Client().send(request("GET", "/a") + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.written == b""
     echo(client.exchanges[0])
@@ -248,9 +251,9 @@ def test_expect_behind_a_request_in_flight_is_told_to_continue_in_its_turn() -> 
     assert [bytes(one.body) for one in client.exchanges] == [b"", b"abc"]
 
 
-def test_expect_whose_body_came_behind_a_request_in_flight_is_answered() -> None:
+def test_expect_with_its_body_behind_a_request_in_flight_is_answered() -> None:
     client = Client().send(request("GET", "/a") + request("POST", "/b", b"abc", "Expect: 100-continue"))
-    taken: list[Exchange] = client.exchanges
+    taken: list[Http1Exchange] = client.exchanges
     echo(taken[0])
     echo(taken[1])
     assert client.transport.written.replace(CONTINUE, b"").count(b"HTTP/1.1 200 OK") == 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halimede.transport.http1.connection import MAX_HEAD_BYTES
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
 from tests.transport.http1_fakes import Client, chunked, echo, request
 
 STREAM = (
@@ -37,7 +37,7 @@ def seen(client: Client) -> list[tuple[bytes, bytes, bytes]]:
 def recording() -> Client:
     """A client whose requests are recorded and answered at once."""
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         client.exchanges.append(exchange)
         echo(exchange)
 
@@ -76,7 +76,7 @@ def test_stream_split_anywhere_gives_the_same_requests(data: st.DataObject) -> N
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_stream_answered_late_gives_the_same_requests(data: st.DataObject) -> None:
-    """Whenever the answers come between the reads, the requests and the order of the answers are the same."""
+    """The requests and the order of the answers are the same, whenever the answers come between the reads."""
     stream = b"".join(STREAM)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=20)))
     client, answered = Client(), 0
@@ -102,8 +102,8 @@ def test_keep_alive_connection_takes_the_next_request_after_the_answer() -> None
     assert all(answer.field("Connection") is None for answer in client.answers)
 
 
-def test_half_a_head_is_not_taken_for_the_whole_one_that_came_before() -> None:
-    """What was received before still lies in the buffer, behind what was received now."""
+def test_half_a_head_does_not_match_a_known_head() -> None:
+    """Bytes of an earlier read still lie in the buffer, behind those of this read."""
     whole = request("POST", "/a", b"first")
     client = recording().send(whole).send(whole)
     head, half = whole[:-5], len(whole) // 2
@@ -130,13 +130,13 @@ def test_connection_close_is_answered_and_closed() -> None:
     assert client.transport.closed
 
 
-def test_connection_close_keeps_what_follows_from_being_handled() -> None:
+def test_requests_after_connection_close_are_ignored() -> None:
     client = recording().send(request("GET", "/a", None, "Connection: close") + request("GET", "/b"))
     assert [answer.body for answer in client.answers] == [b"GET /a\n"]
     assert client.transport.closed
 
 
-def test_connection_close_answered_later_keeps_what_follows_from_being_handled() -> None:
+def test_requests_after_connection_close_are_ignored_if_it_is_answered_later() -> None:
     client = Client().send(request("GET", "/a", None, "Connection: close") + request("GET", "/b"))
     assert not client.transport.ended
     echo(client.exchanges[0])
@@ -168,7 +168,7 @@ def test_upgrade_is_not_followed(protocol: str) -> None:
 
 @pytest.mark.parametrize("size", [None, 1, 50])
 def test_upgrade_with_a_body_is_an_ordinary_request(size: int | None) -> None:
-    """The body is the request's, never the beginning of the next one."""
+    """The body belongs to its request, and is never read as the next request."""
     body = request("GET", "/smuggled")
     asked = request("POST", "/a", body, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
     client = recording().send(asked + request("GET", "/b"), size)
@@ -181,7 +181,7 @@ def test_upgrade_with_a_chunked_body_is_an_ordinary_request() -> None:
     assert seen(client) == [(b"POST", b"/a", b"abc"), (b"GET", b"/b", b"")]
 
 
-def test_upgrade_asked_two_thousand_times_in_one_read_is_answered(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_thousand_upgrade_requests_in_one_read_are_answered(caplog: pytest.LogCaptureFixture) -> None:
     client = recording().send(request("GET", "/", None, "Connection: Upgrade", "Upgrade: h2c") * 2000)
     assert len(client.answers) == 2000
     assert not caplog.records
@@ -193,7 +193,7 @@ def test_empty_lines_before_a_request_are_skipped() -> None:
 
 
 def test_first_of_equal_headers_counts() -> None:
-    """As in the real server (observed with 2.51)."""
+    """As in Triton (observed with 2.51)."""
     client = Client().send(request("GET", "/", None, "Content-Encoding: gzip", "content-encoding: br"))
     assert client.exchanges[0].headers[b"content-encoding"] == b"gzip"
     assert [value for name, value in client.exchanges[0].headers.sent if name.lower() == b"content-encoding"] == [
@@ -228,7 +228,7 @@ def test_head_line_that_never_ends_is_closed_at_the_limit() -> None:
 
 
 @pytest.mark.parametrize("line", ["X-Long: " + "a" * 200_000, "Expect: " + "a" * 200_000])
-def test_line_far_beyond_what_the_original_takes_is_closed_without_an_answer(line: str) -> None:
+def test_line_far_beyond_the_limit_closes_without_an_answer(line: str) -> None:
     client = recording().send(request("POST", "/", b"abc", line))
     assert client.transport.closed
     assert client.transport.written == b""
@@ -284,7 +284,7 @@ def test_malformed_request_after_one_in_flight_is_closed_after_its_answer() -> N
 
 
 def test_content_length_too_small_ends_after_the_first_request() -> None:
-    """The bytes beyond the stated length are no request."""
+    """Bytes beyond the stated length are no request."""
     client = recording().send(b'POST /a HTTP/1.1\r\nContent-Length: 2\r\n\r\n{"a":1}')
     assert seen(client) == [(b"POST", b"/a", b'{"')]
     assert client.transport.closed
@@ -333,7 +333,7 @@ def test_request_cut_off_behind_one_in_flight_does_not_harm_it(cut: int) -> None
 
 
 def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         raise ValueError("a defect of ours")
 
     client = Client(handle).send(request("GET", "/"))
@@ -341,13 +341,13 @@ def test_handler_that_breaks_does_not_leave_the_client_waiting(caplog: pytest.Lo
     assert "a defect of ours" in caplog.text
 
 
-def test_handler_that_breaks_on_a_waiting_request_does_not_harm_the_one_who_answers(
+def test_error_in_the_handler_of_a_waiting_request_does_not_reach_the_answering_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Answers come from the engine, which must never meet an error of the next request's handling."""
-    taken: list[Exchange] = []
+    """Answers come from the engine, which must not meet an error of the next request's handler."""
+    taken: list[Http1Exchange] = []
 
-    def handle(exchange: Exchange) -> None:
+    def handle(exchange: Http1Exchange) -> None:
         taken.append(exchange)
         if exchange.target == b"/b":
             raise ValueError("a defect of ours")
@@ -360,7 +360,7 @@ def test_handler_that_breaks_on_a_waiting_request_does_not_harm_the_one_who_answ
 
 
 def test_connections_of_one_listener_do_not_mix() -> None:
-    """They share the buffer that heads are received in."""
+    """All connections share the buffer for heads."""
     first = recording()
     second = Client(listener=first.listener)
     whole = request("POST", "/a", b"x" * 50)

@@ -1,4 +1,4 @@
-"""How a connection ends: the client goes, half-closes, the server drains or aborts."""
+"""How a connection ends: the client goes or half-closes, the server drains or aborts."""
 
 import asyncio
 import socket
@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from halimede.transport.http1.connection import MAX_WAITING, Connection, Listener
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.connection import MAX_PIPELINED_REQUESTS, Http1Connection
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from tests.transport.http1_fakes import Client, echo, request
 
 LIMIT = 10.0
@@ -27,7 +28,7 @@ def counting(client: Client) -> list[bytes]:
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError()])
-def test_client_gone_while_waiting_is_told_once(error: Exception | None) -> None:
+def test_client_gone_while_waiting_is_reported_once(error: Exception | None) -> None:
     client = Client().send(request("GET", "/a"))
     gone = counting(client)
     client.lose(error)
@@ -35,7 +36,7 @@ def test_client_gone_while_waiting_is_told_once(error: Exception | None) -> None
     assert not client.listener.connections
 
 
-def test_client_gone_after_its_answer_is_not_told() -> None:
+def test_client_gone_after_its_answer_is_not_reported() -> None:
     client = Client().send(request("GET", "/a"))
     gone = counting(client)
     echo(client.exchanges[0])
@@ -53,7 +54,7 @@ def test_client_gone_with_requests_waiting_drops_them() -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_report_that_breaks_is_a_line_in_the_log_only(begun: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_on_gone_is_only_logged(begun: bool, caplog: pytest.LogCaptureFixture) -> None:
     def report() -> None:
         raise ValueError("a defect of ours")
 
@@ -67,8 +68,8 @@ def test_report_that_breaks_is_a_line_in_the_log_only(begun: bool, caplog: pytes
     assert "a defect of ours" in caplog.text
 
 
-def test_malformed_bytes_behind_a_request_in_flight_are_read_and_thrown_away() -> None:
-    """Or nobody would see that the client goes."""
+def test_malformed_bytes_behind_a_request_in_flight_are_discarded() -> None:
+    """Otherwise a client that goes would go unnoticed."""
     client = Client().send(request("GET", "/a") + b"\x00nonsense\r\n\r\n")
     for _ in range(40):
         client.send(b"more nonsense" * 4000)
@@ -82,14 +83,14 @@ def test_malformed_bytes_behind_a_request_in_flight_are_read_and_thrown_away() -
 
 
 def test_reading_goes_on_while_some_requests_still_wait() -> None:
-    """Or nobody would see that the client goes."""
-    client = Client().send(request("GET", "/") * (MAX_WAITING + 1))
+    """Otherwise a client that goes would go unnoticed."""
+    client = Client().send(request("GET", "/") * (MAX_PIPELINED_REQUESTS + 1))
     assert not client.transport.reading
     answered = 0
     while not client.transport.reading:
         echo(client.exchanges[answered])
         answered += 1
-    assert answered <= MAX_WAITING // 2 + 1
+    assert answered <= MAX_PIPELINED_REQUESTS // 2 + 1
 
 
 def test_answer_after_the_client_went_is_ignored() -> None:
@@ -100,7 +101,7 @@ def test_answer_after_the_client_went_is_ignored() -> None:
     assert client.transport.written == b""
 
 
-def test_answer_from_within_the_report_that_the_client_went_is_ignored() -> None:
+def test_answer_made_in_on_gone_is_ignored() -> None:
     """A cancelled request is answered too, at once."""
     client = Client().send(request("GET", "/a"))
     client.exchanges[0].on_gone = lambda: echo(client.exchanges[0])
@@ -147,7 +148,7 @@ def test_half_close_of_an_idle_connection_closes_it() -> None:
 
 
 def test_drain_closes_idle_connections() -> None:
-    listener = Listener(echo)
+    listener = Http1Listener(echo)
     fresh, used = Client(listener=listener), Client(listener=listener)
     used.send(request("GET", "/a"))
     listener.drain()
@@ -166,8 +167,8 @@ def test_drain_answers_the_request_in_flight_and_closes() -> None:
 
 
 def test_drain_closes_a_connection_that_was_accepted_just_then() -> None:
-    """The system may have accepted it before the listening socket was closed."""
-    listener = Listener(echo)
+    """The kernel may have accepted the connection before the listening socket was closed."""
+    listener = Http1Listener(echo)
     listener.drain()
     late = Client(listener=listener)
     assert late.transport.ended
@@ -195,7 +196,7 @@ def test_closed_waits_for_the_last_connection() -> None:
 
 def test_closed_returns_at_once_without_connections_and_after_the_timeout_with_them() -> None:
     async def check() -> None:
-        await asyncio.wait_for(Listener(echo).closed(LIMIT), LIMIT)
+        await asyncio.wait_for(Http1Listener(echo).closed(LIMIT), LIMIT)
         client = Client().send(request("GET", "/a"))
         await asyncio.wait_for(client.listener.closed(0.01), LIMIT)
         assert client.listener.connections
@@ -204,10 +205,10 @@ def test_closed_returns_at_once_without_connections_and_after_the_timeout_with_t
 
 
 def test_connection_that_comes_after_the_last_went_is_waited_for() -> None:
-    """The system may have accepted it before the listening socket was closed."""
+    """The kernel may have accepted the connection before the listening socket was closed."""
 
     async def check() -> None:
-        listener = Listener(lambda exchange: None)
+        listener = Http1Listener(lambda exchange: None)
         first = Client(listener=listener)
         told: list[int] = []
         waiting = asyncio.ensure_future(listener.closed(LIMIT, lambda left, count: told.append(count)))
@@ -243,17 +244,17 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 def over_sockets(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
-    handler: Callable[[Exchange], None],
+    handler: Callable[[Http1Exchange], None],
     talk: Talk,
 ) -> None:
     """Serves on a free port of 127.0.0.1 and lets `talk` be its client."""
 
     async def run() -> None:
-        listener = Listener(handler)
-        made: list[Connection] = []
+        listener = Http1Listener(handler)
+        made: list[Http1Connection] = []
 
-        def connect() -> Connection:
-            made.append(listener.connect())
+        def connect() -> Http1Connection:
+            made.append(Http1Connection(listener))
             return made[-1]
 
         server = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", 0)
@@ -289,7 +290,7 @@ def test_large_bodies_both_ways_over_a_socket_are_whole(new_loop: Callable[[], a
 
 
 @LOOPS
-def test_reset_by_the_client_is_told_over_a_socket(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def test_reset_by_the_client_is_reported_over_a_socket(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("GET", "/a"))
         taken = await arrived.get()
@@ -299,7 +300,7 @@ def test_reset_by_the_client_is_told_over_a_socket(new_loop: Callable[[], asynci
         writer.transport.abort()
         await asyncio.wait_for(gone.wait(), LIMIT)
 
-    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    arrived: asyncio.Queue[Http1Exchange] = asyncio.Queue()
     gone = asyncio.Event()
     over_sockets(new_loop, arrived.put_nowait, talk)
 
@@ -314,7 +315,7 @@ def test_half_close_over_a_socket_is_answered_later(new_loop: Callable[[], async
         echo(taken)
         assert (await reader.read()).endswith(b"\r\n\r\nGET /a\n")
 
-    arrived: asyncio.Queue[Exchange] = asyncio.Queue()
+    arrived: asyncio.Queue[Http1Exchange] = asyncio.Queue()
     over_sockets(new_loop, arrived.put_nowait, talk)
 
 
@@ -322,7 +323,7 @@ def test_half_close_over_a_socket_is_answered_later(new_loop: Callable[[], async
 def test_refusal_of_too_many_chunks_reaches_the_client_over_a_socket(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """What the client had sent beyond must not reset the connection before the answer is read."""
+    """Bytes that the client sent after the request must not reset the connection before the answer is read."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(request("POST", "/a", None, "Transfer-Encoding: chunked") + b"1\r\nx\r\n" * 200_000)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.transport.http1.connection import Listener
-from halimede.transport.http1.exchange import Exchange
+from halimede.transport.http1.exchange import Http1Exchange
+from halimede.transport.http1.listener import Http1Listener
 from tests.transport.http1_fakes import Client, echo, request
 
 EVIL = b"POST /evil HTTP/1.1\r\nContent-Length: 40\r\n\r\n"
@@ -18,9 +18,9 @@ class Recorded:
 
     def __init__(self) -> None:
         self.seen: list[tuple[bytes, bytes, bytes]] = []
-        self.listener = Listener(self._handle)
+        self.listener = Http1Listener(self._handle)
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, exchange: Http1Exchange) -> None:
         self.seen.append((exchange.method, exchange.target, bytes(exchange.body)))
         echo(exchange)
 
@@ -61,7 +61,7 @@ def test_head_that_comes_whole_is_known_the_next_time() -> None:
 
 @given(st.lists(st.lists(st.sampled_from([*PIECES, EVIL, GOOD]), max_size=6), max_size=4), st.data())
 @settings(max_examples=200, deadline=None)
-def test_requests_are_read_as_if_their_connection_were_alone(earlier: list[list[bytes]], data: st.DataObject) -> None:
+def test_requests_do_not_depend_on_other_connections(earlier: list[list[bytes]], data: st.DataObject) -> None:
     last = data.draw(st.lists(st.sampled_from([*PIECES, EVIL, GOOD]), max_size=6))
     shared, alone = Recorded(), Recorded()
     for reads in earlier:

@@ -2,15 +2,15 @@
 
 import pytest
 
-from halimede.transport.http1.connection import MAX_WAITING
-from halimede.transport.http1.exchange import JOIN_BYTES, Exchange, Stream
+from halimede.transport.http1.connection import MAX_PIPELINED_REQUESTS
+from halimede.transport.http1.exchange import JOIN_BYTES, Http1AnswerStream, Http1Exchange
 from tests.transport.http1_fakes import Client, echo, request
 
 FIELDS = b"Content-Type: text/event-stream\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\n" + FIELDS + b"Transfer-Encoding: chunked\r\n"
 
 
-def begun(*fields: str, version: str = "1.1", status: int = 200) -> tuple[Client, Exchange, Stream]:
+def begun(*fields: str, version: str = "1.1", status: int = 200) -> tuple[Client, Http1Exchange, Http1AnswerStream]:
     client = Client().send(request("POST", "/", b"x", *fields, version=version))
     return client, client.exchanges[0], client.exchanges[0].begin(status, FIELDS)
 
@@ -67,7 +67,7 @@ def test_older_client_gets_the_parts_as_they_are_and_the_end(fields: tuple[str, 
     assert client.transport.closed
 
 
-def test_stream_that_closes_says_so() -> None:
+def test_closing_stream_has_connection_close() -> None:
     client, _, stream = begun("Connection: close")
     stream.send((b"a",), last=True)
     assert written(client) == HEAD + b"Connection: close\r\n\r\n1\r\na\r\n0\r\n\r\n"
@@ -105,11 +105,11 @@ def test_exchange_that_was_answered_begins_nothing() -> None:
 
 
 def test_handler_that_breaks_after_it_has_begun_breaks_the_answer_off() -> None:
-    """The client would wait for the rest for ever; no other answer can be given any more."""
-    streams: list[Stream] = []
+    """The client would wait forever for the rest, and no other answer can be given."""
+    streams: list[Http1AnswerStream] = []
     gone: list[bool] = []
 
-    def handler(exchange: Exchange) -> None:
+    def handler(exchange: Http1Exchange) -> None:
         exchange.on_gone = lambda: gone.append(True)
         streams.append(exchange.begin(200, FIELDS))
         streams[0].send((b"a",))
@@ -124,9 +124,9 @@ def test_handler_that_breaks_after_it_has_begun_breaks_the_answer_off() -> None:
 
 
 def test_handler_that_breaks_before_its_first_part_is_answered() -> None:
-    streams: list[Stream] = []
+    streams: list[Http1AnswerStream] = []
 
-    def handler(exchange: Exchange) -> None:
+    def handler(exchange: Http1Exchange) -> None:
         streams.append(exchange.begin(200, FIELDS))
         raise ValueError
 
@@ -137,7 +137,7 @@ def test_handler_that_breaks_before_its_first_part_is_answered() -> None:
 
 
 def test_handler_that_breaks_after_its_last_part_changes_nothing() -> None:
-    def handler(exchange: Exchange) -> None:
+    def handler(exchange: Http1Exchange) -> None:
         exchange.begin(200, FIELDS).send((b"a",), last=True)
         raise ValueError
 
@@ -176,13 +176,13 @@ def test_stream_that_begins_for_a_slow_reader_is_not_writable() -> None:
 
 
 def test_slow_reader_is_read_from_again_while_its_stream_goes_on() -> None:
-    """Or nobody would see that it goes while the stream is silent."""
+    """Otherwise a client that goes while the stream is silent would go unnoticed."""
     client, _, stream = begun()
     client.connection.pause_writing()
     assert not client.transport.reading
     client.connection.resume_writing()
     assert client.transport.reading
-    for number in range(MAX_WAITING):
+    for number in range(MAX_PIPELINED_REQUESTS):
         client.send(request("GET", f"/{number}"))
     assert not client.transport.reading
     client.connection.pause_writing()
@@ -206,7 +206,7 @@ def test_stream_that_ends_when_it_is_resumed_hands_on_what_waited() -> None:
     assert client.exchanges[1].target == b"/next"
 
 
-def test_stream_that_has_ended_holds_nobody_back() -> None:
+def test_ended_stream_resumes_all_senders() -> None:
     client, _, stream = begun()
     client.connection.pause_writing()
     resumed: list[bool] = []
@@ -256,7 +256,7 @@ def test_stream_under_way_ends_its_connection_when_the_server_drains() -> None:
     assert client.transport.closed
 
 
-def test_stream_begun_while_the_server_drains_says_that_it_closes() -> None:
+def test_stream_begun_while_the_server_drains_has_connection_close() -> None:
     client = Client().send(request("POST", "/", b"x"))
     client.listener.drain()
     client.exchanges[0].begin(200, FIELDS).send((b"a",), last=True)

@@ -198,7 +198,7 @@ def test_settings_table_size_lowered_and_raised_before_a_block() -> None:
     peer.echo()
 
 
-def test_settings_ack_that_nobody_asked_for() -> None:
+def test_unexpected_settings_ack() -> None:
     peer = Bench().peer()
     peer.send(settings(ack=True), settings(ack=True))
     assert peer.fresh() == []
@@ -223,7 +223,7 @@ def test_ping_with_other_flags_is_answered() -> None:
     assert [frame.flags for frame in peer.fresh_of(Type.PING)] == [ACK]
 
 
-def test_ping_ack_that_nobody_asked_for_is_not_answered() -> None:
+def test_unexpected_ping_ack_is_not_answered() -> None:
     peer = Bench().peer()
     peer.send(ping(b"........", ack=True))
     assert peer.fresh() == []
@@ -296,7 +296,7 @@ def test_priority_of_a_wrong_size_is_an_error_of_its_stream(size: int) -> None:
 @pytest.mark.parametrize("type", [*Type, 0xEE])
 @pytest.mark.parametrize("stream", [0, 1])
 def test_frame_larger_than_the_limit(type: int, stream: int) -> None:
-    """Told by its head alone, whatever it is (4.2): nobody waits for 16 MB."""
+    """The head of the frame is enough for the error (section 4.2): the server does not wait for 16 MB."""
     bench = Bench()
     peer = bench.peer()
     peer.call("/t/Wait", end=False)

@@ -1,4 +1,5 @@
-"""The client goes at every point of a call: nothing raises, and the service is told exactly of the calls it had."""
+"""The client goes at every point of a call. Nothing raises, and the service is told of exactly the calls that
+it had."""
 
 from collections.abc import Callable
 

@@ -1,11 +1,11 @@
-"""A client that asks much and gives little: each flood ends with GOAWAY ENHANCE_YOUR_CALM, and nobody else notices
-(RFC 9113, section 10.5)."""
+"""Clients that ask much and give little: each flood ends with ENHANCE_YOUR_CALM, and other clients notice nothing (RFC
+9113, section 10.5)."""
 
 from collections.abc import Callable
 
 import pytest
 
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
@@ -24,7 +24,7 @@ from tests.transport.http2_wire import (
     window_update,
 )
 
-ANY_PINGS = Options(keepalive=Keepalive(max_ping_strikes=0))
+ANY_PINGS = GrpcServerOptions(keepalive=Keepalive(max_ping_strikes=0))
 
 
 def calm(bench: Bench, peer: Peer) -> None:
@@ -84,7 +84,7 @@ def test_flood(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, _, rate) in FLOODS.items() if rate])
-def test_flood_no_more_than_its_rate_is_none(name: str) -> None:
+def test_frames_at_the_permitted_rate_are_no_flood(name: str) -> None:
     make, burst, rate = FLOODS[name]
     bench = Bench()
     peer = bench.peer()
@@ -97,7 +97,7 @@ def test_flood_no_more_than_its_rate_is_none(name: str) -> None:
 
 
 def test_flood_window_updates_that_answer_data_are_none() -> None:
-    """gRPC's own clients send three and more for an answer, at any rate."""
+    """gRPC's own clients send three or more window updates per answer, at any rate."""
     bench = Bench()
     peer = bench.peer()
     for _ in range(4000):
@@ -120,7 +120,7 @@ def test_flood_window_updates_of_calls_that_fail_are_none() -> None:
 
 
 def test_flood_of_cancelled_calls_with_large_answers_keeps_none_of_them() -> None:
-    """With a window that is never widened the answers cannot be sent; taken back, they are not kept either."""
+    """Answers cannot be sent if the window is never widened. If their calls are cancelled, the answers are dropped."""
     bench = Bench()
     peer = bench.peer()
     for _ in range(200):
@@ -132,7 +132,8 @@ def test_flood_of_cancelled_calls_with_large_answers_keeps_none_of_them() -> Non
 
 
 def test_flood_of_rapid_resets() -> None:
-    """Calls that are taken back at once cost the client nothing and the server its service (CVE-2023-44487)."""
+    """A call that is cancelled at once costs the client nothing, and the server the work of its service
+    (CVE-2023-44487)."""
     bench = Bench()
     peer = bench.peer()
     first = peer.call("/t/Wait", b"x")
@@ -152,7 +153,7 @@ def test_flood_of_rapid_resets() -> None:
 
 
 def test_flood_of_resets_of_answered_calls_is_none() -> None:
-    """A client that resets what it has the answer of takes nothing back."""
+    """A reset after the whole answer cancels nothing."""
     bench = Bench()
     peer = bench.peer()
     for _ in range(2200):
@@ -162,7 +163,7 @@ def test_flood_of_resets_of_answered_calls_is_none() -> None:
 
 
 def test_flood_of_resets_that_the_server_is_brought_to() -> None:
-    """The other way round: malformed frames make the server reset calls that it has begun (CVE-2025-8671)."""
+    """Malformed frames make the server reset calls that it has begun (CVE-2025-8671)."""
     bench = Bench()
     peer = bench.peer()
     peer.call("/t/Wait", b"x")
@@ -225,7 +226,7 @@ def test_flood_of_settings_within_one_frame() -> None:
 
 
 def test_flood_of_pings() -> None:
-    """More than two that come too soon, with nothing sent between them: `too_many_pings` (contract G38)."""
+    """More than two pings that come too soon, with nothing sent between them, get `too_many_pings` (G38)."""
     bench = Bench()
     peer = bench.peer()
     peer.call("/t/Keep", end=False)
@@ -240,7 +241,7 @@ def test_flood_of_pings() -> None:
 
 @pytest.mark.parametrize(("calls", "seconds"), [(1, 300.0), (0, 7200.0)])
 def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: float) -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9)))
     peer = bench.peer()
     if calls:
         peer.call("/t/Keep", end=False)
@@ -256,7 +257,7 @@ def test_flood_of_pings_no_sooner_than_allowed_is_none(calls: int, seconds: floa
 
 
 def test_flood_of_pings_without_calls_where_that_is_permitted() -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=1e9, permit_without_calls=True, min_ping_interval=10)))
     peer = bench.peer()
     for _ in range(10):
         peer.send(ping())
@@ -281,7 +282,7 @@ def test_flood_of_pings_where_any_number_is_allowed() -> None:
     assert len(peer.fresh_of(Type.PING)) == 500
 
 
-# Floods whose answers nobody reads
+# Floods of clients that do not read
 
 HELD = 2 << 20
 """Bytes that the server may hold for a client that does not read, besides the answers of its open calls."""
@@ -303,7 +304,7 @@ def unread(peer: Peer, make: Callable[[], bytes]) -> None:
 
 
 @pytest.mark.parametrize("one", [ping(), settings()], ids=["pings", "settings"])
-def test_flood_whose_answers_nobody_reads(one: bytes) -> None:
+def test_flood_of_a_client_that_does_not_read(one: bytes) -> None:
     bench = Bench(ANY_PINGS)
     peer = bench.peer()
     unread(peer, lambda: one)
@@ -321,7 +322,7 @@ def test_flood_whose_answers_nobody_reads(one: bytes) -> None:
     ids=["unknown path", "no POST", "malformed", "unknown encoding"],
 )
 @pytest.mark.parametrize("end", [False, True])
-def test_flood_of_refused_calls_whose_answers_nobody_reads(fields: list[tuple[str, str]], end: bool) -> None:
+def test_flood_of_refused_calls_of_a_client_that_does_not_read(fields: list[tuple[str, str]], end: bool) -> None:
     bench = Bench()
     peer = bench.peer()
     peer.open(fields)
@@ -330,7 +331,7 @@ def test_flood_of_refused_calls_whose_answers_nobody_reads(fields: list[tuple[st
     bench.others_work()
 
 
-def test_flood_of_calls_whose_answers_nobody_reads() -> None:
+def test_flood_of_calls_of_a_client_that_does_not_read() -> None:
     bench = Bench()
     peer = bench.peer((Setting.INITIAL_WINDOW_SIZE, 2**31 - 1))
     peer.send(window_update(0, 2**31 - 1 - 65_535))

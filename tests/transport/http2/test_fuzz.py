@@ -1,6 +1,5 @@
-"""The same bytes to a server connection of the `h2` library and to ours give the same calls; bytes that went wrong on
-their way give the same calls or an error, never an exception and never silence.
-"""
+"""The same bytes, given to the `h2` library and to our connection, give the same calls. Corrupted bytes give the same
+calls or an error, and never an exception or silence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

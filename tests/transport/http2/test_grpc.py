@@ -6,8 +6,8 @@ import zlib
 import pytest
 
 from halimede.tensors import Buffer
-from halimede.transport.grpc.calls import Call, Cancel, Unary
-from halimede.transport.grpc.server import GrpcServer, Options
+from halimede.transport.grpc.calls import Cancel, GrpcCall, Unary
+from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from tests.transport.http2_bench import Clock
 from tests.transport.http2_peer import Bench, Peer, request
 from tests.transport.http2_wire import (
@@ -147,7 +147,7 @@ def test_metadata_that_is_binary() -> None:
 
 
 @pytest.mark.parametrize("value", ["!", "AAE", "A", "AA==AA", "ä"])
-def test_metadata_that_is_no_base64(value: str) -> None:
+def test_metadata_with_invalid_base64(value: str) -> None:
     """Whatever is made of it, the connection goes on."""
     bench = Bench()
     peer = bench.peer()
@@ -227,7 +227,7 @@ def test_unary_call_with_two_messages(together: bool) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 300_000), (300_000, 1), (300_000, 300_000)])
-def test_unary_call_with_two_messages_of_which_one_is_large(sizes: tuple[int, int]) -> None:
+def test_unary_call_with_a_small_and_a_large_message(sizes: tuple[int, int]) -> None:
     """A large message is received into its own buffer, a small one is not."""
     bench = Bench()
     peer = bench.peer()
@@ -253,7 +253,7 @@ def test_unary_call_with_messages_without_end(payload: bytes) -> None:
 @pytest.mark.parametrize("path", ["/t/Wait", "/t/Keep"])
 def test_message_larger_than_allowed(path: str) -> None:
     """Told by its prefix alone."""
-    bench = Bench(Options(max_receive_bytes=1000))
+    bench = Bench(GrpcServerOptions(max_receive_bytes=1000))
     peer = bench.peer()
     taken = peer.call(path, bytes(1000))
     stream = peer.call(path, end=False)
@@ -329,7 +329,7 @@ def test_message_compressed_wrongly(path: str, packed: bytes) -> None:
 
 @pytest.mark.parametrize("path", ["/t/Wait", "/t/Keep"])
 def test_message_that_inflates_beyond_the_limit(path: str) -> None:
-    bench = Bench(Options(max_receive_bytes=100_000))
+    bench = Bench(GrpcServerOptions(max_receive_bytes=100_000))
     peer = bench.peer()
     bomb = zlib.compress(bytes(16 << 20), 9)
     assert len(bomb) < 20_000
@@ -348,7 +348,7 @@ def test_message_that_inflates_to_much_leaves_the_loop(size: int) -> None:
         taken, clock = asyncio.Event(), Clock()
         sizes: list[int] = []
 
-        def take(message: Buffer, call: Call) -> None:
+        def take(message: Buffer, call: GrpcCall) -> None:
             sizes.append(len(message))
             taken.set()
 
@@ -417,7 +417,7 @@ def test_deadline_before_the_message_is_there(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/t/Echo", "/t/Chat"])
-def test_deadline_after_the_answer_is_none(path: str) -> None:
+def test_deadline_after_the_answer_has_no_effect(path: str) -> None:
     bench = Bench()
     peer = bench.peer()
     stream = peer.call(path, b"x", more=[("grpc-timeout", "1S")])
@@ -479,17 +479,17 @@ class Broken:
         self.server = GrpcServer({"/t/Break": Unary(self._break), "/t/Late": Unary(self._late)}, None, clock)
         self.peer = Peer(self.server, clock).greet()
 
-    def _break(self, message: Buffer, call: Call) -> None:
+    def _break(self, message: Buffer, call: GrpcCall) -> None:
         raise ZeroDivisionError
 
-    def _late(self, message: Buffer, call: Call) -> Cancel:
+    def _late(self, message: Buffer, call: GrpcCall) -> Cancel:
         def cancel() -> None:
             raise ZeroDivisionError
 
         return cancel
 
 
-def test_service_that_breaks_is_no_end_of_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_of_the_service_keeps_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     broken = Broken()
     peer = broken.peer
     stream = peer.call("/t/Break", b"x")

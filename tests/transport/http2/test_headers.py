@@ -139,7 +139,7 @@ def test_content_length_and_no_data() -> None:
     peer.echo()
 
 
-def test_malformed_request_leaves_the_header_table_as_the_client_has_it() -> None:
+def test_malformed_request_keeps_the_header_tables_equal() -> None:
     bench = Bench()
     peer = bench.peer()
     peer.open([*request("/t/Keep", ("kept", "yes")), ("connection", "close")])
@@ -170,7 +170,7 @@ BAD_BLOCKS = {
 
 @pytest.mark.parametrize("block", BAD_BLOCKS.values(), ids=list(BAD_BLOCKS))
 @pytest.mark.parametrize("trailers", [False, True], ids=["head", "trailers"])
-def test_block_that_is_no_hpack(block: bytes, trailers: bool) -> None:
+def test_malformed_block(block: bytes, trailers: bool) -> None:
     bench = Bench()
     peer = bench.peer()
     stream = peer.call("/t/Keep", b"x", end=False) if trailers else peer.new_stream()
@@ -180,7 +180,7 @@ def test_block_that_is_no_hpack(block: bytes, trailers: bool) -> None:
     bench.others_work()
 
 
-def test_block_that_is_no_hpack_on_a_stream_that_is_refused() -> None:
+def test_malformed_block_on_a_refused_stream() -> None:
     """The table is shared: also the blocks of streams that nobody wants are decoded (4.3)."""
     bench = Bench()
     peer = bench.peer()
@@ -191,7 +191,7 @@ def test_block_that_is_no_hpack_on_a_stream_that_is_refused() -> None:
     bench.others_work()
 
 
-def test_block_that_is_no_hpack_is_not_sent_back() -> None:
+def test_malformed_block_is_not_repeated_to_the_client() -> None:
     """The debug data of GOAWAY stays short, whatever the client sent."""
     peer = Bench().peer()
     peer.send_raw(headers(1, b"\xff" + b"\x80" * 60_000))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from halimede.transport.http2.frames import Code, ConnectionFault, header_frames
 from halimede.transport.http2.headers import HeaderDecoder, HeaderEncoder, RequestHead
+from halimede.transport.http2.hpack_library import KNOWN_VERSIONS
 from tests.transport.http2_wire import Type, frames
 
 Field = tuple[bytes, bytes]
@@ -312,7 +313,7 @@ def test_decoder_of_heads_that_differ_in_one_field() -> None:
         assert decoder.decode(block).fields == (constant[3], (b"grpc-timeout", b"%dm" % n))
 
 
-def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
+def test_decoder_checks_fields_that_it_has_seen_malformed() -> None:
     """More fields than are remembered, some of them malformed, again and again."""
     decoder = ours()
     start = b"\x83\x86" + literal(0x00, b":path", b"/s/M")
@@ -323,7 +324,7 @@ def test_decoder_does_not_take_what_it_has_seen_for_sound() -> None:
             assert malformed == (not name.startswith(b"n"))
 
 
-def test_decoder_remembers_only_so_many_bytes_of_lists() -> None:
+def test_decoder_remembers_a_bounded_number_of_bytes() -> None:
     compiled: list[int] = []
 
     def note(head: RequestHead) -> RequestHead:
@@ -346,7 +347,7 @@ def test_decoder_remembers_only_so_many_bytes_of_lists() -> None:
     assert len(compiled) == 2 * len(blocks) - remembered + 1, "the table has changed: there is room again"
 
 
-def test_decoder_remembers_nothing_that_does_not_last() -> None:
+def test_decoder_remembers_only_cacheable_heads() -> None:
     compiled: list[RequestHead] = []
 
     def note(head: RequestHead) -> RequestHead:
@@ -405,3 +406,9 @@ def test_block_that_is_continued(size: int) -> None:
     assert [frame.flags & 0x4 for frame in found] == [0] * (len(found) - 1) + [0x4]
     assert {frame.stream for frame in found} == {5}
     assert max(len(frame.payload) for frame in found) <= 100
+
+
+def test_installed_hpack_is_a_version_whose_private_parts_are_known() -> None:
+    """The decoder uses the library's table, its Huffman code and its integers, which may change in any release. Whoever
+    installs another version reads its changes, runs these tests, and adds it to `KNOWN_VERSIONS`."""
+    assert hpack.__version__ in KNOWN_VERSIONS

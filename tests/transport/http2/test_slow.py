@@ -4,7 +4,7 @@ is bounded and is let go in time.
 
 import pytest
 
-from halimede.transport.grpc.server import Options
+from halimede.transport.grpc.server import GrpcServerOptions
 from halimede.transport.http2.limits import Keepalive
 from tests.transport.http2_bench import Opened
 from tests.transport.http2_peer import Bench, Peer, request
@@ -138,7 +138,7 @@ def test_slow_reader_is_not_read_from_either() -> None:
 
 
 @pytest.mark.parametrize("end", ["reset", "lost", "eof"])
-def test_slow_reader_that_goes_is_let_go(end: str) -> None:
+def test_slow_reader_that_goes_is_dropped(end: str) -> None:
     bench = Bench()
     peer = bench.peer((Setting.INITIAL_WINDOW_SIZE, 0))
     stream = peer.call("/t/Keep", b"x")
@@ -219,7 +219,7 @@ def test_half_open_connection_with_a_call_is_closed_by_keepalive() -> None:
 
 
 def test_half_open_connection_that_does_not_read_is_closed_by_keepalive() -> None:
-    bench = Bench(Options(keepalive=Keepalive(time=10, timeout=5)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(time=10, timeout=5)))
     peer = wide_open(bench)
     peer.call("/t/Keep", b"x", end=False)
     peer.transport.client_reads = False
@@ -229,8 +229,8 @@ def test_half_open_connection_that_does_not_read_is_closed_by_keepalive() -> Non
     assert bench.service.last.cancels == 1
 
 
-def quick(**more: float) -> Options:
-    return Options(keepalive=Keepalive(time=10, timeout=5, **more))  # type: ignore[arg-type]  # numbers and a flag
+def quick(**more: float) -> GrpcServerOptions:
+    return GrpcServerOptions(keepalive=Keepalive(time=10, timeout=5, **more))  # type: ignore[arg-type]  # numbers and a flag
 
 
 def test_keepalive_answered_keeps_the_connection() -> None:
@@ -347,7 +347,7 @@ def test_connections_that_open_and_close_leave_nothing() -> None:
 
 
 def test_age_asks_the_client_to_go_and_lets_its_calls_finish() -> None:
-    bench = Bench(Options(keepalive=Keepalive(max_age=100, max_age_grace=50)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(max_age=100, max_age_grace=50)))
     peer = bench.peer()
     stream = peer.call("/t/Keep", end=False)
     peer.wait(89)
@@ -367,7 +367,7 @@ def test_age_asks_the_client_to_go_and_lets_its_calls_finish() -> None:
 
 
 def test_age_and_no_more_grace() -> None:
-    bench = Bench(Options(keepalive=Keepalive(max_age=100, max_age_grace=50)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(max_age=100, max_age_grace=50)))
     peer = bench.peer()
     peer.call("/t/Keep", end=False)
     while peer.goaway is None:
@@ -397,9 +397,9 @@ def test_client_that_goes_cancels_its_calls_once(how: str) -> None:
     bench.others_work()
 
 
-def test_graceful_goaway_takes_calls_that_were_on_their_way() -> None:
+def test_graceful_goaway_accepts_calls_that_were_on_their_way() -> None:
     """GOAWAY of the largest id and a ping first; of the last id that was taken when that is answered (6.8)."""
-    bench = Bench(Options(keepalive=Keepalive(max_age=100)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(max_age=100)))
     peer = bench.peer()
     peer.call("/t/Keep", end=False)
     peer.fresh()
@@ -424,7 +424,7 @@ def test_graceful_goaway_takes_calls_that_were_on_their_way() -> None:
 
 def test_graceful_end_in_the_middle_of_a_read() -> None:
     """The last call goes, the connection closes, and what stands behind it in the same read is not looked at."""
-    bench = Bench(Options(keepalive=Keepalive(max_age=100)))
+    bench = Bench(GrpcServerOptions(keepalive=Keepalive(max_age=100)))
     peer = bench.peer()
     stream = peer.call("/t/Keep", end=False)
     while peer.goaway is None:
@@ -469,7 +469,7 @@ def test_closing_connection_stays_as_long_as_its_client_reads() -> None:
     assert (peer.answers[stream].status, peer.transport.lost) == (0, True)
 
 
-def test_closing_connection_whose_client_reads_no_more_is_dropped() -> None:
+def test_closing_connection_is_dropped_if_its_client_stops_reading() -> None:
     bench = Bench()
     peer, _ = closing(bench, 12_000_000)
     peer.wait(4)
@@ -481,7 +481,7 @@ def test_closing_connection_whose_client_reads_no_more_is_dropped() -> None:
     bench.others_work()
 
 
-def test_closing_connection_that_is_drained_as_well_is_dropped_all_the_same() -> None:
+def test_closing_connection_that_is_drained_too_is_dropped() -> None:
     """It has one timer, and is not asked to go once more."""
     bench = Bench()
     left: list[int] = []

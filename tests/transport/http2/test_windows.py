@@ -151,7 +151,7 @@ def test_sending_gives_every_stream_its_turn() -> None:
     assert len(peer.answers[first].messages[0]) == 500_002
 
 
-def test_sending_a_stream_without_window_holds_up_nobody() -> None:
+def test_stream_without_window_does_not_block_others() -> None:
     peer = Bench().peer((Setting.INITIAL_WINDOW_SIZE, 10))
     held = peer.call("/t/Echo", bytes(100))
     other = peer.call("/t/Echo", b"abc")
@@ -222,7 +222,7 @@ def test_settings_that_lift_a_window_over_the_largest() -> None:
     bench.others_work()
 
 
-def test_settings_that_lower_a_window_and_an_update_that_would_have_been_too_much() -> None:
+def test_window_update_that_is_valid_only_after_settings_lowered_the_window() -> None:
     peer = Bench().peer()
     stream = peer.call("/t/Keep", b"x")
     peer.send(settings((Setting.INITIAL_WINDOW_SIZE, 0)), window_update(stream, LARGEST_WINDOW))
@@ -295,7 +295,7 @@ def test_receiving_padding_counts_and_is_given_back() -> None:
     assert bench.service.last.messages == [b""]
 
 
-def test_receiving_for_streams_that_are_gone_gives_the_connections_window_back() -> None:
+def test_data_of_closed_streams_give_the_connection_window_back() -> None:
     bench = Bench()
     peer = bench.peer()
     budget = Budget(peer)

@@ -1,4 +1,4 @@
-"""Messages of the RPCs that control the server, to questions and back (contract G7 to G9, G11, G12)."""
+"""Messages of the RPCs that control the server, to questions and back (G7 to G9, G11, G12)."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Internal, Invalid, Unsupported
-from halimede.wire.grpc.admin import EXCHANGES
+from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 
 KINDS = {
     "RepositoryIndex": pb.RepositoryIndexRequest,
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def query(rpc: str, text: str) -> Any:
-    return EXCHANGES[rpc].query(text_format.Parse(text, KINDS[rpc]()).SerializeToString())
+    return ADMIN_RPCS[SERVICE + rpc].read(text_format.Parse(text, KINDS[rpc]()).SerializeToString())
 
 
 def refused(rpc: str, text: str) -> tuple[type, str]:
@@ -45,7 +45,7 @@ def test_index_is_read_and_written() -> None:
     assert query("RepositoryIndex", "") == RepositoryIndex()
     assert query("RepositoryIndex", "ready: true") == RepositoryIndex(True)
     entries = [IndexEntry("a\udcff"), IndexEntry("b", 2, "READY"), IndexEntry("c", None, "UNAVAILABLE", "why")]
-    read = pb.RepositoryIndexResponse.FromString(EXCHANGES["RepositoryIndex"].answer(entries))
+    read = pb.RepositoryIndexResponse.FromString(ADMIN_RPCS[SERVICE + "RepositoryIndex"].write(entries))
     assert [(m.name, m.version, m.state, m.reason) for m in read.models] == [
         ("a?", "", "", ""),
         ("b", "2", "READY", ""),
@@ -61,7 +61,7 @@ def test_repository_is_refused_first(rpc: str) -> None:
 @pytest.mark.parametrize("rpc", list(KINDS))
 def test_message_that_cannot_be_read_is_refused(rpc: str) -> None:
     with pytest.raises(Internal):
-        EXCHANGES[rpc].query(b"\xff")
+        ADMIN_RPCS[SERVICE + rpc].read(b"\xff")
 
 
 def test_load_and_unload_are_read() -> None:
@@ -111,7 +111,7 @@ def test_log_settings_keep_what_stands_before_a_wrong_value() -> None:
 
 def test_log_settings_are_written() -> None:
     facts = LogInfo("f", True, False, True, 2, "default")
-    read = pb.LogSettingsResponse.FromString(EXCHANGES["LogSettings"].answer(facts)).settings
+    read = pb.LogSettingsResponse.FromString(ADMIN_RPCS[SERVICE + "LogSettings"].write(facts)).settings
     assert {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in read.items()} == {
         "log_file": "f",
         "log_info": True,
@@ -137,7 +137,7 @@ def test_trace_settings_that_cannot_be_read_change_nothing() -> None:
 
 def test_trace_settings_are_written() -> None:
     facts = TraceInfo((), 1000, -1, 0, "", "triton")
-    read = pb.TraceSettingResponse.FromString(EXCHANGES["TraceSetting"].answer(facts)).settings
+    read = pb.TraceSettingResponse.FromString(ADMIN_RPCS[SERVICE + "TraceSetting"].write(facts)).settings
     assert {key: list(value.value) for key, value in read.items()} == {
         "trace_level": ["OFF"],
         "trace_rate": ["1000"],
@@ -150,7 +150,7 @@ def test_trace_settings_are_written() -> None:
 
 def test_statistics_of_responses_are_written() -> None:
     counts = ModelCounts("m", 1, 0, 0, 0, {}, (), (ResponseCounts(success=Duration(2, 9)), ResponseCounts()))
-    [read] = pb.ModelStatisticsResponse.FromString(EXCHANGES["ModelStatistics"].answer([counts])).model_stats
+    [read] = pb.ModelStatisticsResponse.FromString(ADMIN_RPCS[SERVICE + "ModelStatistics"].write([counts])).model_stats
     assert sorted(read.response_stats) == ["0", "1"]
     success = read.response_stats["0"].success
     assert (success.count, success.ns) == (2, 9)

@@ -85,7 +85,7 @@ def test_version_as_stol_reads_it(text: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "99999999999999999999", "-99999999999999999999", " ", "+", "- 1", "9" * 5000])
-def test_version_that_is_no_number(text: str) -> None:
+def test_version_that_is_not_a_number(text: str) -> None:
     with pytest.raises(Invalid) as caught:
         version_of(text)
     assert caught.value.message == (
@@ -144,10 +144,10 @@ def test_request_seen_again_without_its_data() -> None:
 
 def test_request_heads_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         _, request = parsed(message(tensor(shape=(n,)), raws=(PAIR,)), decoder)
         assert request.inputs["INPUT0"].shape == (n,)
-        assert len(decoder._heads) <= decoder.HEADS_LIMIT
+        assert len(decoder._heads) <= decoder.MAX_HEADS
 
 
 def test_request_fields_in_any_order_and_unknown_ones() -> None:
@@ -184,7 +184,7 @@ def test_request_with_large_contents() -> None:
         b"\x02\x00",  # field 0
     ],
 )
-def test_message_that_is_none(data: bytes) -> None:
+def test_malformed_message(data: bytes) -> None:
     with pytest.raises(Internal) as caught:
         InferDecoder().parse(data)
     assert caught.value.message == "Unable to parse request"
@@ -209,7 +209,7 @@ def test_message_damaged_is_parsed_or_refused(extra: bytes, at: int, byte: int) 
 
 
 def summary(data: bytes, decoder: InferDecoder) -> object:
-    """All that a request says, or the words of its refusal."""
+    """Everything that a request says, or the text of its refusal."""
     try:
         incoming, request = parsed(data, decoder)
     except Error as error:
@@ -224,7 +224,7 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 
 @st.composite
 def messages(draw: st.DrawFn) -> bytes:
-    """Messages that are much alike, often of one length with their parts in different places."""
+    """Similar messages, often of one length with their parts in different places."""
     names = draw(st.lists(st.sampled_from(["A", "B", "CC"]), min_size=1, max_size=2, unique=True))
     raws = draw(st.lists(st.binary(min_size=4, max_size=6), max_size=3))
     version, name = draw(st.sampled_from(["", "1"])), draw(st.text("ab\x1aé", max_size=3))
@@ -242,7 +242,7 @@ def messages(draw: st.DrawFn) -> bytes:
 
 @given(st.lists(messages(), min_size=2, max_size=8), st.data())
 def test_messages_are_read_alike_whatever_came_before(sent: list[bytes], data: st.DataObject) -> None:
-    """What is remembered of one message must not show in another: each comes three times, and once damaged."""
+    """What is remembered of one message must not show in another. Each comes three times, and once corrupted."""
     decoder = InferDecoder()
     for whole in sent * 3:
         damaged = bytearray(whole)
@@ -253,21 +253,21 @@ def test_messages_are_read_alike_whatever_came_before(sent: list[bytes], data: s
 
 def test_layouts_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         for _ in range(3):
             _, request = parsed(message(tensor(), raws=(bytes(n),)), decoder)
             assert request.inputs["INPUT0"].memory.byte_size == n
-        assert sum(len(layout.known) for layout in decoder._layouts.values()) <= decoder.HEADS_LIMIT
+        assert sum(len(layout.known) for layout in decoder._layouts.values()) <= decoder.MAX_HEADS
 
 
 def test_parameters_are_remembered_within_a_bound() -> None:
     decoder = InferDecoder()
-    for n in range(3 * decoder.HEADS_LIMIT):
+    for n in range(3 * decoder.MAX_HEADS):
         parameters: dict[str, Value] = {"n": ("int64_param", n), "sequence_id": ("int64_param", n + 1)}
         for _ in range(3):
             _, request = parsed(message(tensor(), raws=(PAIR,), parameters=parameters), decoder)
             assert (request.parameters, request.correlation_id) == ({"n": n}, n + 1)
-        assert len(decoder._settings) <= decoder.HEADS_LIMIT
+        assert len(decoder._settings) <= decoder.MAX_HEADS
 
 
 def test_parameters_that_are_remembered_belong_to_each_request() -> None:
@@ -284,7 +284,7 @@ def test_parameters_that_are_remembered_belong_to_each_request() -> None:
         assert plain.parameters is None
 
 
-def test_requests_have_equal_forms_when_they_say_the_same_of_their_tensors() -> None:
+def test_requests_with_the_same_tensors_have_equal_forms() -> None:
     decoder = InferDecoder()
     alike = [message(tensor(), raws=(PAIR,), id=str(n)) for n in range(3)]
     other = message(tensor(shape=(1, 2)), raws=(PAIR,))
@@ -487,7 +487,7 @@ def test_output_parameters_wrong(parameters: dict[str, Value], kind: type[Error]
     assert (type(error), error.message) == (kind, text)
 
 
-def test_tensor_parameters_that_nobody_knows_are_ignored() -> None:
+def test_unknown_tensor_parameters_are_ignored() -> None:
     other: dict[str, Value] = {"foo": ("int64_param", 1)}
     _, request = parsed(message(tensor(parameters=other), raws=(PAIR,), outputs=("OUT",), output_parameters=other))
     assert request.outputs == ("OUT",)
@@ -520,7 +520,7 @@ def test_response_is_what_protobuf_writes(count: int) -> None:
         assert b"".join(encoder.response(response(*outputs, id="é" * 100))) == expected
 
 
-def test_response_bytes_are_those_of_the_real_server() -> None:
+def test_response_bytes_are_tritons() -> None:
     out = Tensor("OUTPUT0", INT32, (2,), HostMemory(PAIR))
     encoder = InferEncoder()
     answer = InferResponse("a", "int32", 1, [out])
@@ -585,7 +585,7 @@ def test_response_over_the_size_limit() -> None:
         del huge
 
 
-def test_stream_errors_are_those_of_the_real_server() -> None:
+def test_stream_errors_are_tritons() -> None:
     incoming, _ = parsed(message(tensor(), raws=(PAIR,), id="q2", version="1"))
     assert b"".join(stream_refusal(incoming, "no")) == b"\n\x02no\x12\x04\x1a\x02q2"
     assert b"".join(stream_failure(incoming, "no", final=True)) == (

@@ -16,9 +16,9 @@ from halimede.engine_port import (
     UnregisterMemory,
 )
 from halimede.errors import Invalid
+from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, HostMemory, RegionReference, Tensor
-from halimede.wire.grpc.admin import EXCHANGES
 from halimede.wire.grpc.infer import InferDecoder, InferEncoder
 
 READ: list[tuple[str, Any, object]] = [
@@ -46,11 +46,11 @@ READ: list[tuple[str, Any, object]] = [
 
 @pytest.mark.parametrize(("rpc", "message", "query"), READ)
 def test_question_is_read(rpc: str, message: Any, query: object) -> None:
-    assert EXCHANGES[rpc].query(message.SerializeToString()) == query
+    assert ADMIN_RPCS[SERVICE + rpc].read(message.SerializeToString()) == query
 
 
 def test_status_is_written_by_name() -> None:
-    written = EXCHANGES["SystemSharedMemoryStatus"].answer(
+    written = ADMIN_RPCS[SERVICE + "SystemSharedMemoryStatus"].write(
         [SystemRegion("a", "/k", 4096, 8), SystemRegion("", "k", 0, 1)]
     )
     found = pb.SystemSharedMemoryStatusResponse.FromString(written).regions
@@ -59,26 +59,26 @@ def test_status_is_written_by_name() -> None:
         "": ("", "k", 0, 1),
     }
     devices = pb.CudaSharedMemoryStatusResponse.FromString(
-        EXCHANGES["CudaSharedMemoryStatus"].answer([CudaRegion("c", 3, 8)])
+        ADMIN_RPCS[SERVICE + "CudaSharedMemoryStatus"].write([CudaRegion("c", 3, 8)])
     ).regions
     assert {key: (r.name, r.device_id, r.byte_size) for key, r in devices.items()} == {"c": ("c", 3, 8)}
 
 
 def test_status_tells_names_that_are_not_utf8_as_well_as_it_can() -> None:
-    written = EXCHANGES["SystemSharedMemoryStatus"].answer(
+    written = ADMIN_RPCS[SERVICE + "SystemSharedMemoryStatus"].write(
         [SystemRegion("a", "/k", 0, 1), SystemRegion("b\udcff", "/k\udcff", 0, 8)]
     )
     found = pb.SystemSharedMemoryStatusResponse.FromString(written).regions
     assert {key: (r.name, r.key) for key, r in found.items()} == {"a": ("a", "/k"), "b?": ("b?", "/k?")}
     devices = pb.CudaSharedMemoryStatusResponse.FromString(
-        EXCHANGES["CudaSharedMemoryStatus"].answer([CudaRegion("c\udcff", 3, 8)])
+        ADMIN_RPCS[SERVICE + "CudaSharedMemoryStatus"].write([CudaRegion("c\udcff", 3, 8)])
     ).regions
     assert {key: r.name for key, r in devices.items()} == {"c?": "c?"}
 
 
 @pytest.mark.parametrize("rpc", ["SystemSharedMemoryRegister", "CudaSharedMemoryUnregister"])
 def test_answer_without_content(rpc: str) -> None:
-    assert EXCHANGES[rpc].answer(None) == b""
+    assert ADMIN_RPCS[SERVICE + rpc].write(None) == b""
 
 
 # Inferences.

@@ -1,4 +1,4 @@
-"""Bodies of the administrative HTTP requests, to questions and back (contract H110 to H124)."""
+"""Bodies of the administrative HTTP requests, to questions and back (H110 to H124)."""
 
 import json
 from typing import Any
@@ -91,7 +91,7 @@ def test_load_that_cannot_be_read_is_refused(value: Any, kind: type[Error], text
 
 
 @pytest.mark.parametrize("read", [read_load, read_unload])
-def test_repository_of_a_control_is_refused_first(read: Any) -> None:
+def test_repository_name_in_a_command_is_refused_first(read: Any) -> None:
     with pytest.raises(Unsupported, match="'repository_name' specification is not supported"):
         read("r", "m", b"{", LIMIT)
 
@@ -140,7 +140,7 @@ def test_log_settings_are_read_in_their_order() -> None:
 def test_log_settings_keep_what_stands_before_a_wrong_value(
     value: Any, changes: tuple[Any, ...], kind: type[Error], text: str
 ) -> None:
-    """Contract H124."""
+    """Settings are read in the order of the fields (H124)."""
     read = read_log_settings(body(value), LIMIT)
     assert (read.changes, refusal(read.refusal)) == (changes, (kind, text))
 
@@ -201,8 +201,8 @@ def test_trace_settings_are_written(level: tuple[str, ...], shown: list[str]) ->
     }
 
 
-def test_trace_settings_of_opentelemetry_have_no_file_and_a_setting_as_often_as_it_was_given() -> None:
-    """Contract H121."""
+def test_trace_settings_of_opentelemetry_have_no_file_and_repeat_settings() -> None:
+    """Repeated settings are repeated keys (H121)."""
     more = (("url", ("u",)), ("resource", ("a=b", 'c="')))
     written = write_trace_settings(TraceInfo(("TIMESTAMPS",), 1, -1, 0, "", "opentelemetry", more))
     assert written == (

@@ -1,4 +1,4 @@
-"""Compressed bodies and the headers that ask for them; what odd values mean was asked of the real server (2.51)."""
+"""Compressed bodies and the headers that ask for them; what odd values mean was asked of Triton 2.51."""
 
 import gzip
 import random
@@ -100,7 +100,7 @@ def test_empty_body_is_refused() -> None:
         decompress(b"", 1000)
 
 
-def test_stream_of_nothing_is_nothing() -> None:
+def test_empty_compressed_stream_is_empty() -> None:
     assert decompress(gzip.compress(b""), 1000) == b""
 
 
@@ -113,13 +113,13 @@ def test_every_cut_and_a_wrong_checksum_are_refused(stream: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [DATA, b"\x1f\x8b\x08", zlib.compress(DATA, wbits=-15)], ids=["plain", "head", "raw"])
-def test_what_is_no_stream_is_refused(body: bytes) -> None:
+def test_malformed_stream_is_refused(body: bytes) -> None:
     with pytest.raises(Invalid, match=f"^{INCONSISTENT}$"):
         decompress(body, 1000)
 
 
 @pytest.mark.parametrize("stream", STREAMS.values(), ids=STREAMS)
-def test_bytes_behind_the_stream_are_not_read(stream: bytes) -> None:
+def test_bytes_after_the_stream_are_ignored(stream: bytes) -> None:
     assert decompress(stream + b"more", 1000) == DATA
 
 
@@ -137,7 +137,7 @@ def test_limit_is_the_size_after_inflating(stream: bytes) -> None:
 
 
 def empty_blocks(count: int) -> bytes:
-    """A stream that becomes nothing: flushed again and again, each time an empty stored block."""
+    """A stream that yields nothing: it is flushed again and again, each time as an empty stored block."""
     return zlib.compressobj().flush(zlib.Z_SYNC_FLUSH) + b"\x00\x00\x00\xff\xff" * count
 
 
@@ -156,7 +156,7 @@ def test_stream_longer_than_a_slice_is_whole() -> None:
 
 
 @pytest.mark.parametrize(("limit", "read"), [(100, False), (1000, True)], ids=["too large", "whole"])
-def test_what_is_behind_the_end_or_the_limit_is_not_copied(limit: int, read: bool) -> None:
+def test_bytes_after_the_end_or_the_limit_are_not_copied(limit: int, read: bool) -> None:
     body = STREAMS["gzip"] + bytes(32 << 20)
     tracemalloc.start()
     try:
@@ -167,7 +167,7 @@ def test_what_is_behind_the_end_or_the_limit_is_not_copied(limit: int, read: boo
     assert peak < 1 << 20
 
 
-def test_bomb_takes_no_more_memory_than_the_limit_allows() -> None:
+def test_compression_bomb_takes_bounded_memory() -> None:
     limit = 1 << 20
     bomb = zlib.compress(bytes(200 << 20), 1)
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""The bodies of the generate extension. The texts and shapes are what the real server (2.51) answered."""
+"""The bodies of the generate extension. The texts and shapes are what Triton 2.51 answers."""
 
 import json
 import struct
@@ -282,7 +282,7 @@ def test_half_precision_is_refused_also_where_it_is_empty(value: Any) -> None:
     assert refused({"ANY": value}) == (Invalid, text)
 
 
-def test_shape_comes_before_the_types_of_numbers_and_after_those_of_strings() -> None:
+def test_shape_is_checked_before_types_of_numbers_and_after_types_of_strings() -> None:
     text = "The schema can not convert input '{}' to tensor with proper shape"
     assert refused({"HALF": 1}) == (Invalid, text.format("HALF"))
     assert refused({"TWO": "x"}) == (Invalid, text.format("TWO"))
@@ -349,7 +349,7 @@ def test_of_equal_names_the_first_counts() -> None:
     assert encode_generate(response(tensor("id", 5))) == b'{"id":5,"model_name":"m","model_version":"2"}'
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_types_without_a_json_form_are_refused() -> None:
     half = Tensor("h", FP16, (1,), HostMemory(b"ab"))
     with pytest.raises(Invalid, match="sending FP16 data via JSON is not supported"):
         encode_generate(response(half))

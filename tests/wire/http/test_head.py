@@ -1,4 +1,4 @@
-"""What is wrong with an inference request, in the words and the order of the real server."""
+"""Malformed inference requests: Triton's texts, in Triton's order."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ TWELVE: dict[str, Any] = {"name": "INPUT0", "shape": [3], "datatype": "INT32", "
 
 
 def item(**changes: Any) -> dict[str, Any]:
-    """The usual input with some members changed, those given as ... taken away."""
+    """The usual input with some members changed, and those given as ... removed."""
     return {key: value for key, value in {**ITEM, **changes}.items() if value is not ...}
 
 

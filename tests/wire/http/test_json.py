@@ -1,4 +1,4 @@
-"""JSON read and written with rapidjson's words, offsets, escapes and notation (what the real server answered)."""
+"""JSON read and written with rapidjson's words, offsets, escapes and notation (what Triton answers)."""
 
 import math
 import re

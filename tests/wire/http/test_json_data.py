@@ -1,4 +1,4 @@
-"""Tensors as JSON: coercions, refusals and texts as the real server gave them."""
+"""Tensors as JSON: coercions, refusals and texts as Triton gives them."""
 
 import math
 import struct
@@ -192,7 +192,7 @@ def test_no_elements_whatever_the_data(datatype: str, data: object) -> None:
     [("FP64", (2, 3), [1] * 6, 48), ("BYTES", (2,), ["é", "abc"], 13)],
 )
 def test_data_up_to_the_limit_and_past_it(datatype: str, shape: Shape, data: list[object], size: int) -> None:
-    """Contract H17."""
+    """The limit applies to the bytes of the tensor (H17)."""
     assert len(pack_data("I", DATATYPES[datatype], shape, data, size)) == size
     with pytest.raises(Invalid) as caught:
         pack_data("I", DATATYPES[datatype], shape, data, size - 1)
@@ -202,7 +202,7 @@ def test_data_up_to_the_limit_and_past_it(datatype: str, shape: Shape, data: lis
     )
 
 
-def test_shape_past_the_limit_counts_before_the_data() -> None:
+def test_shape_over_the_limit_is_refused_before_the_data() -> None:
     with pytest.raises(Invalid, match=r"^JSON input 'I' has a byte_size \(4000000000000 bytes\)"):
         pack_data("I", INT32, (10**12,), ["x"], 100)
 

@@ -1,4 +1,4 @@
-"""The header that tells load balancers how loaded a model is (contract H138)."""
+"""The header that tells load balancers how loaded a model is (H138)."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_report_in_the_form_that_was_asked_for(form: bytes, report: bytes | None
         {"tokens_per": 1, "used": 1, "max": float("inf")},
     ],
 )
-def test_without_all_the_numbers_there_is_no_report(kinds: dict[str, float]) -> None:
+def test_report_needs_all_numbers(kinds: dict[str, float]) -> None:
     assert load_report(b"text", told(**kinds), "m") is None
     assert load_report(b"text", [], "m") is None
 

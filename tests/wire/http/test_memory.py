@@ -1,4 +1,4 @@
-"""What is remembered of responses over HTTP takes little memory."""
+"""What is remembered of HTTP responses takes little memory."""
 
 import tracemalloc
 

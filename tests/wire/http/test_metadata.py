@@ -1,4 +1,4 @@
-"""Metadata and statistics, byte by byte as the real server writes them."""
+"""Metadata and statistics, byte by byte as Triton writes them."""
 
 from halimede.engine_port import (
     BatchCounts,

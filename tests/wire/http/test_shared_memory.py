@@ -61,7 +61,7 @@ def test_system_registration_wrong(value: Any, kind: type[Error], text: str) -> 
     assert (type(caught.value), caught.value.message) == (kind, text)
 
 
-def test_registration_that_is_no_json() -> None:
+def test_registration_with_malformed_json() -> None:
     for read in (read_system_registration, read_cuda_registration):
         with pytest.raises(Internal, match=r"failed to parse the request JSON buffer: The document is empty\. at 0"):
             read("r", b"")

@@ -18,7 +18,7 @@ from halimede.errors import Error, Internal, NotFound
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, array_of, tensor_of
 from halimede.workers.child import frames
-from halimede.workers.child.calls import NOT_HERE, Caller, ResponseIterator
+from halimede.workers.child.calls import NOT_HERE, ModelCaller, ResponseIterator
 from halimede.workers.child.channel import Channel
 from halimede.workers.child.requests import InferenceRequest
 from halimede.workers.child.values import InferenceResponse, Tensor, TritonError, TritonModelException
@@ -61,11 +61,11 @@ class Server:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Caller, Server]]:
+def ends() -> Iterator[tuple[ModelCaller, Server]]:
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)
     with ours, theirs:
-        yield Caller(Channel(ours), "m"), Server(theirs)
+        yield ModelCaller(Channel(ours), "m"), Server(theirs)
 
 
 @pytest.fixture
@@ -102,7 +102,9 @@ def result(future: "Future[Any]") -> Any:
     return future.result(PATIENCE)
 
 
-def test_call_brings_everything_that_the_request_says(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_call_brings_everything_that_the_request_says(
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
+) -> None:
     caller, server = ends
     caller.serves(9)
     asked = request(
@@ -126,14 +128,16 @@ def test_call_brings_everything_that_the_request_says(ends: tuple[Caller, Server
 
 
 @pytest.mark.rows("S50")
-def test_call_for_a_sequence_whose_id_is_too_long(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_call_for_a_sequence_whose_id_is_too_long(
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
+) -> None:
     caller, server = ends
     threads.submit(caller.execute, request(1, correlation_id="x" * 129), True)
     with pytest.raises(Internal, match=r"^Model inner - Error when running inference: .* longer than 128 characters$"):
         read_call(server.next(frames.CALL))
 
 
-def test_call_says_the_batch_that_it_is_made_for(ends: tuple[Caller, Server]) -> None:
+def test_call_says_the_batch_that_it_is_made_for(ends: tuple[ModelCaller, Server]) -> None:
     caller, server = ends
     caller.serves(9)
     iterator = caller.execute(request(1), True)
@@ -144,7 +148,7 @@ def test_call_says_the_batch_that_it_is_made_for(ends: tuple[Caller, Server]) ->
     list(iterator)
 
 
-def test_requests_of_one_form_are_known_by_it(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_requests_of_one_form_are_known_by_it(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     forms = []
     for asked in (request(1, 2), request(3, 4, request_id="other", timeout=5), request(1, 2, 3)):
@@ -156,14 +160,14 @@ def test_requests_of_one_form_are_known_by_it(ends: tuple[Caller, Server], threa
     assert forms[0] == forms[1] != forms[2]
 
 
-def test_answers_reach_who_called_in_any_order(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_answers_reach_who_called_in_any_order(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     answers = [threads.submit(caller.execute, request(i), False) for i in range(5)]
     server.serve(5)
     assert [values(result(answer)) for answer in answers] == [[[i]] for i in range(5)]
 
 
-def test_error_is_a_response(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_error_is_a_response(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     answer = threads.submit(caller.execute, request(1), False)
     server.answer(server.call()[0], NotFound("no such thing"))
@@ -171,13 +175,13 @@ def test_error_is_a_response(ends: tuple[Caller, Server], threads: ThreadPoolExe
 
 
 @pytest.mark.parametrize("fields", [{"correlation_id": -1}, {"timeout": 1 << 64}, {"model_version": 1 << 63}])
-def test_request_that_no_call_can_carry_is_refused(ends: tuple[Caller, Server], fields: dict[str, int]) -> None:
+def test_request_that_no_call_can_carry_is_refused(ends: tuple[ModelCaller, Server], fields: dict[str, int]) -> None:
     caller, _ = ends
     with pytest.raises(TritonModelException, match=r"^The inference request cannot be sent: "):
         caller.execute(request(1, **fields), False)
 
 
-def test_caller_that_is_closed_calls_nobody(ends: tuple[Caller, Server]) -> None:
+def test_caller_that_is_closed_calls_nobody(ends: tuple[ModelCaller, Server]) -> None:
     caller, _ = ends
     caller.close()
     with pytest.raises(TritonModelException, match=f"^{NOT_HERE}$"):
@@ -189,7 +193,7 @@ def test_caller_that_is_closed_calls_nobody(ends: tuple[Caller, Server]) -> None
 # ---- many responses
 
 
-def streamed(caller: Caller, server: Server, *answers: list[int] | Error | None) -> tuple[int, Any]:
+def streamed(caller: ModelCaller, server: Server, *answers: list[int] | Error | None) -> tuple[int, Any]:
     """An iterator whose answers are there, the last one final."""
     iterator = caller.execute(request(1), True)
     number = server.call()[0]
@@ -198,7 +202,7 @@ def streamed(caller: Caller, server: Server, *answers: list[int] | Error | None)
     return number, iterator
 
 
-def test_iterator_begins_again_after_the_last_response(ends: tuple[Caller, Server]) -> None:
+def test_iterator_begins_again_after_the_last_response(ends: tuple[ModelCaller, Server]) -> None:
     _, iterator = streamed(*ends, [1], NotFound("in between"), [2], None)
     all_of_them = [[[1]], (TritonError.NOT_FOUND, "in between"), [[2]], []]
     first = values(next(iterator))
@@ -211,7 +215,7 @@ def test_iterator_begins_again_after_the_last_response(ends: tuple[Caller, Serve
     assert values(next(iter(iterator))) == all_of_them[1], "only after the last one it begins again"
 
 
-def test_iterator_tells_what_it_has_taken(ends: tuple[Caller, Server]) -> None:
+def test_iterator_tells_what_it_has_taken(ends: tuple[ModelCaller, Server]) -> None:
     caller, server = ends
     iterator = caller.execute(request(1), True)
     number = server.call()[0]
@@ -228,7 +232,7 @@ def test_iterator_tells_what_it_has_taken(ends: tuple[Caller, Server]) -> None:
     next(iterator)
 
 
-def test_iterator_that_is_cancelled_waits_for_the_end(ends: tuple[Caller, Server]) -> None:
+def test_iterator_that_is_cancelled_waits_for_the_end(ends: tuple[ModelCaller, Server]) -> None:
     caller, server = ends
     number, iterator = streamed(caller, server, [1])
     iterator.cancel()
@@ -240,7 +244,7 @@ def test_iterator_that_is_cancelled_waits_for_the_end(ends: tuple[Caller, Server
         server.next(frames.CANCEL_CALL)
 
 
-def test_iterator_that_is_dropped_lets_the_inference_run(ends: tuple[Caller, Server]) -> None:
+def test_iterator_that_is_dropped_lets_the_inference_run(ends: tuple[ModelCaller, Server]) -> None:
     caller, server = ends
     iterator = caller.execute(request(1), True)
     number = server.call()[0]
@@ -252,7 +256,7 @@ def test_iterator_that_is_dropped_lets_the_inference_run(ends: tuple[Caller, Ser
 # ---- asyncio
 
 
-def test_coroutines_wait_for_several_calls(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_coroutines_wait_for_several_calls(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
 
     async def several() -> list[Any]:
@@ -266,7 +270,7 @@ def test_coroutines_wait_for_several_calls(ends: tuple[Caller, Server], threads:
 
 
 def test_call_that_an_alarm_breaks_off_leaves_the_connection_as_it_is(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
 ) -> None:
     """The time limit that models know: a handler that raises, in the main thread."""
     caller, server = ends
@@ -299,7 +303,7 @@ class HardLoop(asyncio.SelectorEventLoop):
 
 
 def test_loop_that_changes_what_it_watches_leaves_the_connection_as_it_is(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
 ) -> None:
     caller, server = ends
 
@@ -318,7 +322,7 @@ def test_loop_that_changes_what_it_watches_leaves_the_connection_as_it_is(
 
 
 def test_call_of_a_loop_that_gets_no_descriptor_fails_and_the_next_is_answered(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller, server = ends
 
@@ -338,7 +342,7 @@ def test_call_of_a_loop_that_gets_no_descriptor_fails_and_the_next_is_answered(
 
 
 def test_loops_of_two_threads_and_a_thread_without_one(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
 ) -> None:
     caller, server = ends
 
@@ -353,7 +357,7 @@ def test_loops_of_two_threads_and_a_thread_without_one(
 
 
 def test_iterator_of_a_coroutine_comes_with_its_first_response(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
 ) -> None:
     caller, server = ends
 
@@ -369,7 +373,7 @@ def test_iterator_of_a_coroutine_comes_with_its_first_response(
     assert result(answers) == [[[1]], [[2]], []]
 
 
-def test_future_that_is_cancelled_cancels_its_call(ends: tuple[Caller, Server]) -> None:
+def test_future_that_is_cancelled_cancels_its_call(ends: tuple[ModelCaller, Server]) -> None:
     caller, server = ends
 
     async def give_up() -> None:
@@ -382,13 +386,13 @@ def test_future_that_is_cancelled_cancels_its_call(ends: tuple[Caller, Server]) 
     server.answer(number, [1])
 
 
-def test_coroutine_needs_a_loop(ends: tuple[Caller, Server]) -> None:
+def test_coroutine_needs_a_loop(ends: tuple[ModelCaller, Server]) -> None:
     with pytest.raises(RuntimeError, match=r"^no running event loop$"):
         ends[0].execute_async(request(1), False)
 
 
 def test_answer_for_a_loop_that_is_closed_disturbs_nobody(
-    ends: tuple[Caller, Server], threads: ThreadPoolExecutor
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
 ) -> None:
     caller, server = ends
     loop = asyncio.new_event_loop()
@@ -416,7 +420,7 @@ def reply(server: Server, answer: int, refusal: str = "") -> frames.Frame:
     return question
 
 
-def test_load_brings_configuration_and_files(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_load_brings_configuration_and_files(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     config = json.dumps({"backend": "python"})
     answer = threads.submit(caller.load_model, "other", config, {"file:1/model.py": b"code", "file:empty": b""})
@@ -427,7 +431,9 @@ def test_load_brings_configuration_and_files(ends: tuple[Caller, Server], thread
     assert result(answer) is None
 
 
-def test_question_about_models_is_refused_in_words(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_question_about_models_is_refused_in_words(
+    ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor
+) -> None:
     caller, server = ends
     answer = threads.submit(caller.unload_model, "other", True)
     question = reply(server, 0, "because")
@@ -436,7 +442,7 @@ def test_question_about_models_is_refused_in_words(ends: tuple[Caller, Server], 
         result(answer)
 
 
-def test_readiness_is_a_bool(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_readiness_is_a_bool(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     caller, server = ends
     for ready in (True, False):
         answer = threads.submit(caller.is_model_ready, "other", "3")
@@ -445,13 +451,13 @@ def test_readiness_is_a_bool(ends: tuple[Caller, Server], threads: ThreadPoolExe
         assert result(answer) is ready
 
 
-def test_files_must_be_a_dictionary(ends: tuple[Caller, Server]) -> None:
+def test_files_must_be_a_dictionary(ends: tuple[ModelCaller, Server]) -> None:
     text = "failed to load model 'other', files should be a dictionary of file paths and file contents"
     with pytest.raises(TritonModelException, match=f"^{text}$"):
         ends[0].load_model("other", "", ["file:x"])  # type: ignore[arg-type]  # what a model may do
 
 
-def test_many_threads_and_calls_at_once(ends: tuple[Caller, Server], threads: ThreadPoolExecutor) -> None:
+def test_many_threads_and_calls_at_once(ends: tuple[ModelCaller, Server], threads: ThreadPoolExecutor) -> None:
     """Each reads for the others: none may be left asleep."""
     caller, server = ends
     count, each = 6, 50

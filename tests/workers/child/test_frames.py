@@ -176,8 +176,8 @@ def test_unfinished_frame_is_kept_back() -> None:
     "raw",
     [
         pytest.param(b"x" * 200, id="no magic"),
-        pytest.param(frames.HEADER.pack(b"HLM1", 99, 0, 0, 0, 48, 0, 0, 0), id="unknown kind"),
-        pytest.param(frames.HEADER.pack(b"HLM1", 6, 0, 0, 100, 48, 0, 0, 0), id="records beyond the frame"),
+        pytest.param(frames.HEADER.pack(b"HLM2", 99, 0, 0, 0, 56, 0, 0, 0, 0), id="unknown kind"),
+        pytest.param(frames.HEADER.pack(b"HLM2", 6, 0, 0, 100, 56, 0, 0, 0, 0), id="records beyond the frame"),
     ],
 )
 def test_stream_without_a_frame_is_refused(raw: bytes) -> None:

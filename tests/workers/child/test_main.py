@@ -1,13 +1,14 @@
 """Where a worker begins, under an interpreter that lacks what it needs."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from halimede.workers.process import Interpreter, Process
-from halimede.workers.worker import Worker, WorkerLost, WorkerRefused
-from tests.workers.environment_fakes import script, virtual
+from halimede.workers.host.process import Interpreter, Process
+from halimede.workers.host.worker import Worker, WorkerLost, WorkerRefused
+from tests.workers.host.environment_fakes import script, virtual
 
 LIMIT = 20.0
 ORDER = {"directory": "/nowhere", "version": "1", "filename": "model.py", "name": "m", "complete": {}}
@@ -17,11 +18,13 @@ def refusal(python: Path) -> str:
     worker = Worker(Process(Interpreter(str(python))))
     try:
         with pytest.raises(WorkerRefused) as caught:
-            worker.ask({**ORDER, "padding": "x" * (4 << 20)}, LIMIT)  # more than a socket takes at once
+            worker.start(
+                json.dumps({**ORDER, "padding": "x" * (4 << 20)}).encode(), LIMIT
+            )  # more than a socket takes at once
         return str(caught.value)
     finally:
         worker.kill()
-        worker.bury(LIMIT)
+        worker.reap(LIMIT)
 
 
 def test_interpreter_without_numpy_says_which_one_and_what_to_do(tmp_path: Path) -> None:
@@ -43,5 +46,5 @@ def test_numpy_that_cannot_be_imported_is_quoted_in_one_line(tmp_path: Path) -> 
 def test_interpreter_that_ends_at_once_is_lost(tmp_path: Path) -> None:
     worker = Worker(Process(Interpreter(str(script(tmp_path / "python", "#!/bin/sh\nexit 3\n")))))
     with pytest.raises(WorkerLost):
-        worker.ask(ORDER, LIMIT)
-    assert worker.bury(LIMIT) == "exit status 3"
+        worker.start(json.dumps(ORDER).encode(), LIMIT)
+    assert worker.reap(LIMIT) == "exit status 3"

@@ -1,4 +1,4 @@
-"""`MetricFamily` and `Metric` as a model uses them, with the place of the values in the test's hand (contract P57 to
+"""`MetricFamily` and `Metric` as a model uses them, with the place of the values in the test's hand (P57 to
 P59). The texts are the real server's."""
 
 import copy

@@ -1,4 +1,4 @@
-"""What auto_complete_config may change, and what it is told when it contradicts the configuration (contract P31)."""
+"""What auto_complete_config may change, and what it is told when it contradicts the configuration (P31)."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What models make and read: tensors, errors, responses (contract P40 to P46)."""
+"""What models make and read: tensors, errors, responses (P40 to P46)."""
 
 import math
 import struct

@@ -1,6 +1,6 @@
-"""Files of pictures to pixels, with Pillow: the first step of the demo's ensemble `shapes`.
+"""Decodes picture files into pixels, with Pillow: the first step of the demo's ensemble `shapes`.
 
-A Triton Python model; the server runs `execute` in a worker process of its own.
+A Triton Python model. The server runs it in a worker process.
 """
 
 import io
@@ -11,11 +11,11 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 SIZE = 64
 FORMATS = ("PNG", "JPEG")
-MOST_PIXELS = 40_000_000  # a small file may claim to be a picture that fills the memory
+MOST_PIXELS = 40_000_000  # a small file may declare a picture that would fill the memory
 
 
 class Refused(Exception):
-    """A file that is no picture for us; the text says why."""
+    """The file is not a supported picture. The message gives the reason."""
 
 
 class TritonPythonModel:
@@ -23,11 +23,11 @@ class TritonPythonModel:
         return [self.respond(request) for request in requests]
 
     def respond(self, request):
-        """FILE [batch, 1] to picture FP32 [batch, 3, 64, 64]."""
+        """Decodes FILE [batch, 1] into picture FP32 [batch, 3, 64, 64]."""
         files = pb_utils.get_input_tensor_by_name(request, "FILE").as_numpy().reshape(-1)
         try:
             pictures = [pixels_of(file) for file in files]
-        except Refused as error:  # answered here, or it would fail the whole batch
+        except Refused as error:  # an exception would fail the whole batch
             return pb_utils.InferenceResponse(
                 error=pb_utils.TritonError(f"FILE {error}", pb_utils.TritonError.INVALID_ARG)
             )

@@ -1,6 +1,6 @@
-"""Sentences to word pieces: the first half of the demo's way from text to embedding.
+"""Splits sentences into word pieces: the first step from text to embedding in the demo.
 
-A Triton Python model; the server runs `execute` in a worker process of its own. `tokenizer.json` lies beside this file.
+A Triton Python model. The server runs it in a worker process. `tokenizer.json` lies next to this file.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from tokenizers import Tokenizer
 
-LONGEST = 256  # word pieces; all-MiniLM-L6-v2 was trained on no more
+LONGEST = 256  # word pieces; all-MiniLM-L6-v2 was trained on at most this many
 
 
 class TritonPythonModel:
@@ -17,17 +17,17 @@ class TritonPythonModel:
         version_folder = Path(args["model_repository"], args["model_version"])
         self.tokenizer = Tokenizer.from_file(str(version_folder / "tokenizer.json"))
         self.tokenizer.enable_truncation(LONGEST)
-        self.tokenizer.enable_padding()  # to the longest sentence of a request; the file says 128 always
+        self.tokenizer.enable_padding()  # to the longest sentence of a request; the file would always pad to 128
 
     def execute(self, requests):
         return [self.respond(request) for request in requests]
 
     def respond(self, request):
-        """TEXT [batch, 1] to input_ids and attention_mask, both INT64 [batch, longest]."""
+        """Turns TEXT [batch, 1] into input_ids and attention_mask, both INT64 [batch, longest]."""
         text = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
         try:
             sentences = [sentence.decode() for sentence in text.reshape(-1)]
-        except UnicodeDecodeError as error:  # answered here, or it would fail the whole batch
+        except UnicodeDecodeError as error:  # an exception would fail the whole batch
             return pb_utils.InferenceResponse(
                 error=pb_utils.TritonError(f"TEXT is not UTF-8: {error}", pb_utils.TritonError.INVALID_ARG)
             )

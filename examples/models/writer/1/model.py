@@ -1,7 +1,7 @@
-"""Writes text a letter at a time, as it has seen letters follow each other in `text.txt`, which lies beside this file.
+"""Writes text a letter at a time, with the letter frequencies of `text.txt`, which lies next to this file.
 
-A Triton Python model for iterative sequences: `execute` writes one letter of each story in the batch, and has the
-server run again, in whatever batch comes next, those that are not finished.
+A Triton Python model for iterative sequences. `execute` writes one letter of each story in the batch. It reschedules
+the requests of unfinished stories, and the server runs them again in the next batch.
 """
 
 from collections import OrderedDict
@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-LONGEST = 7  # letters that the next one is guessed from; fewer where these were never seen
-MOST_STORIES = 4096  # that are remembered; one whose reader left between two steps is never heard of again
+LONGEST = 7  # the most letters that determine the next one; fewer if the text does not contain them
+MOST_STORIES = 4096  # stories in memory; if a client leaves between two steps, its story never comes again
 AGAIN = pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Letters:
-    """Which letters follow which in a text, and how often."""
+    """How often each letter follows each context of up to `LONGEST` letters in a text."""
 
     def __init__(self, text):
         self.alphabet = sorted(set(text))
@@ -30,7 +30,7 @@ class Letters:
         self.rows = {context: np.cumsum(row) / row.sum() for context, row in counts.items()}
 
     def following(self, texts, chances):
-        """The next letter of each text, by a chance between 0 and 1 for each."""
+        """The next letter of each text. `chances` has a random number between 0 and 1 for each text."""
         rows = np.stack([self.row(text) for text in texts])
         return [self.alphabet[i] for i in (rows <= np.asarray(chances)[:, None]).sum(axis=1)]
 
@@ -43,7 +43,7 @@ class Letters:
 
 
 class Story:
-    """One that is being written."""
+    """An unfinished story."""
 
     def __init__(self, request):
         prompt, left, seed = (
@@ -67,7 +67,7 @@ class TritonPythonModel:
             self.write(request, story, letter, len(stories))
 
     def story(self, request):
-        """The one that the request is about: begun where it starts, and the same again each time that it is run."""
+        """The story of a request: a new one at the start of its sequence, later the same one each time."""
         number = request.correlation_id()
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START or number not in self.stories:
             self.stories[number] = Story(request)

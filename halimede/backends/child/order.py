@@ -1,0 +1,55 @@
+"""Orders for a child that hosts a backend, and their results: values of this package, pickled, in a frame.
+
+Both sides run the same version of the package (`hosted.main` imports it from the server's folder), and a pickle is only
+ever read by the process that started the other one, or by the child from its own server.
+"""
+
+import io
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from halimede.backends.traits import Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a child does: create the backend `traits` and call `method` of it with `arguments`; with no method, serve an
+    instance of a model, whose configuration, folder and place the arguments are. `settings` are those of
+    `--backend-config`."""
+
+    traits: Traits
+    settings: Mapping[str, str]
+    arguments: tuple[Any, ...] = ()
+    method: str = ""
+
+
+class _Pickler(pickle.Pickler):
+    """Knows the read-only dictionaries of configurations, which pickle does not."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, MappingProxyType):
+            return _read_only, (dict(value),)
+        return NotImplemented
+
+
+def _read_only(value: dict[Any, Any]) -> Mapping[Any, Any]:
+    return MappingProxyType(value)
+
+
+def written(value: object) -> bytes:
+    """Raises pickle.PicklingError or TypeError if a backend puts a live object into its result."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
+
+
+def read(data: bytes) -> Any:
+    return pickle.loads(data)
+
+
+def read_order(data: bytes) -> Order:
+    order: Order = read(data)
+    return order

@@ -1,0 +1,40 @@
+"""Creation of a backend: its runtime is imported when the first model needs it, and not before.
+
+A runtime that nobody uses costs neither start-up time nor memory. One that is not installed only fails the models that
+want it. Called on load threads.
+"""
+
+import os
+from typing import cast
+
+from halimede.backends.api import Backend, BackendContext
+from halimede.backends.homes import BackendOfTwoHomes
+from halimede.backends.registry import resolve
+from halimede.backends.traits import Home, Traits
+from halimede.errors import Cause, Unavailable
+
+
+def create_backend(traits: Traits, context: BackendContext) -> Backend:
+    """The backend, in the home that the operator has chosen. Blocks while the runtime is imported. Raises Unavailable,
+    with the command that helps, if the runtime is not installed; whatever the backend itself raises."""
+    if Home.CHILD not in traits.homes or traits.starts_children:
+        return create_in_this_process(traits, context)
+    return BackendOfTwoHomes(traits, context, lambda: create_in_this_process(traits, context))
+
+
+def create_in_this_process(traits: Traits, context: BackendContext) -> Backend:
+    """The backend itself. Blocks while the runtime is imported. Raises as `create_backend`."""
+    for name, value in traits.environment.items():
+        os.environ.setdefault(name, value)
+    try:
+        create = resolve(traits.implementation)
+    except ImportError as error:
+        own = traits.module.partition(".")[0]
+        if not traits.extra or (error.name or "").partition(".")[0] == own:
+            raise
+        missing = Unavailable(
+            f"backend '{traits.name}' cannot be used ({error}); it is installed by: "
+            f"pip install '{traits.distribution}[{traits.extra}]'"
+        )
+        raise missing.blaming(Cause.ENVIRONMENT) from error
+    return cast(Backend, create(context))

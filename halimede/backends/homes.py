@@ -1,0 +1,75 @@
+"""The choice of the process that a backend's models run in: this one, or child processes.
+
+The operator chooses by `--backend-config=NAME,home=child` and by the parameter HOME of a model. A backend is created in
+the server only if a model runs there, and child processes are started only if a model runs in them. Load threads.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from halimede.backends.api import Backend, BackendContext, BackendModel, Fault, Inspecting, ModelFolder
+from halimede.backends.child.settings import HOME_SETTING, chosen_home
+from halimede.backends.traits import Home, Traits
+from halimede.config.model_config import Description, Incomplete, ModelConfig
+
+if TYPE_CHECKING:
+    from halimede.backends.child.backend import ChildBackend
+
+
+class BackendOfTwoHomes:
+    """A backend that may run in the server and in child processes. `create` makes it in the server and may raise Error.
+    Raises Invalid for a setting that is no home."""
+
+    def __init__(self, traits: Traits, context: BackendContext, create: Callable[[], Backend]) -> None:
+        self.traits = traits
+        self._context = context
+        self._create = create
+        self._making = Lock()
+        self._in_server: Backend | None = None
+        self._in_children: ChildBackend | None = None
+        self._setting = context.settings.get(HOME_SETTING)
+        self._default = chosen_home(traits, self._setting, {})
+        if self._default is Home.SERVER:
+            self._server()  # a runtime that is not installed is an error of the creation
+
+    def _server(self) -> Backend:
+        with self._making:
+            if self._in_server is None:
+                self._in_server = self._create()
+            return self._in_server
+
+    def _children(self) -> "ChildBackend":
+        from halimede.backends.child.backend import ChildBackend  # subprocess and more: most servers need none
+
+        with self._making:
+            if self._in_children is None:
+                self._in_children = ChildBackend(self.traits, self._context)
+            return self._in_children
+
+    def _of(self, parameters: Mapping[str, str], model: str) -> Backend:
+        home = chosen_home(self.traits, self._setting, parameters, model)
+        return self._children() if home is Home.CHILD else self._server()
+
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        return (self._children() if self._default is Home.CHILD else self._server()).usable_gpus(gpus)
+
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
+        return self._of(asked.parameters, asked.name).describe(asked, folder, filename)
+
+    def runs_code(self, asked: Incomplete) -> bool:
+        backend = self._of(asked.parameters, asked.name)
+        return isinstance(backend, Inspecting) and backend.runs_code(asked)
+
+    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+        backend = self._of(asked.parameters, asked.name)
+        return backend.faults(asked, config, folder, filename) if isinstance(backend, Inspecting) else []
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
+        return self._of(config.parameters, config.name).open(config, folder)
+
+    def close(self) -> None:
+        with self._making:
+            for backend in (self._in_server, self._in_children):
+                if backend is not None:
+                    backend.close()

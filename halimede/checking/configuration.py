@@ -1,0 +1,152 @@
+"""Every problem of a configuration: the rules of `config.checks`, asked to the end. Reads files; any thread.
+
+A load stops at the first problem (`config.draft`).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.checking.problems import Problem
+from halimede.checking.source import Source
+from halimede.checking.text import read_text
+from halimede.config import message as messages
+from halimede.config.checks import check_instance_groups, config_problems, tensor_problems
+from halimede.config.defaults import fill_defaults
+from halimede.config.draft import Draft
+from halimede.config.files import read_whole
+from halimede.config.identify import complete_backend
+from halimede.config.model_config import ModelConfig
+from halimede.config.states import state_problems
+from halimede.errors import Error, Invalid
+
+MAX_BYTES = 4 << 20
+"""Of a text that is read. Real configurations have up to some thousand lines."""
+_NO_BACKEND = "unexpected platform type ''"
+
+
+@dataclass(slots=True)
+class Reviewed:
+    """A configuration and its problems.
+
+    `draft` is None if the configuration cannot be read or names no backend. `is_there` says whether there is a file.
+    """
+
+    file: Path
+    is_there: bool
+    source: Source
+    problems: list[Problem]
+    draft: Draft | None = None
+    _blanked: frozenset[str] = frozenset()
+
+    def problem(self, code: str, text: str, instead: str = "") -> Problem:
+        """A problem of this configuration, with its line."""
+        place = self.file if self.is_there else self.file.parent
+        return Problem(code, text, place, self.source.line_of(text), instead)
+
+    def finish(self, gpus: Sequence[int], default_instance_count: int) -> ModelConfig | None:
+        """The configuration that a load makes of it; None if a load refuses it, and then `problems` has the reasons."""
+        if self.draft is None:
+            return None
+        found = [*finishing_problems(self.draft.with_groups(gpus, default_instance_count), gpus)]
+        known = {problem.text for problem in self.problems}
+        self.add((code, text) for code, text in found if text not in known)
+        if found:
+            return None
+        try:
+            return self.draft.finish(gpus=gpus, default_instance_count=default_instance_count)
+        except Error as error:
+            self.add([("configuration", str(error))])
+            return None
+
+    def add(self, found: Iterable[tuple[str, str]]) -> None:
+        """Adds problems, except that a field is missing whose value was wrong: that is one problem already."""
+        for code, text in dict.fromkeys(found):
+            if not any(f"must specify '{field}'" in text for field in self._blanked):
+                self.problems.append(self.problem(code, text))
+
+
+def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Reviewed:
+    """Reads and checks the configuration of the model in `folder`.
+
+    `config_name` and `strict` are those of `config.read`.
+    """
+    file = messages.file_of(folder, config_name)
+    reviewed = Reviewed(file, True, Source(""), [])
+    try:
+        reviewed.is_there = file.exists()
+        if reviewed.is_there or strict:
+            raw = read_whole(file)
+            if len(raw) > MAX_BYTES:
+                raise Invalid(f"{len(raw)} bytes are too many for a configuration; at most {MAX_BYTES}")
+            read = read_text(raw.decode(), file, folder.name)
+            reviewed.source, reviewed.problems, reviewed._blanked = read.source, list(read.problems), read.blanked
+            message = read.message
+        else:
+            message = messages.empty()
+        if message is not None:
+            _review(message, folder, strict, reviewed)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        reviewed.problems.append(Problem("syntax", "this is not UTF-8 text", file, line))
+    except OSError as error:
+        where = Path(error.filename or file)
+        reviewed.problems.append(Problem("unreadable", f"cannot be read: {error.strerror}", where))
+    except Error as error:
+        reviewed.problems.append(Problem("configuration", str(error), file))
+    return reviewed
+
+
+def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Reviewed) -> None:
+    named = message.name
+    if named and named != folder.name:
+        text = f"unexpected directory name '{folder.name}' for model '{named}', directory name must equal model name"
+        line = reviewed.source.line_of(f"'{named}'")
+        reviewed.problems.append(Problem("name", text, reviewed.file, line, f'name: "{folder.name}"'))
+        message.name = folder.name  # the other rules are asked as if the name were right
+    try:
+        complete_backend(message, folder)
+        is_known = True
+    except Invalid as error:
+        is_known = False
+        reviewed.add([("no-backend", str(error))])
+    fill_defaults(message)
+    found = [("configuration", text) for text in until_it_breaks(config_problems(message))]
+    if strict:
+        found += [("tensor", text) for text in until_it_breaks(tensor_problems(message))]
+    reviewed.add(each for each in found if is_known or not each[1].startswith(_NO_BACKEND))
+    # Without a backend no version can be checked further.
+    if is_known and (message.backend or message.platform):
+        reviewed.draft = Draft(reviewed.file, message)
+
+
+def until_it_breaks(problems: Iterator[str]) -> Iterator[str]:
+    """The problems up to the first rule that fails with an error: it relies on an earlier rule that does not hold."""
+    try:
+        yield from problems
+    except (ValueError, LookupError, TypeError, ArithmeticError):
+        return
+
+
+def group_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[str]:
+    """The problems of each instance group."""
+    for group in message.instance_group:
+        # The rule stops at the first group that breaks it, so each group gets a message of its own.
+        alone = messages.copy_of(message)
+        del alone.instance_group[:]
+        alone.instance_group.append(group)
+        try:
+            check_instance_groups(alone, gpus)
+        except Error as error:
+            yield str(error)
+
+
+def finishing_problems(message: messages.Message, gpus: Sequence[int]) -> Iterator[tuple[str, str]]:
+    """The problems of a completed configuration, as pairs of code and text."""
+    for code, texts in (
+        ("instance-group", group_problems(message, gpus)),
+        ("configuration", config_problems(message)),
+        ("tensor", tensor_problems(message)),
+        ("state", state_problems(message)),
+    ):
+        yield from ((code, text) for text in until_it_breaks(texts))

@@ -1,0 +1,254 @@
+"""Every problem of one model that can be found without running its code: in its folder, configuration and versions.
+
+The rules are those of a load, which stops at the first problem (`models.loader`). Any thread. Blocks on files, and
+while a runtime opens a model file to see what it declares.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from halimede.agents.registry import BUILT_IN, is_there
+from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.checking.configuration import Reviewed, review
+from halimede.checking.problems import Problem
+from halimede.checking.stray_files import stray_files
+from halimede.config import (
+    Draft,
+    ModelConfig,
+    VersionChoice,
+    VersionPolicy,
+    agents_of,
+    read_labels,
+    versions_to_load,
+)
+from halimede.config.files import read_whole
+from halimede.errors import Cause, Error
+from halimede.models.agents import Agents
+from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
+from halimede.models.repository import FoundModel, fingerprint, version_names
+from halimede.models.sequence_states import states_for
+from halimede.models.strategies import strategy_file
+from halimede.models.warmup import sample_problems
+
+A = TypeVar("A")
+
+
+_FIELDS = {
+    "agent": "model_repository_agents",
+    "ensemble": "ensemble_scheduling",
+    "labels": "label_filename",
+    "not-seen": "ensemble_scheduling",
+    "state": "sequence_batching",
+    "version": "version_policy",
+    "warmup": "model_warmup",
+}
+"""The field that problems of a code are about, if their texts mention none."""
+
+
+@dataclass(slots=True)
+class ModelReview:
+    """A model and its problems. `config` is the complete configuration of the latest version; None if it is unknown."""
+
+    found: FoundModel
+    reviewed: Reviewed
+    versions: tuple[int, ...] = ()
+    config: ModelConfig | None = None
+    problems: list[Problem] = field(default_factory=list)
+    is_hidden: bool = False
+    """Whether something of the model can only be seen by running code."""
+
+    def add(self, code: str, text: str, file: Path | None = None, severity: Severity = Severity.ERROR) -> None:
+        """Adds a problem of the folder, or of `file`; if that is the configuration, with its line."""
+        place = file or self.found.folder
+        line = self.reviewed.source.line_of(text, _FIELDS.get(code, "")) if place == self.reviewed.file else 0
+        problem = Problem(code, text, place, line, severity=severity)
+        if not any((p.text, p.line) == (text, line) for p in self.problems):
+            self.problems.append(problem)
+
+    @property
+    def place(self) -> Path:
+        """The configuration file, or the folder if there is none."""
+        return self.reviewed.file if self.reviewed.is_there else self.found.folder
+
+    def attempt(self, code: str, work: Callable[[], A], file: Path | None = None) -> A | None:
+        """Returns what `work` returns. If it fails, adds a problem and returns None."""
+        try:
+            return work()
+        except Error as error:
+            self.add(code, str(error), file or self.place)
+        except OSError as error:
+            self.add("unreadable", f"cannot be read: {error.strerror}", Path(error.filename or self.found.folder))
+        return None
+
+
+def review_model(found: FoundModel, backends: Backends, options: LoadOptions) -> ModelReview:
+    """Checks one model. Of an ensemble only its own configuration (see `repository`)."""
+    strict = not options.auto_complete
+    reviewed = review(found.folder, config_name=options.config_name, strict=strict)
+    model = ModelReview(found, reviewed)
+    sent = quote(found.name, safe="", errors="surrogateescape")
+    if sent != found.name:  # neither this server nor Triton decodes names in URLs
+        text = f"HTTP clients ask for this model as '{sent}', and the server does not decode names"
+        model.add("name", text, found.folder, Severity.WARNING)
+    # Without access to the folder every further problem would only follow from that.
+    if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):
+        return _finished(model)
+    _review_agents(model, options)
+    if model.is_hidden:  # its agents may replace every file
+        return _finished(model)
+    _review_versions(model)
+    if reviewed.draft is not None and reviewed.draft.is_ensemble:
+        model.config = reviewed.finish((), 1)
+        _review_labels(model, model.config)
+    elif reviewed.draft is not None:
+        draft = reviewed.draft
+        for number in model.versions:
+            # Each version completes a draft of its own, since the model files may differ.
+            _review_version(model, draft.copy(), number, backends, options)
+    model.problems += stray_files(found.folder, reviewed, model.config, options.config_name)
+    return _finished(model)
+
+
+def _finished(model: ModelReview) -> ModelReview:
+    own = [each for each in model.reviewed.problems if each not in model.problems]
+    model.problems = sorted(dict.fromkeys([*own, *model.problems]), key=lambda p: (str(p.file), p.line))
+    return model
+
+
+def _review_agents(model: ModelReview, options: LoadOptions) -> None:
+    """Checks that the agents exist. Built-in agents run; the code of others does not."""
+    try:
+        asked = agents_of(model.found.folder, config_name=options.config_name)
+    except Error:
+        return  # the configuration is wrong, which is a problem already
+    foreign = [spec.name for spec in asked.specs if spec.name not in BUILT_IN]
+    for name in foreign:
+        if is_there(name, options.agents.directory):
+            model.is_hidden = True
+            text = f"what agent '{name}' does to the model is not known: its code was not run"
+            model.add("not-seen", text, model.place, Severity.NOTE)
+        else:
+            model.add("agent", f"there is no repository agent '{name}'", model.place)
+    if asked.specs and not foreign:
+        agents = Agents(options.agents.directory, options.config_name)
+        model.attempt("agent", lambda: agents.engage(model.found, fingerprint(model.found.folder)))
+        agents.give_up(model.found)
+
+
+def _review_versions(model: ModelReview) -> None:
+    draft = model.reviewed.draft
+    if draft is None:
+        return
+    names = model.attempt("unreadable", lambda: version_names(model.found.folder))
+    if names is None:
+        return
+    came = model.attempt("version", lambda: versions_to_load(draft.version_policy, names, model.found.name))
+    numbers, warnings = came if came is not None else ([], versions_of_nothing(names, model.found.name))
+    model.versions = tuple(numbers)
+    for warning in warnings:
+        file = model.place if "is specified for model" in warning else model.found.folder
+        model.add("version", warning, file, Severity.WARNING)
+
+
+def versions_of_nothing(names: Collection[str], model: str) -> list[str]:
+    """Why directories of a model are not versions. Ignores its version policy."""
+    every = VersionPolicy(VersionChoice.ALL)
+    return versions_to_load(every, [*names, "1"], model)[1]
+
+
+def _review_version(model: ModelReview, draft: Draft, number: int, backends: Backends, options: LoadOptions) -> None:
+    prepared = None
+    # Without a backend the platform is unknown. If that is a problem already, it is not reported again.
+    if draft.backend or not model.reviewed.problems:
+        prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
+    if prepared is None:
+        _review_files(model, version_folder(model.found.folder, number))
+        model.reviewed.draft = draft
+        model.reviewed.finish(options.gpus, 1)
+        return
+    folder, backend = prepared
+    config = _completed(model, draft, backend, folder, options)
+    if config is not None:
+        model.config = config
+        _review_labels(model, config)
+        model.attempt("state", lambda: states_for(config, model.found.folder))
+        for error in sample_problems(config, model.found.folder, number):
+            model.add("warmup", str(error), model.place)
+        _review_strategy(model, config, folder)
+    if isinstance(backend, Inspecting) and not model.is_hidden:
+        asked = draft.incomplete(gpus=options.gpus, default_instance_count=backend.traits.cpu_instances)
+        for fault in backend.faults(asked, config, folder, draft.model_filename):
+            _add_fault(model, fault)
+
+
+def _completed(
+    model: ModelReview, draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions
+) -> ModelConfig | None:
+    """The configuration, completed from the model file; None if it is wrong, or only code can complete it."""
+    gpus = backend.usable_gpus(options.gpus)
+    if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
+        try:
+            complete(draft, backend, folder, options)
+        except Error as error:
+            model.add("model-file", str(error), folder.version)
+            return None
+    model.reviewed.draft = draft
+    return model.reviewed.finish(gpus, backend.traits.cpu_instances)
+
+
+def _runs_code(draft: Draft, backend: Backend) -> bool:
+    return isinstance(backend, Inspecting) and backend.runs_code(draft.incomplete())
+
+
+def _add_fault(model: ModelReview, fault: Fault) -> None:
+    code = "not-seen" if fault.severity is Severity.NOTE else "model-file"
+    if fault.cause in (Cause.ENVIRONMENT, Cause.MACHINE):  # nothing of the model is wrong
+        code = fault.cause.value
+    file, line = fault.file, fault.line
+    if file is None:
+        line = model.reviewed.source.line_of(fault.text)
+        file = model.reviewed.file if line else model.found.folder
+    problem = Problem(code, fault.text, file, line, fault.instead, fault.severity)
+    if not any(each.text == fault.text and each.line in (line, 0) for each in model.problems):
+        model.problems.append(problem)
+    model.is_hidden |= fault.severity is Severity.NOTE
+
+
+def _review_files(model: ModelReview, folder: Path) -> None:
+    if not folder.is_dir():
+        model.add("version", f"'{folder}' is no directory", folder)
+
+
+def _review_labels(model: ModelReview, config: ModelConfig | None) -> None:
+    for spec in config.outputs if config is not None else ():
+        try:
+            labels = read_labels(model.found.folder, spec, model.found.name)
+        except Error as error:
+            model.add("labels", str(error), model.place)
+            continue
+        classes = prod(spec.dims) if spec.dims and min(spec.dims) > 0 else 0
+        if labels and classes and len(labels) != classes:
+            text = (
+                f"the label file '{spec.label_filename}' of output '{spec.name}' has {len(labels)} lines, the output "
+                f"has {classes} elements"
+            )
+            model.add("labels", text, model.place, Severity.WARNING)
+
+
+def _review_strategy(model: ModelReview, config: ModelConfig, folder: ModelFolder) -> None:
+    """Checks that the code of a batch strategy exists and is Python."""
+    file = model.attempt("strategy", lambda: strategy_file(config, folder))
+    code = None if file is None else model.attempt("strategy", partial(read_whole, file))
+    if file is None or code is None:
+        return
+    try:
+        compile(code, str(file), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        model.problems.append(Problem("strategy", str(error.msg), file, error.lineno or 0))
+    except ValueError as error:
+        model.problems.append(Problem("strategy", str(error), file))

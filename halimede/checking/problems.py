@@ -1,0 +1,22 @@
+"""A problem of a model or of its repository, as `halimede check` reports it. Plain values; any thread."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from halimede.backends.api import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong, and what would be right.
+
+    `code` is the kind of problem. Tools compare it, so it stays the same when texts change. `line` is 0 if the problem
+    is not about a line. `instead` says what to write or do; it is empty if that is obvious.
+    """
+
+    code: str
+    text: str
+    file: Path
+    line: int = 0
+    instead: str = ""
+    severity: Severity = Severity.ERROR

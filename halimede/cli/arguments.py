@@ -1,0 +1,383 @@
+"""The command lines of the small commands, read by argparse: one frozen order for each command.
+
+Knows no machinery of the commands, so a wrong line is answered before anything large is imported. `serve` is not here:
+its texts are those of Triton and of getopt (`options.parser`). Pure, except that `--help` prints. Main thread.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from types import MappingProxyType
+from typing import NoReturn
+
+from halimede.errors import Invalid
+from halimede.options import ServerOptions, parse, suggestion
+from halimede.options.flags import FLAGS, Flag
+from halimede.options.kinds import SWITCH
+
+URL = "localhost:8000"
+MIN_INTERVAL = 0.1
+"""Seconds."""
+FORMATS = ("text", "mermaid", "svg", "json")
+SHELLS = ("bash", "zsh", "fish")
+
+
+class Order:
+    """What a command line asks for."""
+
+    __slots__ = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is noteworthy about options of the server."""
+        server: ServerOptions | None = getattr(self, "server", None)
+        return server.warnings if server is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Top(Order):
+    """Which server to watch. `metrics_url` is empty if it was not given; `interval` is in seconds."""
+
+    url: str = URL
+    metrics_url: str = ""
+    interval: float = 1.0
+    once: bool = False
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Init(Order):
+    """Of which file to make a model, and in which repository. `name` is empty if the file gives the name."""
+
+    source: str
+    repository: str
+    name: str
+    server: ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Order):
+    """Which repositories to look at. `server` has the options that a load of their models would have."""
+
+    repositories: tuple[str, ...]
+    json: bool
+    strict: bool
+    load: bool
+    server: ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Graph(Order):
+    """Which model to draw, and as what. `url` is empty if there are `repositories`; `format` is one of `FORMATS`."""
+
+    model: str
+    repositories: tuple[str, ...] = ()
+    url: str = URL
+    format: str = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRun(Order):
+    """Which model directory to run, with what inputs. `version` is -1 if the configuration chooses."""
+
+    path: str
+    inputs: tuple[str, ...]
+    version: int
+    json: bool
+    repeat: int
+    server: ServerOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Completion(Order):
+    """The shell to print a script for."""
+
+    shell: str
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises Invalid for a wrong line, and names the nearest option for one that is misspelt."""
+
+    def read(self, words: Sequence[str]) -> argparse.Namespace:
+        """Raises SystemExit after it has printed the help."""
+        given, unknown = self.parse_known_intermixed_args(words)
+        for word in unknown:
+            if word.startswith("-"):
+                name = word.lstrip("-").partition("=")[0].replace("_", "-").lower()
+                known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+                raise Invalid(f"unrecognized option '{word}'{suggestion(name, known, '--{}')}")
+        if unknown:
+            raise Invalid(f"unexpected argument: {unknown[0]}")
+        return given
+
+    def error(self, message: str) -> NoReturn:
+        raise Invalid(message)
+
+
+def read(command: str, words: Sequence[str]) -> Order:
+    """The order that the words after `command` give. Raises Invalid, and SystemExit after it has printed the help."""
+    add, order_of = COMMANDS[command]
+    parser = Parser(f"halimede {command}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add(parser)
+    return order_of(parser.read(words))
+
+
+# ---- arguments
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede top [URL] [options]"
+    parser.description = (
+        "Shows what the models of a running server do: throughput, latency, batches, queues and instances. It works "
+        "with any\nserver that speaks Triton's protocol. Ctrl-C ends it."
+    )
+    parser.add_argument("url", nargs="?", default=URL, metavar="URL", help=f"HTTP port of the server (default {URL})")
+    parser.add_argument(
+        "--metrics-url",
+        default="",
+        metavar="URL",
+        help="where the server's metrics are (default: port 8002 of the same machine, or /metrics of the HTTP port)",
+    )
+    parser.add_argument(
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two samples (default 1)"
+    )
+    parser.add_argument("--once", action="store_true", help="show one interval and exit")
+    parser.add_argument("--json", action="store_true", help="with --once: print JSON instead of a table")
+
+
+def add_init(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede init FILE REPO [options]"
+    parser.description = (
+        "Makes a model in the repository REPO out of a file: model.onnx, a directory with a model.onnx and its data, "
+        "or\nmodel.py. Copies the file and writes a commented configuration. Inputs and outputs are those that the "
+        "model declares;\nfor a Python model its auto_complete_config runs, if it has one. An existing model is left "
+        "alone."
+    )
+    parser.add_argument("source", metavar="FILE", help="the model's file, or the directory with it")
+    parser.add_argument("repository", metavar="REPO", help="directory of the model repository")
+    parser.add_argument(
+        "--name", default="", metavar="NAME", help="name of the model (default: that of the file, without its ending)"
+    )
+    _add_server_flags(parser, "backend-config")
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede check REPO [REPO ...] [options]"
+    parser.description = (
+        "Names every problem of the models in these repositories: where it is, and what to write instead. No code of "
+        "a\nmodel runs, unless --load is given. The exit status is 1 if there are errors, 0 if there are none or only "
+        "warnings."
+    )
+    parser.add_argument("repositories", nargs="+", metavar="REPO", help="directory of a model repository")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, for tools")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 for warnings too")
+    parser.add_argument(
+        "--load", action="store_true", help="also load the models as the server would; this runs their code"
+    )
+    _add_server_flags(
+        parser,
+        "backend-directory",
+        "backend-config",
+        "repoagent-directory",
+        "model-config-name",
+        "disable-auto-complete-config",
+        "model-namespacing",
+        "log-verbose",
+    )
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede graph MODEL [options]"
+    parser.description = (
+        "Draws the steps of an ensemble, or one model: which tensors go where, their datatypes and shapes. For a "
+        "running\nserver also how long a request waits and runs in each step on average, whoever sent it."
+    )
+    parser.add_argument("model", metavar="MODEL", help="name of the model")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--url", type=_filled, default=URL, metavar="URL", help=f"HTTP port of a running server (default {URL})"
+    )
+    source.add_argument(
+        "--model-repository",
+        type=_filled,
+        action="append",
+        default=[],
+        metavar="DIRECTORY",
+        help="read the configurations in this directory instead of asking a server; may be repeated",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="text (default); mermaid, which GitHub and others draw; svg; json, for tools",
+    )
+
+
+def add_model_run(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede model run PATH [options]"
+    parser.description = (
+        "Runs the model in the directory PATH without a server: loads it as the server would, sends one request, and "
+        "prints\nthe outputs. What the model prints goes to standard error, and so do tracebacks. The exit status is "
+        "1 if anything\nfailed.\n\n  halimede model run models/add --input 'A=[1,2]' --input 'B=[3,4]'"
+    )
+    parser.add_argument("path", metavar="PATH", help="the model's directory")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        dest="inputs",
+        metavar="NAME=VALUE",
+        help="an input: NAME=[1,2,3] (JSON), NAME=@FILE.npy, NAME=@FILE.json, and for BYTES also NAME=text or "
+        "NAME=@FILE for the content of any file; the batch dimension may be left out. Or a file with a whole request "
+        "as HTTP has it. May be repeated",
+    )
+    parser.add_argument(
+        "--version", type=_count, default=-1, metavar="NUMBER", help="version to run (default: as configured)"
+    )
+    parser.add_argument("--json", action="store_true", help="print each response as HTTP's JSON, one on a line")
+    parser.add_argument(
+        "--repeat",
+        type=_count,
+        default=1,
+        metavar="TIMES",
+        help="send it this often and print how long it took",
+    )
+    parser.add_argument(
+        "--model-repository",
+        dest="server",
+        action="append",
+        type="--model-repository={}".format,
+        metavar="DIRECTORY",
+        help="repository of models that this one may call; they are loaded first; may be repeated",
+    )
+    parser.add_argument(
+        "--load-model",
+        dest="server",
+        action="append",
+        type="--load-model={}".format,
+        metavar="NAME",
+        help="load only this model of the repositories; may be repeated",
+    )
+    _add_server_flags(
+        parser,
+        "backend-directory",
+        "backend-config",
+        "repoagent-directory",
+        "model-config-name",
+        "disable-auto-complete-config",
+        "log-verbose",
+    )
+
+
+def add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "halimede completion bash|zsh|fish"
+    parser.description = (
+        "Prints a script that lets the shell complete commands, flags and their values:\n\n"
+        "  bash:  source <(halimede completion bash)              in ~/.bashrc\n"
+        '  zsh:   eval "$(halimede completion zsh)"               in ~/.zshrc, after compinit\n'
+        "  fish:  halimede completion fish > ~/.config/fish/completions/halimede.fish"
+    )
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+def _add_server_flags(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Flags of `halimede serve` with the same meaning. `options.parser` reads their values (`_server`)."""
+    group = parser.add_argument_group("options of the server")
+    for name in names:
+        add_flag(group, FLAGS[name])
+
+
+def add_flag(group: argparse._ActionsContainer, flag: Flag) -> None:
+    """A flag of `halimede serve`. Its words are appended to `server` as they were given."""
+    text = flag.help[0].lower() + flag.help[1:].rstrip(".").replace("%", "%%")
+    if flag.kind is SWITCH:
+        group.add_argument(f"--{flag.name}", dest="server", action="append_const", const=f"--{flag.name}", help=text)
+        return
+    group.add_argument(
+        f"--{flag.name}",
+        dest="server",
+        action="append",
+        type=f"--{flag.name}={{}}".format,
+        metavar="DIRECTORY" if flag.name.endswith("-directory") else flag.kind.label,
+        help=text,
+    )
+
+
+def _server(given: argparse.Namespace, *first: str) -> ServerOptions:
+    return parse([*first, *(given.server or ())], {})
+
+
+# ---- values
+
+
+def _interval(text: str) -> float:
+    seconds = float(text)
+    if not seconds >= MIN_INTERVAL:  # NaN is refused too
+        raise argparse.ArgumentTypeError(f"{text} is less than {MIN_INTERVAL} seconds")
+    return seconds
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number < 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
+    return number
+
+
+def _filled(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
+    return text
+
+
+_interval.__name__ = "number"  # argparse names the type in its message
+_count.__name__ = "integer"
+
+
+# ---- orders
+
+
+def _top(given: argparse.Namespace) -> Top:
+    if given.json and not given.once:
+        raise Invalid("--json needs --once")
+    return Top(given.url, given.metrics_url, given.interval, given.once, given.json)
+
+
+def _init(given: argparse.Namespace) -> Init:
+    return Init(given.source, given.repository, given.name, _server(given))
+
+
+def _check(given: argparse.Namespace) -> Check:
+    plain = (each if "://" in each else str(PurePath(each)) for each in given.repositories)
+    server = _server(given, "--model-control-mode=explicit")
+    return Check(tuple(dict.fromkeys(plain)), given.json, given.strict, given.load, server)
+
+
+def _graph(given: argparse.Namespace) -> Graph:
+    repositories = tuple(given.model_repository)
+    return Graph(given.model, repositories, "" if repositories else given.url, given.format)
+
+
+def _model_run(given: argparse.Namespace) -> ModelRun:
+    server = _server(given, "--model-control-mode=explicit")
+    return ModelRun(given.path, tuple(given.inputs), given.version, given.json, given.repeat, server)
+
+
+def _completion(given: argparse.Namespace) -> Completion:
+    return Completion(given.shell)
+
+
+COMMANDS: Mapping[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], Order]]] = (
+    MappingProxyType(
+        {
+            "top": (add_top, _top),
+            "init": (add_init, _init),
+            "check": (add_check, _check),
+            "graph": (add_graph, _graph),
+            "model run": (add_model_run, _model_run),
+            "completion": (add_completion, _completion),
+        }
+    )
+)
+"""Of each command: what adds its arguments to a parser, and what makes its order."""

@@ -1,0 +1,112 @@
+"""The gRPC RPCs other than inference. Each is one row: message to question, answer to message.
+
+Holds an engine port and no state. Event-loop thread only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from halimede.engine_port import EnginePort, Query, RegionKind
+from halimede.errors import Error
+from halimede.front.access import Category
+from halimede.front.grpc.status import finish_with, internal_error
+from halimede.tensors import Buffer
+from halimede.transport.grpc.calls import GrpcCall, Unary
+from halimede.wire.grpc import admin as messages
+from halimede.wire.grpc import metadata
+from halimede.wire.grpc import shared_memory as regions
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRpc:
+    """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
+    Error. `write` turns the answer into a message."""
+
+    category: Category
+    read: Callable[[Buffer], Query[Any]]
+    write: Callable[[Any], bytes]
+
+
+def _nothing(answer: None) -> bytes:
+    return b""
+
+
+SERVICE = "/inference.GRPCInferenceService/"
+
+ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
+    {
+        "/grpc.health.v1.Health/Check": AdminRpc(Category.HEALTH, metadata.read_health, metadata.encode_health),
+        **{
+            SERVICE + name: rpc
+            for name, rpc in {
+                "ServerLive": AdminRpc(Category.HEALTH, metadata.read_server_live, metadata.encode_live),
+                "ServerReady": AdminRpc(Category.HEALTH, metadata.read_server_ready, metadata.encode_ready),
+                "ModelReady": AdminRpc(Category.HEALTH, metadata.read_model_ready, metadata.encode_model_ready),
+                "ServerMetadata": AdminRpc(
+                    Category.METADATA, metadata.read_server_metadata, metadata.encode_server_metadata
+                ),
+                "ModelMetadata": AdminRpc(
+                    Category.METADATA, metadata.read_model_metadata, metadata.encode_model_metadata
+                ),
+                "ModelConfig": AdminRpc(
+                    Category.MODEL_CONFIG, metadata.read_model_config, metadata.encode_model_config
+                ),
+                "ModelStatistics": AdminRpc(Category.STATISTICS, metadata.read_statistics, metadata.encode_statistics),
+                "RepositoryIndex": AdminRpc(Category.MODEL_REPOSITORY, messages.read_index, messages.write_index),
+                "RepositoryModelLoad": AdminRpc(Category.MODEL_REPOSITORY, messages.read_load, _nothing),
+                "RepositoryModelUnload": AdminRpc(Category.MODEL_REPOSITORY, messages.read_unload, _nothing),
+                "TraceSetting": AdminRpc(Category.TRACE, messages.read_trace_settings, messages.write_trace_settings),
+                "LogSettings": AdminRpc(Category.LOGGING, messages.read_log_settings, messages.write_log_settings),
+                "SystemSharedMemoryStatus": AdminRpc(
+                    Category.SHARED_MEMORY, regions.read_system_status, regions.encode_system_status
+                ),
+                "SystemSharedMemoryRegister": AdminRpc(
+                    Category.SHARED_MEMORY, regions.read_system_registration, _nothing
+                ),
+                "SystemSharedMemoryUnregister": AdminRpc(
+                    Category.SHARED_MEMORY, regions.unregistration(RegionKind.SYSTEM), _nothing
+                ),
+                "CudaSharedMemoryStatus": AdminRpc(
+                    Category.SHARED_MEMORY, regions.read_cuda_status, regions.encode_cuda_status
+                ),
+                "CudaSharedMemoryRegister": AdminRpc(Category.SHARED_MEMORY, regions.read_cuda_registration, _nothing),
+                "CudaSharedMemoryUnregister": AdminRpc(
+                    Category.SHARED_MEMORY, regions.unregistration(RegionKind.CUDA), _nothing
+                ),
+            }.items()
+        },
+    }
+)
+"""The rows, by path."""
+
+
+def admin_rpcs(port: EnginePort) -> dict[str, Unary]:
+    """Returns the handlers of all rows, by path."""
+    return {path: Unary(partial(_handle, port, rpc)) for path, rpc in ADMIN_RPCS.items()}
+
+
+def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) -> None:
+    try:
+        port.ask(rpc.read(message), partial(_answer, rpc, call))
+    except Error as error:
+        finish_with(call, error)
+    except Exception:
+        finish_with(call, internal_error("a gRPC handler"))
+
+
+def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
+    # An answer may be the Error itself, since it may come when `_handle` has returned.
+    if isinstance(answer, Error):
+        finish_with(call, answer)
+        return
+    try:
+        message = rpc.write(answer)
+    except Exception:
+        # If the answer comes later, `_handle` does not catch this any more.
+        finish_with(call, internal_error("writing a gRPC answer"))
+        return
+    call.send([message])
+    call.finish()

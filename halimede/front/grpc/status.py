@@ -1,0 +1,43 @@
+"""The status with which a failed gRPC call ends, by kind of error (G3). Event-loop thread only."""
+
+import logging
+
+from halimede.errors import (
+    AlreadyExists,
+    Cancelled,
+    Error,
+    Internal,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+from halimede.transport.grpc.calls import GrpcCall
+
+log = logging.getLogger(__name__)
+
+CODES: dict[type[BaseException], int] = {
+    Cancelled: 1,
+    Unknown: 2,
+    Invalid: 3,
+    NotFound: 5,
+    AlreadyExists: 6,
+    Unsupported: 12,
+    Internal: 13,
+    Unavailable: 14,
+}
+"""The status of each kind of error (G3). A derived kind has the status of its base."""
+
+
+def finish_with(call: GrpcCall, error: Error) -> None:
+    """Ends the call with the status of an error."""
+    # The nearest base counts, so a refined kind may have a status of its own.
+    code = next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), CODES[Unknown])
+    call.finish(code, error.message)
+
+
+def internal_error(what: str) -> Internal:
+    """Logs the exception that is being handled, and returns the error for the client. Call it in an `except` clause."""
+    log.exception("%s failed", what)
+    return Internal("internal error")

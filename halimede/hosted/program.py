@@ -1,0 +1,124 @@
+"""The life of a child that hosts a backend: take the order, carry it out, then serve batches until CLOSE.
+
+| order | what happens | result |
+|---|---|---|
+| a method, such as `describe` | the backend is created, the method called | READY with its result; exit |
+| `serve` | the model is opened and one instance created | READY; then batches |
+| either, with an Error | the backend refused | REFUSED with the text and kind; exit |
+
+Batches arrive on the main thread, which runs them, or begins them if their model is placed as ASYNC. A model that is
+placed on the event loop gets them on the loop's thread, which this module starts.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import sys
+import threading
+from dataclasses import replace
+
+from halimede.backends.api import Backend, BackendContext, BackendModel, Instance, Placement
+from halimede.backends.child.order import Order, read_order, written
+from halimede.backends.creation import create_in_this_process
+from halimede.config.model_config import Description
+from halimede.errors import Error, Internal
+from halimede.hosted.batch import HostedBatch, HostedModel
+from halimede.workers.child import frames
+from halimede.workers.child.channel import BaseChannel, Channel, connect
+from halimede.workers.messages import code_of
+
+log = logging.getLogger("halimede")
+
+
+def run(descriptor: int, segments: int | None = None) -> int:
+    """Serves the server at the other end of these sockets; the result is the exit status."""
+    faulthandler.enable()
+    channel = connect(descriptor, segments)
+    message = channel.receive()
+    if message is None or message.kind != frames.START:
+        return 1
+    send_log_to(channel)
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="event loop", daemon=True).start()
+    try:
+        return obey(channel, loop, read_order(message.rest()))
+    except Error as error:
+        text = error.message
+        code = code_of(error)
+    except Exception as error:
+        log.exception("the child process failed to carry out its order")
+        text = f"{type(error).__name__}: {error}"
+        code = code_of(Internal(text))
+    channel.send(frames.frame(frames.REFUSED, [text.encode("utf-8", "replace")], None, 0, code))
+    return 1
+
+
+def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int:
+    """Raises Error, and what the backend raises."""
+    backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
+    if order.method:
+        method = getattr(backend, order.method, None)
+        result = method(*order.arguments) if method is not None else None
+        if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
+            result = replace(result, opened=None)
+        channel.send(frames.frame(frames.READY, [written(result)]))
+        backend.close()
+        return 0
+    config, folder, place = order.arguments
+    model = backend.open(config, folder)
+    instance = model.create_instance(place)
+    channel.send(frames.frame(frames.READY, [written(model.in_flight)]))
+    return serve(channel, loop, HostedModel.of(config), backend, model, instance)
+
+
+def serve(
+    channel: Channel,
+    loop: asyncio.AbstractEventLoop,
+    hosted: HostedModel,
+    backend: Backend,
+    model: BackendModel,
+    instance: Instance,
+) -> int:
+    on_loop = model.placement is Placement.LOOP
+    while True:
+        message = channel.receive()
+        if message is None:
+            return 1
+        if message.kind == frames.CLOSE:
+            instance.close()
+            model.close()
+            backend.close()
+            return 0
+        batch = HostedBatch(channel, loop, hosted, message)
+        del message  # else its memory is in use until the next batch arrives
+        if on_loop:
+            loop.call_soon_threadsafe(batch.run, instance.execute, False)
+        else:
+            batch.run(instance.execute, model.placement is Placement.THREAD)
+        del batch
+
+
+def send_log_to(channel: BaseChannel) -> None:
+    """Log records of this process go to the server's log, which knows the levels and the format that the operator
+    chose."""
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(ServerLog(channel))
+
+
+class ServerLog(logging.Handler):
+    """Sends each record as a LOG frame. Any thread."""
+
+    def __init__(self, channel: BaseChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = 2 if record.levelno >= logging.ERROR else 1 if record.levelno >= logging.WARNING else 0
+        try:
+            text = self.format(record)
+            meta = [frames.text_record(each) for each in (record.filename, str(record.lineno), text)]
+            flags = frames.ROWS if "\n" in text else 0
+            self._channel.send(frames.frame(frames.LOG, meta, count=level, flags=flags))
+        except OSError:  # the server is gone, and this process ends in a moment
+            print(record.getMessage(), file=sys.stderr)

@@ -1,0 +1,158 @@
+"""Which loads run at the same time, and on which threads.
+
+`LoadSlots` limits how many models are opened at once (C17). `ModelLocks` keeps the loads and unloads of one model one
+after the other (R17). `LoadThreads` are the thread pools. All three are used on the event loop only.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from halimede.errors import Unavailable
+
+A = TypeVar("A")
+
+REPOSITORY_THREADS = 2
+"""Threads for short work that waits for the disk: listing repositories, writing and removing uploaded files."""
+INSPECTION_THREADS = 8
+"""Threads that inspect one model each. An inspection is long if the model is copied from a cloud or its agents run."""
+MAX_LOADS = 1000
+"""Threads that open models. Far more than slots: a load that waits for another one keeps its thread, but no slot."""
+CLOSING_THREADS = 32
+"""Threads that close models. A version that hangs while it closes must not keep the others from closing."""
+
+
+class LoadSlots:
+    """A semaphore of `count` slots, first come first served. A load may give up its slot while it waits for another."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @asynccontextmanager
+    async def acquired(self) -> AsyncIterator[None]:
+        """Waits for a slot and holds it."""
+        # A free slot belongs to the first that waits.
+        if self._free > 0 and not self._waiting:
+            self._free -= 1
+        else:
+            acquired = asyncio.get_running_loop().create_future()
+            self._waiting.append(acquired)
+            await acquired
+        try:
+            yield
+        finally:
+            self._release()
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """Gives up one held slot, and takes it back at the end without waiting.
+
+        Until one of the other loads ends there may then be one load more than slots. Waiting here instead could
+        deadlock: all slots may be held by loads that wait for this one.
+        """
+        self._release()
+        try:
+            yield
+        finally:
+            self._free -= 1
+
+    def _release(self) -> None:
+        self._free += 1
+        while self._free > 0 and self._waiting:
+            acquired = self._waiting.popleft()
+            if not acquired.done():  # else its load was cancelled
+                self._free -= 1
+                acquired.set_result(None)
+
+
+class ModelLocks:
+    """One lock per model name: loads and unloads of one model run in the order of requests, different models at once.
+
+    The load of a model may need another model: an ensemble its members, a Python model the models it loads in
+    `initialize`. It then locks that model as `asker`, and gives up its slot while it waits.
+    """
+
+    def __init__(self, slots: LoadSlots) -> None:
+        self._slots = slots
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By model, as long as somebody holds the lock or waits for it."""
+        self._awaited: dict[str, Counter[str]] = {}
+        """By each model that is being loaded, the models that its load waits for."""
+
+    @asynccontextmanager
+    async def locked(self, name: str, asker: str | None = None) -> AsyncIterator[None]:
+        """Holds the lock of a model. Raises Unavailable if the asker's own load would wait for itself."""
+        if not asker:
+            async with self._lock_of(name):
+                yield
+            return
+        # Two loads that wait for each other would wait for ever. The asker gets an error instead.
+        if name == asker or self._waits_for(name, asker):
+            raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
+        awaited = self._awaited.setdefault(asker, Counter())
+        awaited[name] += 1
+        try:
+            with self._slots.given_up():
+                async with self._lock_of(name):
+                    yield
+        finally:
+            awaited[name] -= 1
+
+    def _waits_for(self, model: str, other: str) -> bool:
+        """Whether the load of a model waits for the other one, directly or not."""
+        return any(
+            count and (name == other or self._waits_for(name, other))
+            for name, count in self._awaited.get(model, Counter()).items()
+        )
+
+    def _lock_of(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+
+class LoadThreads:
+    """A pool for each kind of work, so that no kind waits for another. Each method raises what the work raises."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._loaders = ThreadPoolExecutor(MAX_LOADS, "load")
+        self._repositories = ThreadPoolExecutor(REPOSITORY_THREADS, "repository")
+        self._inspectors = ThreadPoolExecutor(INSPECTION_THREADS, "inspect")
+        self._closers = ThreadPoolExecutor(CLOSING_THREADS, "close")
+        self._killer = ThreadPoolExecutor(1, "kill")
+
+    async def read_repository(self, work: Callable[..., A], *arguments: Any) -> A:
+        """Short work on files."""
+        return await self._on(self._repositories, work, *arguments)
+
+    async def inspect_model(self, work: Callable[..., A], *arguments: Any) -> A:
+        """Work that may copy a model from elsewhere or run its agents."""
+        return await self._on(self._inspectors, work, *arguments)
+
+    async def open(self, work: Callable[..., A], *arguments: Any) -> A:
+        """Work that takes as long as a model takes to load."""
+        return await self._on(self._loaders, work, *arguments)
+
+    async def close(self, work: Callable[[], A]) -> A:
+        """Work that may hang."""
+        return await self._on(self._closers, work)
+
+    def kill(self, work: Callable[[], A]) -> asyncio.Future[A]:
+        """Work that ends what hangs."""
+        return self._loop.run_in_executor(self._killer, work)
+
+    async def _on(self, threads: ThreadPoolExecutor, work: Callable[..., A], *arguments: Any) -> A:
+        return await self._loop.run_in_executor(threads, partial(work, *arguments))
+
+    def abandon(self) -> None:
+        """The pools take no more work; what runs now runs to its end."""
+        for threads in (self._loaders, self._repositories, self._inspectors, self._closers, self._killer):
+            threads.shutdown(wait=False)

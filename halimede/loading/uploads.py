@@ -1,0 +1,92 @@
+"""The model files that come with a load request (H114): each load's files are in a temporary directory of their own.
+
+`Upload` writes and removes one directory, on a thread. `Uploads`, on the event loop, knows which versions were opened
+from which upload, and removes an upload with the last of them.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from halimede.errors import Internal, Invalid
+from halimede.loading.concurrency import LoadThreads
+from halimede.models.loader import LoadedVersion
+
+
+class Upload:
+    """`folder` is the model's directory."""
+
+    def __init__(self, model: str, files: Sequence[tuple[str, bytes]]) -> None:
+        """Writes the files. Raises Invalid for a path that leads out of the directory (H114), Internal if a file cannot
+        be written. Blocks."""
+        from tempfile import mkdtemp  # slow to import, and few servers need it
+
+        # All paths are checked before anything is written.
+        places = [path_within_model(path) for path, _ in files]
+        try:
+            self._root = Path(mkdtemp(prefix="halimede-model-"))
+        except OSError as error:
+            raise Internal(f"failed to write the files of model '{model}': {error.strerror}") from error
+        self.folder = self._root / model
+        try:
+            for place, (_, content) in zip(places, files, strict=True):
+                file = self.folder / place
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+        except OSError as error:
+            # The disk may be full: what was written must not stay.
+            self.remove()
+            raise Internal(f"failed to write the files of model '{model}': {error.strerror}") from error
+
+    def remove(self) -> None:
+        """Removes the directory. May block."""
+        import shutil
+
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+class Uploads:
+    """The uploads that are on disk, and the versions that use them."""
+
+    def __init__(self, threads: LoadThreads) -> None:
+        self._threads = threads
+        self._on_disk: set[Upload] = set()
+        self._of: dict[LoadedVersion, Upload] = {}
+
+    async def receive(self, model: str, files: Sequence[tuple[str, bytes]]) -> Upload:
+        """Writes the files of a load. Raises Error."""
+        upload = await self._threads.read_repository(Upload, model, files)
+        self._on_disk.add(upload)
+        return upload
+
+    def use(self, upload: Upload, version: LoadedVersion) -> None:
+        """The version was opened from the upload."""
+        self._of[version] = upload
+
+    async def version_closed(self, version: LoadedVersion) -> None:
+        """Removes the upload of a version that was closed, if no other version uses it."""
+        upload = self._of.pop(version, None)
+        if upload is not None:
+            await self.remove_unused(upload)
+
+    async def remove_unused(self, upload: Upload) -> None:
+        """Removes an upload unless a version uses it."""
+        if upload in self._on_disk and upload not in self._of.values():
+            await self._threads.read_repository(upload.remove)
+            self._on_disk.discard(upload)
+
+    def abandon(self) -> None:
+        """Removes all uploads at the end of the server. Blocks."""
+        for upload in self._on_disk:
+            upload.remove()
+        self._on_disk.clear()
+
+
+def path_within_model(path: str) -> str:
+    """The normalized path of an uploaded file within the model's directory. Raises Invalid if it leads out of it."""
+    normal = os.path.normpath(path)
+    if not path or path.startswith("/") or normal in (".", "..") or normal.startswith("../") or "\0" in path:
+        raise Invalid(
+            f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
+        )
+    return normal

@@ -1,0 +1,25 @@
+"""Runs a situation with an adapter that says itself which ones its backend cannot be in."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from halimede.backends.testing import Adapter, Situation, Unsupported
+
+
+class Declared(Adapter, Protocol):
+    """`cannot` has the situations that the backend cannot be in, with the reason."""
+
+    @property
+    def cannot(self) -> Mapping[str, str]: ...
+
+
+def check(situation: Situation, adapter: Declared, folder: Path) -> None:
+    """A situation that is declared impossible must be refused by the adapter, so that the list stays true."""
+    if situation.name in adapter.cannot:
+        with pytest.raises(Unsupported):
+            situation.check(adapter, folder)
+    else:
+        situation.check(adapter, folder)

@@ -1,0 +1,123 @@
+"""A backend with a device, a stream that works by itself, two batches in flight, and failures: as runtimes for GPUs
+have them, without a GPU."""
+
+from collections.abc import Sequence
+from functools import partial
+from threading import Event
+
+import numpy as np
+
+from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.traits import Completes, Device, Traits
+from halimede.config.model_config import Description, Incomplete, ModelConfig
+from halimede.devices import CopyCounter
+from halimede.platform.wakeable_thread import WakeableThread
+from halimede.tensors import FP32, tensor_of
+from tests.devices import FakeArray, FakeDevice
+
+TRAITS = Traits(
+    "fake",
+    "tests.backends.contract.fake_backend:FakeBackend",
+    completes=Completes.NEVER,
+    optional_inputs=True,
+    devices=frozenset({Device.CPU, Device.GPU}),
+    in_flight=2,
+)
+
+
+class FakeInstance:
+    """Gathers into memory of its device, computes there, and leaves its outputs there. `gate` holds what the stream has
+    to do, if the model is slow."""
+
+    healthy = True
+
+    def __init__(self, role: str, device_id: int, copies: CopyCounter, gate: Event) -> None:
+        self._role = role
+        self._gate = gate
+        self._stream = WakeableThread(f"stream of device {device_id}")
+        self.device = FakeDevice(device_id, copies=copies, kick=self._kick)
+        self._seen: set[object] = set()
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        device = self.device
+        if self._role == "decoupled":
+            self._stream.submit(partial(self._answer_often, batch, responses))
+            return
+        given = device.empty(batch.shape("INPUT0"), FP32)
+        batch.gather("INPUT0", given, device)
+        result = device.empty(tuple(given.shape), FP32)
+        device.do(partial(self._compute, given, result))
+        if self._role == "again" and not self._seen:
+            self._seen.add(batch.requests[0])
+            responses.again(0)
+        else:
+            output = device.rows(result, 1, result.shape[0]) if self._role == "wrong shape" else result
+            responses.scatter({"OUTPUT0": output}, device)
+        device.do(partial(self._end, responses))
+
+    def close(self) -> None:
+        self._stream.stop()
+
+    def _kick(self) -> None:
+        self._stream.submit(self._work)
+
+    def _work(self) -> None:
+        if self._role == "slow":
+            self._gate.wait(60)
+        self.device.run()
+
+    def _compute(self, given: FakeArray, result: FakeArray) -> None:
+        if self._role == "failing" and given.elements[0, 0] < 0:
+            self.device.failure = ValueError("the first element is negative")
+        result.elements[...] = given.elements
+
+    def _end(self, responses: Responses) -> None:
+        self.device.failure = None
+        responses.finished()
+
+    def _answer_often(self, batch: Batch, responses: Responses) -> None:
+        for i in range(len(batch.requests)):
+            array = np.array(batch.arrays_of(i)["INPUT0"])
+            for _ in range(int(array[0, 0])):
+                responses.send(i, [tensor_of("OUTPUT0", FP32, array)], final=False)
+            responses.send(i, None)
+        responses.finished()
+
+
+class FakeModel:
+    placement = Placement.ASYNC
+    inline_safe = False
+    gathers = False
+
+    def __init__(self, role: str, gate: Event) -> None:
+        self.copies = CopyCounter()
+        self.in_flight = TRAITS.in_flight
+        self._role = role
+        self._gate = gate
+
+    def create_instance(self, place: InstancePlace) -> FakeInstance:
+        return FakeInstance(self._role, place.device_id, self.copies, self._gate)
+
+    def close(self) -> None:
+        """Its instances are closed one by one."""
+
+
+class FakeBackend:
+    """`gate` holds the devices of slow models."""
+
+    traits = TRAITS
+
+    def __init__(self, context: BackendContext, gate: Event) -> None:
+        self._gate = gate
+
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        return gpus
+
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
+        return None
+
+    def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
+        return FakeModel(config.parameters["role"], self._gate)
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -1,0 +1,51 @@
+"""The contract suite with the backend `identity`, which only echoes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from halimede.backends.api import BackendContext
+from halimede.backends.identity.backend import IdentityBackend
+from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
+from tests.backends.contract.checking import check
+
+_ROLES = ("echo", "ragged", "optional", "sequence")
+
+
+class IdentityAdapter:
+    name = "identity"
+    reloads = RELOADS
+    cannot: Mapping[str, str] = MappingProxyType(
+        dict.fromkeys(
+            [
+                *("cancelled during", "exception", "wrong output shape", "rescheduled", "decoupled"),
+                *("close while running", "slow device", "killed child"),
+            ],
+            "it has no model: it answers at once, with what it is given",
+        )
+    )
+
+    def create(self, context: BackendContext) -> IdentityBackend:
+        return IdentityBackend(context)
+
+    def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
+        if role not in _ROLES:
+            raise Unsupported("it answers at once, with what it is given")
+        return {}
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def kill(self, instance: object) -> None:
+        raise Unsupported("it has no process")
+
+    def copies(self, instance: object) -> int | None:
+        return None
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
+def test_identity_keeps_the_contract(situation: Situation, tmp_path: Path) -> None:
+    check(situation, IdentityAdapter(), tmp_path)
