@@ -236,9 +236,7 @@ def check_step(
 
 
 @pytest.mark.parametrize(("delay_ns", "start_at", "direct"), [(0, 0, True), (MS, 0, False), (0, 2, False)])
-def test_request_that_finds_nobody_is_a_batch_at_once_only_where_nothing_is_waited_for(
-    delay_ns: int, start_at: int, direct: bool
-) -> None:
+def test_fast_path_is_allowed_only_without_delay_and_start_at(delay_ns: int, start_at: int, direct: bool) -> None:
     policy = DynamicPolicy(8, [4], delay_ns, start_at)
     assert policy.allows_fast_path is direct
     admit(policy, 1, 0)

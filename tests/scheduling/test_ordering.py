@@ -64,7 +64,7 @@ def test_failure_of_a_request_that_ran_keeps_its_place() -> None:
     assert line.log == ["a", "a settled", "b", "b settled"]
 
 
-def test_request_that_never_ran_is_told_at_once_and_holds_up_nobody() -> None:
+def test_request_that_never_ran_is_refused_at_once_and_delays_no_other() -> None:
     line = Line()
     first, second, third = (line.enter(name) for name in "abc")
     second.reply.send(TimedOut("Request timeout expired"), True)
@@ -149,7 +149,7 @@ def test_request_that_comes_from_within_an_answer_takes_its_place_at_the_end() -
     assert line.log[2:] == ["b", "b settled", "c", "c settled"]
 
 
-def test_reply_slot_that_breaks_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_reply_slot_that_raises_affects_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     line = Line()
 
     def breaks() -> None:
@@ -163,7 +163,7 @@ def test_reply_slot_that_breaks_harms_nobody_else(caplog: pytest.LogCaptureFixtu
     assert "sending a kept answer failed" in caplog.text
 
 
-def test_end_that_breaks_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_settled_callback_that_raises_delays_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     ended: list[str] = []
 
     def settled(one: Inference) -> None:
@@ -182,7 +182,7 @@ def test_end_that_breaks_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> No
     assert "broke" in caplog.text
 
 
-def test_request_of_a_model_waits_for_nobody_and_nobody_for_it() -> None:
+def test_request_of_a_model_is_not_ordered() -> None:
     """The model may make it for the request that is before it."""
     line = Line()
     outer = line.enter("outer")

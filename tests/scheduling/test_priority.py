@@ -86,7 +86,7 @@ def test_levels_are_served_in_their_order_and_each_by_arrival(priorities: Sequen
     assert served(policy) == order
 
 
-def test_priority_is_nothing_where_there_are_no_levels() -> None:
+def test_priority_is_ignored_without_levels() -> None:
     policy = one_queue(Rules(max_size=9))
     for name, priority in (("a", 3), ("b", 1), ("c", 0)):
         admit(policy, name, priority)
@@ -154,7 +154,7 @@ def test_size_counts_for_each_level_by_itself() -> None:
     assert (refused, served(policy)) == (["b", "e"], "c d a f g")
 
 
-def test_size_counts_those_that_waited_too_long() -> None:
+def test_queue_size_counts_late_requests() -> None:
     policy = one_queue(Rules(max_size=2, timeout_us=1000, delays=True))
     admit(policy, "a")
     assert expired(policy, MS) == ""

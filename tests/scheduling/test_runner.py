@@ -133,7 +133,7 @@ def test_model_of_one_response_may_send_its_end_apart(rigs: Callable[..., Rig]) 
     assert reply.response.id == "a"
 
 
-def test_answer_for_a_request_that_is_not_there_harms_nobody(rigs: Callable[..., Rig]) -> None:
+def test_answer_for_an_unknown_request_is_ignored(rigs: Callable[..., Rig]) -> None:
     def behave(execution: Execution) -> None:
         execution.send(7, [tensor()])
         execution.send(0, [tensor()])
@@ -144,7 +144,7 @@ def test_answer_for_a_request_that_is_not_there_harms_nobody(rigs: Callable[...,
     assert rig.settled == ["a", "b"]
 
 
-def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]) -> None:
+def test_batch_that_runs_again_keeps_its_order(rigs: Callable[..., Rig]) -> None:
     runs = []
 
     def behave(execution: Execution) -> None:
@@ -163,7 +163,7 @@ def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]
     assert all(isinstance(reply.only, InferResponse) for reply in replies)
 
 
-def test_request_that_shall_run_again_is_over_where_its_client_went_meanwhile() -> None:
+def test_request_does_not_run_again_if_its_client_has_gone() -> None:
     held: list[Execution] = []
     rig = Rig([held.append], on_loop=True)
     reply = RecordingReply()
@@ -555,7 +555,7 @@ def test_long_run_on_the_loop_sends_the_model_back_to_its_threads() -> None:
     rig.runner.close()
 
 
-def test_budget_of_a_turn_holds_for_all_who_submit_in_it() -> None:
+def test_budget_of_a_turn_holds_for_all_submits_in_it() -> None:
     rig = Rig(inline_safe=True)
     rig.warm_up()
     rig.loop.budget.spend(10**9)
