@@ -15,7 +15,7 @@ _LIBRARY = "libcuda.so.1"
 
 
 class CudaError(Exception):
-    """The driver refused; the text is its name for the reason."""
+    """The driver refused; the text is its name for the error."""
 
 
 class Library(Protocol):

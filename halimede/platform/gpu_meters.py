@@ -1,4 +1,5 @@
-"""What the GPUs of this process do, as NVIDIA's management library tells (M21, M22): the extra `halimede[gpu]`.
+"""Utilization, memory and power of this process's GPUs, from NVIDIA's management library (M21, M22); extra
+`halimede[gpu]`.
 
 The library is imported when it is first needed. Calls may take milliseconds: never on the event loop; one thread.
 """
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """Of one GPU; None what it does not tell. Power in watts, `energy` in joules since the meters were made."""
+    """One GPU; None for what it does not report. Power is in watts, `energy` in joules since the meters were made."""
 
     uuid: str
     utilization: float | None
@@ -38,28 +39,28 @@ class GpuMeters:
         return tuple(self._read(*device) for device in self._devices)
 
     def close(self) -> None:
-        self._told(self._nvml.nvmlShutdown)
+        self._ask(self._nvml.nvmlShutdown)
 
     def _read(self, handle: Any, uuid: str, energy_at_start: int | None) -> GpuReading:
         nvml = self._nvml
-        rates = self._told(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
+        rates = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
         energy = self._energy(handle)
         return GpuReading(
             uuid,
             None if rates is None else rates.gpu / 100,
             None if memory is None else int(memory.total),
             None if memory is None else int(memory.used),
-            _thousandth(self._told(nvml.nvmlDeviceGetPowerUsage, handle)),
-            _thousandth(self._told(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+            _thousandth(self._ask(nvml.nvmlDeviceGetPowerUsage, handle)),
+            _thousandth(self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
             None if energy is None or energy_at_start is None else (energy - energy_at_start) / 1000,
         )
 
     def _energy(self, handle: Any) -> int | None:
         """Millijoules since the driver was loaded."""
-        return self._told(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
+        return self._ask(self._nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
 
-    def _told(self, question: Callable[..., T], *about: Any) -> T | None:
+    def _ask(self, question: Callable[..., T], *about: Any) -> T | None:
         try:
             return question(*about)
         except self._nvml.NVMLError:
@@ -75,8 +76,8 @@ def _thousandth(value: int | None) -> float | None:
 
 
 def open_gpus(environment: Mapping[str, str], library: Any = None) -> GpuMeters | None:
-    """Meters of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process. None, and a line in the log, where the
-    library is not there or does not work."""
+    """Meters of the GPUs that CUDA_VISIBLE_DEVICES leaves to this process. None, and a log line, if the library is
+    missing or fails."""
     try:
         nvml = library or import_module("pynvml")
         nvml.nvmlInit()

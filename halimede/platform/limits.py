@@ -7,7 +7,7 @@ MOST_FILES = 1 << 16
 
 
 def allow_many_files() -> None:
-    """Raises the limit of open files, which is 1024 by habit, as far as this process may: a connection is one."""
+    """Raises the limit of open files, often 1024, as far as this process may. Each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""The event loop to run on: uvloop where it is installed, the standard library's elsewhere."""
+"""The event loop to run on: uvloop if it is installed, else that of the standard library."""
 
 import asyncio
 

@@ -22,7 +22,7 @@ class Memory:
 
 
 class Processors:
-    """The share of their time that all processors together worked since the last look; None if nobody tells."""
+    """The share of their time that all processors together worked since the last look; None if /proc does not tell."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._stat = proc / "stat"
@@ -51,7 +51,7 @@ def _times(stat: Path) -> tuple[int, int] | None:
 
 
 def memory(proc: Path = PROC) -> Memory | None:
-    """None if nobody tells."""
+    """None if /proc does not tell."""
     found: dict[str, int] = {}
     try:
         with (proc / "meminfo").open() as file:

@@ -1,4 +1,4 @@
-"""Memory that is free, and that the C library keeps, is given back to the system. Any thread; takes milliseconds."""
+"""Returns free memory that the C library keeps to the system. Any thread; takes milliseconds."""
 
 import ctypes
 import os
@@ -10,12 +10,12 @@ _SETTINGS = ("MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "GLIBC_TUNABLES")
 
 
 def share_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """From now on all threads take memory from one place. For the start of a process, before it has threads; whether
-    that could be set. Not where the operator has set something of it.
+    """Makes all threads allocate from one malloc arena. Must be called before the process has threads. Returns whether
+    it was set; if the operator has set a malloc variable, it is not.
 
-    Left alone the GNU library has places for each thread. Of those beside the first it gives back what is free between
-    things, and not what is free at the end, which after models with large weights is up to 64 MiB of each (contract
-    D7). Four threads that run a session took as much time with one place as with many."""
+    By default glibc has an arena per thread. It does not return the free end of any but the first one: after models
+    with large weights that is up to 64 MiB per arena (D7). Four threads that ran a session took as long with one arena
+    as with many."""
     if any(name in environment for name in _SETTINGS):
         return False
     try:
@@ -27,7 +27,7 @@ def share_memory(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _find_trim() -> Callable[[int], object] | None:
-    """The GNU library's `malloc_trim`; other libraries keep little, and have no such call."""
+    """glibc's `malloc_trim`. Other C libraries keep little memory and do not have it."""
     try:
         found = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
@@ -40,6 +40,6 @@ _trim = _find_trim()
 
 
 def give_memory_back() -> None:
-    """Without it what a model had in many small pieces stays with the process, for the next model (D7)."""
+    """Returns free memory. Without it, what a model had allocated in small pieces stays with the process (D7)."""
     if _trim is not None:
         _trim(0)

@@ -25,7 +25,8 @@ class Offload:
         self._pool.submit(self._run, work, done)
 
     def close(self, wait: bool = True) -> None:
-        """Takes no more work, drops what has not begun, and waits for what runs (blocking) unless told not to."""
+        """Takes no more work, drops what has not begun, and waits for work that runs, unless `wait` is False
+        (blocks)."""
         self._pool.shutdown(wait, cancel_futures=True)
 
     def _run(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None:
@@ -35,6 +36,6 @@ class Offload:
         except Error as error:
             result = error
         except Exception as error:
-            log.exception("offloaded work broke")
+            log.exception("offloaded work failed; its caller gets the error")
             result = Internal(f"{type(error).__name__}: {error}")
         self._loop.call_soon_threadsafe(done, result)

@@ -1,4 +1,4 @@
-"""Timers that keep their time: one heap, on one timer descriptor where the system has them.
+"""Timers that keep their time: one heap, and one timer descriptor if the system has them.
 
 uvloop rounds `call_later` to whole milliseconds and calls up to one early; a batching delay of 300 us needs better.
 Event-loop thread only; times are monotonic nanoseconds.

@@ -62,8 +62,7 @@ class WakeableThread:
         self._work.append(work)
         # The thread sets `_sleeps` before it looks at the queue for the last time, so no work is missed.
         if self._sleeps:
-            # The thread may have seen the work by itself, and may end: it must not close the descriptor before this
-            # write.
+            # The thread may have seen the work by itself and end. It must not close the descriptor before this write.
             with self._waking:
                 if self._sleeps:
                     self._sleeps = False

@@ -1,8 +1,7 @@
-"""Batches into frames for a worker, and its answers back into tensors and errors; its calls to other models into
-requests, and what they are answered into frames.
+"""The server's translation between requests and frames: batches and answers, calls of models and their responses.
 
-Knows requests, tensors and frames; no process, no socket, no scheduling. Called on the event loop for every batch, so
-that it avoids whatever can be cached or left out.
+It knows requests, tensors and frames; no process, no socket, no scheduling. The event loop calls it for every batch, so
+it caches what it can.
 """
 
 import struct
@@ -72,8 +71,8 @@ class Asked(Protocol):
 
 
 class Answer(NamedTuple):
-    """An answer to request `i` of a batch, the last one where `final`: outputs, or an error. Without either (only with
-    `final`) no more come."""
+    """An answer to request `i` of a batch: outputs, or an error. `final`: it is the last one. Without outputs and error
+    (only with `final`) no more answers come."""
 
     i: int
     final: bool
@@ -81,7 +80,7 @@ class Answer(NamedTuple):
     error: Error | None = None
     parameters: Parameters | None = None
     again: bool = False
-    """The request shall run once more; nothing else is said of it."""
+    """The request must run once more (S72); there is no answer."""
 
 
 def requests_frame(
@@ -154,13 +153,13 @@ def _read_answer(message: frames.Frame, size: int) -> Answer:
 # ---- calls to other models
 
 _FORM = b"call"
-"""Before the forms of requests that come by calls: no front end makes one that begins so."""
+"""Prefix of the forms of requests that models make: no form of a front end begins so."""
 
 
 def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
-    """The number of the batch that the call is made for (0: none), that of the trace that it belongs to (0: none) and
-    the request; its tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input that is
-    there twice, or a correlation id that is too long."""
+    """The number of the batch for which the call is made (0: none), the number of its trace (0: none), and the request,
+    whose tensors are views of the frame. Raises what `frames.MALFORMED` lists; Internal for an input given twice, or a
+    correlation id that is too long."""
     batch, number, timeout, version, flags, inputs, length = message.unpack(CALL_RECORD)
     request_id = message.raw(length).decode()
     request = InferRequest(message.text(), version)
@@ -189,13 +188,13 @@ def read_call(message: frames.Frame) -> tuple[int, int, InferRequest]:
 
 
 def refused(model: str, text: str) -> Internal:
-    """The error of a call that did not come to the model (P51)."""
+    """The error of a call that did not reach the model (P51)."""
     return Internal(f"Model {model} - Error when running inference: {text}")
 
 
 def call_answer_frame(number: int, answer: CallAnswer, final: bool) -> list[Buffer]:
-    """The buffers of an answer to call `number`; tensors are views of response memory. One that cannot be passed on is
-    an error instead."""
+    """The buffers of an answer to call `number`; tensors are views of response memory. An answer that cannot be passed
+    on becomes an error."""
     meta: list[bytes] = []
     tensors: list[Buffer] = []
     try:

@@ -1,6 +1,6 @@
-"""The metrics that the model of one worker makes (P57 to P59): its frames, and the handles that it holds.
+"""The metrics that the model of one worker makes (P57 to P59): frames become changes of the registry.
 
-Event-loop thread only. What a worker holds is bounded, and goes with it.
+Event-loop thread only. The number of metrics of a worker is bounded, and they end with it.
 """
 
 import json
@@ -14,18 +14,18 @@ from halimede.workers.child.metrics import DROP, INCREMENT, OBSERVE, SET
 
 MOST_FAMILIES = 1000
 MOST_LINES = 20_000
-"""What a worker may have, in lines of the exposition: a histogram has one for each bucket. Far more than any server of
-metrics likes to store for one instance, and some tens of megabytes here."""
+"""Lines of the exposition that a worker may have; a histogram has one per bucket. That is more than a Prometheus server
+should store for one instance, and some tens of megabytes here."""
 MOST_TEXT = 4 << 10
-"""Characters of a name and its description, or of the labels of a metric."""
+"""Characters of a name with its description, or of the labels of a metric."""
 MOST_TEXT_OF_LINES = 8 << 20
-"""Characters of the names and labels in all lines of a worker: writing the exposition holds the event loop up."""
+"""Characters of the names and labels in all lines of a worker: writing the exposition blocks the event loop."""
 
 QUESTIONS = frozenset({frames.MAKE_FAMILY, frames.MAKE_METRIC, frames.METRIC_VALUE})
 
 
 class _HeldFamily:
-    """A family of a worker, with the numbers of its metrics."""
+    """A family of a worker, and the numbers of its metrics."""
 
     __slots__ = ("family", "metrics", "name")
 
@@ -36,7 +36,7 @@ class _HeldFamily:
 
 
 class _Held:
-    """A metric of a worker: where it belongs, how many lines it has, and how many characters they have."""
+    """A metric of a worker: its family, the number of its lines and of their characters."""
 
     __slots__ = ("family", "lines", "metric", "text")
 
@@ -48,7 +48,8 @@ class _Held:
 
 
 class WorkerMetrics:
-    """Handles by the numbers that the worker gave them. Reading a frame raises what `frames.MALFORMED` lists."""
+    """The families and metrics of a worker, by the numbers that it gave them. Methods that read a frame raise what
+    `frames.MALFORMED` lists."""
 
     def __init__(self, registry: CustomMetrics) -> None:
         self._registry = registry
@@ -58,7 +59,7 @@ class WorkerMetrics:
         self._text = 0
 
     def asked(self, message: frames.Frame) -> bytes:
-        """What a question is answered with; its own number was read. Raises Invalid if that is a refusal."""
+        """The content of the REPLY to a question, whose number was read already. Raises Invalid to refuse it."""
         if message.flags == frames.MAKE_FAMILY:
             self._make_family(message)
         elif message.flags == frames.MAKE_METRIC:
@@ -72,7 +73,7 @@ class WorkerMetrics:
         return b""
 
     def changed(self, message: frames.Frame) -> None:
-        """One that is not known has gone with its family."""
+        """Handles a METRIC frame. An unknown metric has ended with its family."""
         held = self._metrics.get(message.batch)
         if message.flags == DROP:
             self._drop(message.batch, held)
@@ -146,7 +147,7 @@ class WorkerMetrics:
 
 
 def _labels(text: str) -> Labels:
-    """Raises Invalid with the real server's words for what is no object of texts."""
+    """The labels. Raises Invalid with Triton's text if they are no object of texts."""
     try:
         labels: dict[str, Any] = json.loads(text)
     except RecursionError:

@@ -21,8 +21,8 @@ _SKELETON = "class TritonPythonModel: with a method execute(self, requests) that
 
 @dataclass(frozen=True, slots=True)
 class PythonSource:
-    """`methods` are those of the class, None source_of they cannot be told: it is derived, imported or made. `reads`
-    and `writes` are the names of tensors that stand in the code, with the line of the first time."""
+    """`methods` are those of the class, None if they are not visible: the class is derived, imported or made by a call.
+    `reads` and `writes` are the names of tensors that stand in the code, with the line of the first time."""
 
     methods: frozenset[str] | None
     reads: Mapping[str, int]
@@ -113,7 +113,8 @@ def _defined(scope: ast.Module | ast.ClassDef) -> set[str]:
 
 
 def _tensors(tree: ast.Module) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The names that are asked of requests, and those that tensors are made with, where they stand as they are."""
+    """The names of tensors that the code asks requests for, and those that it makes tensors with, if they are
+    literals."""
     reads: dict[str, int] = {}
     writes: dict[str, int] = {}
     for name, text, line in sorted(_calls(tree), key=lambda call: call[2]):

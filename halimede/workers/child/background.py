@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import asyncio
 
 Ended = Callable[[Any, "BaseException | None"], None]
-"""Gets what a coroutine returned, or what it raised."""
+"""Gets the result of a coroutine, or its exception."""
 
 
 class Background:
-    """Runs coroutines on one event loop, which all of them share."""
+    """Runs coroutines on one event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -43,7 +43,7 @@ class Background:
         return returned
 
     def start(self, coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
-        """Lets the coroutine run, and calls back on the loop's thread when it is over."""
+        """Starts the coroutine. Calls back on the loop's thread when it has ended."""
         import asyncio  # most models are not asynchronous, and this import takes as long as all others here
 
         with self._starting:
@@ -54,15 +54,15 @@ class Background:
         asyncio.run_coroutine_threadsafe(_guarded(coroutine, ended), self._loop)
 
     def close(self) -> None:
-        """Ends the thread; coroutines that still run are left where they are. For a model whose process lives on."""
+        """Ends the thread; coroutines that still run are abandoned. For a model in the server's process."""
         self._closing.set()
         if self._loop is not None:
-            with suppress(RuntimeError):  # its thread was quicker to see it
+            with suppress(RuntimeError):  # its thread has closed the loop already
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 async def _guarded(coroutine: Coroutine[Any, Any, Any], ended: Ended) -> None:
-    """Whatever the coroutine raises is its own: SystemExit would end the loop for all others."""
+    """Passes every exception to `ended`: a SystemExit would end the loop for all coroutines."""
     try:
         returned = await coroutine
     except BaseException as error:

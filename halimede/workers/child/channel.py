@@ -5,9 +5,9 @@ One thread reads at a time, and reads for all that wait:
 
 | state | fields | goes on |
 |---|---|---|
-| nobody reads | `_reading` False | the next thread that waits becomes the reader |
+| no thread reads | `_reading` False | the next thread that waits becomes the reader |
 | one thread reads | `_reading` True | it sorts what it read, wakes the others, and stops reading |
-| the stream ended | `_ended` True | whoever waits gets BrokenPipeError, `receive` gives None |
+| the stream ended | `_ended` True | threads that wait get BrokenPipeError, `receive` gives None |
 
 A second thread notices that the server is gone, also while a model computes, and ends the process.
 """
@@ -150,7 +150,7 @@ class BaseChannel(ABC):
     def _was_read(self) -> None:
         with self._lock:
             self._reading = False
-            if self._asleep:  # notify_all costs more than this look, and mostly nobody sleeps
+            if self._asleep:  # notify_all costs more than this look, and mostly no thread sleeps
                 self._turn.notify_all()
 
     @abstractmethod

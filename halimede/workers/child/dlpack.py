@@ -1,8 +1,7 @@
-"""DLPack as numpy does it, and the two types that numpy does not know everywhere: BF16, and bool before 1.25 (contract
-P42).
+"""DLPack by numpy, and two types that not every numpy knows: BF16, and bool before 1.25 (P42).
 
-numpy (1.23 or newer) makes and takes the capsules, so that who owns the memory is its affair. A type that it does not
-know goes through it as unsigned integers of the same size; only its name in the capsule is changed.
+numpy (1.23 or newer) makes and takes the capsules and manages the ownership of the memory. A type that it does not know
+goes through numpy as unsigned integers of the same size; only the type in the capsule is changed.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ _SIZES = {
     _BFLOAT: (16,),
     _BOOL: (8,),
 }
-"""The kinds of elements that there are, in bits."""
+"""The sizes of elements in bits, by type code."""
 _REACHABLE = (1, 3)
-"""The processor's memory, and memory that CUDA has pinned."""
+"""Device types whose memory the processor can read: its own, and memory pinned by CUDA."""
 
 CPU = (1, 0)
 
 
 class _DLTensor(ctypes.Structure):
-    """The beginning of a capsule's content, as dlpack.h has it."""
+    """The first fields of `DLManagedTensor` in dlpack.h."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -49,7 +48,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 
 
 class _Capsule:
-    """A capsule in the shape that numpy takes."""
+    """A capsule as an object that numpy takes."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -62,11 +61,11 @@ class _Capsule:
 
 
 class NotTaken(Exception):
-    """A tensor that cannot be used here, with the reason."""
+    """The tensor cannot be used here; the text says why."""
 
 
 def capsule_of(array: np.ndarray[Any, Any]) -> Any:
-    """A capsule that keeps the array's memory. One that is read-only is copied: DLPack cannot say that it is."""
+    """A capsule of the array's memory. A read-only array is copied: DLPack has no word for read-only."""
     array = _writable(array)
     if array.dtype == np.bool_:
         return _named(array.view(np.uint8), _BOOL)
@@ -74,7 +73,7 @@ def capsule_of(array: np.ndarray[Any, Any]) -> Any:
 
 
 def bf16_capsule_of(view: Any, shape: tuple[int, ...]) -> Any:
-    """The same of BF16 elements, which lie in `view`."""
+    """A capsule of the BF16 elements in `view`."""
     return _named(_writable(np.ndarray(shape, np.uint16, view)), _BFLOAT)
 
 

@@ -17,16 +17,16 @@ class LogLevel(enum.IntEnum):
     ERROR = 2
     VERBOSE = 3
 
-    __str__ = enum.Enum.__str__  # whatever this Python thinks of it
+    __str__ = enum.Enum.__str__  # Python 3.11 changed what an IntEnum prints
     __format__ = object.__format__  # type: ignore[assignment]  # the same in an f-string
 
 
 Level = LogLevel
-"""Under the interface's own name models print it."""
+"""Models print the type, so it has the name of the interface."""
 
 
 class Logger:
-    """Static methods only; `logger_for` makes the class that has somewhere to write to."""
+    """Class methods only. `logger_for` makes the subclass that writes to the server's log."""
 
     LogLevel = Level
     INFO = Level.INFO
@@ -65,7 +65,7 @@ class Logger:
 
     @classmethod
     def _emit(cls, level: int, file: str, line: int, message: str) -> None:
-        """Without a server: to standard error."""
+        """Writes to standard error, for a model without a server."""
         print(f"{file}:{line}] {message}", file=sys.stderr)
 
 

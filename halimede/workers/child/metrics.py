@@ -1,8 +1,7 @@
 """The metrics that a model makes for itself (P57 to P59): `MetricFamily` and `Metric`.
 
-The values are kept where they are scraped. Of that place the classes here know a `MetricKeeper`: to make something and
-to read it is a question, to change it costs one message that nobody answers. What is wrong with a call is found out
-here, before anything is sent. Any thread.
+The server keeps the values. The classes here know it as a `MetricKeeper`: to make or read something is a question, to
+change it is a message without an answer. Arguments are checked before anything is sent. Any thread.
 """
 
 from __future__ import annotations
@@ -25,37 +24,38 @@ class MetricKind(enum.IntEnum):
 
 
 INCREMENT, SET, OBSERVE, DROP = range(1, 5)
-"""What can be done to a metric. DROP, done to a family too, says that nobody holds it any more."""
+"""What can be done to a metric. DROP, of a metric or a family, says that the model no longer refers to it."""
 
 
 class MetricKeeper(Protocol):
-    """Where the values are, for one instance of a model. `instance` is its name."""
+    """The place of the values, for one instance of a model. `instance` is its name."""
 
     instance: str
 
     def make_family(self, name: str, description: str, kind: int) -> int:
-        """The number of a new handle. Blocks; raises TritonModelException."""
+        """A new family; returns its number. Blocks. Raises TritonModelException."""
         ...
 
     def make_metric(self, family: int, labels: str, buckets: list[float]) -> int:
-        """The same; `labels` is a JSON object."""
+        """A new metric of a family; returns its number. `labels` is a JSON object. Blocks. Raises
+        TritonModelException."""
         ...
 
     def value(self, metric: int) -> float:
-        """Blocks; raises TritonModelException."""
+        """The value of a metric. Blocks. Raises TritonModelException."""
         ...
 
     def change(self, metric: int, what: int, amount: float) -> None:
-        """Does not wait for an answer."""
+        """Changes a metric. Does not wait for an answer."""
         ...
 
     def drop(self, number: int) -> None:
-        """Gives a handle back, that of a family with those of its metrics. May be called by a finaliser."""
+        """Gives a metric back, or a family with its metrics. A finalizer may call this."""
         ...
 
 
 class _Life:
-    """What a family and its metrics share: the keeper, and whether the family is still there."""
+    """What a family and its metrics share: the keeper, and whether the family still exists."""
 
     __slots__ = ("keeper", "number", "open")
 
@@ -65,13 +65,13 @@ class _Life:
         self.open = False
 
     def drop(self, number: int) -> None:
-        """Called by finalisers: where the other side is gone there is nothing to give back."""
+        """Gives something back. Called by finalizers: if the server is gone, there is nothing to give back."""
         with suppress(OSError):
             self.keeper.drop(number)
 
 
 class Metric:
-    """One series of a family, which makes it. It goes with its family, or when nobody holds it any more."""
+    """One series of a family, which makes it. It ends with its family, or when the model drops it."""
 
     __slots__ = ("_kind", "_life", "_number")
 
@@ -91,7 +91,7 @@ class Metric:
         return metric
 
     def increment(self, value: SupportsFloat, /) -> None:
-        """Adds to a counter (never less than nothing) or a gauge. Raises TritonModelException, as the others do."""
+        """Adds to a counter (0 or more) or to a gauge. Raises TritonModelException."""
         amount = self._checked("increment", value)
         if self._kind is MetricKind.HISTOGRAM:
             raise self._failed("increment", self._has_no("Increment"))
@@ -100,21 +100,21 @@ class Metric:
         self._life.keeper.change(self._number, INCREMENT, amount)
 
     def set(self, value: SupportsFloat, /) -> None:
-        """Of a gauge."""
+        """Sets a gauge. Raises TritonModelException."""
         amount = self._checked("set", value)
         if self._kind is not MetricKind.GAUGE:
             raise self._failed("set", self._has_no("Set"))
         self._life.keeper.change(self._number, SET, amount)
 
     def observe(self, value: SupportsFloat, /) -> None:
-        """Of a histogram."""
+        """Adds an observation to a histogram. Raises TritonModelException."""
         amount = self._checked("observe", value)
         if self._kind is not MetricKind.HISTOGRAM:
             raise self._failed("observe", self._has_no("Observe"))
         self._life.keeper.change(self._number, OBSERVE, amount)
 
     def value(self) -> float:
-        """Of a counter or gauge, with what all other instances did to it."""
+        """The value of a counter or gauge, which all instances share. Raises TritonModelException."""
         self._check_open("get")
         if self._kind is MetricKind.HISTOGRAM:
             raise self._failed("get", self._has_no("Value"))
@@ -152,12 +152,12 @@ class Metric:
 
 
 _Metric = Metric
-"""For where the name is that of a method."""
+"""The class `Metric`, for use inside `MetricFamily`, which has a method of that name."""
 
 
 class MetricFamily:
-    """Metrics of one name, which differ by their labels. Where the name exists already this is another handle of the
-    same family; it takes the metrics along that it made. Raises TritonModelException."""
+    """Metrics of one name that differ by their labels. If the name exists already, this is another handle of the same
+    family. The metrics that it made end with it. Raises TritonModelException."""
 
     COUNTER = MetricKind.COUNTER
     GAUGE = MetricKind.GAUGE
@@ -186,8 +186,8 @@ class MetricFamily:
     def Metric(  # noqa: N802  # the interface's name
         self, labels: dict[str, str] | None = None, buckets: list[Any] | None = None
     ) -> _Metric:
-        """The series of these labels, whoever made it. `buckets` are the bounds of a histogram, in ascending order.
-        Raises TritonModelException."""
+        """The series with these labels; another instance may have made it. `buckets` are the bounds of a histogram, in
+        ascending order. Raises TritonModelException."""
         bounds = self._bounds(labels, buckets)
         life = self._life
         number = life.keeper.make_metric(life.number, json.dumps(labels or {}), bounds)
@@ -220,19 +220,19 @@ class MetricFamily:
 
 
 def family_type(keeper: MetricKeeper | None, module: str) -> type[MetricFamily]:
-    """The class of the families that one instance makes; with no keeper it can make none."""
+    """The class `MetricFamily` of one instance. Without a keeper it can make no families."""
     return type("MetricFamily", (MetricFamily,), {"__slots__": (), "_keeper": keeper, "__module__": module})
 
 
 def _as_float(value: Any) -> float:
-    """What has a number's conversion to it, which texts do not have. Raises TypeError, ValueError, OverflowError."""
+    """The number as a float. Raises TypeError for a text, ValueError, OverflowError."""
     if isinstance(value, (str, bytes, bytearray)):
         raise TypeError("a text is no number")
     return float(value)
 
 
 def _is_text(value: Any) -> bool:
-    """Whether it is one that can be sent: without lone surrogates."""
+    """Whether the value is a text that can be sent: it has no lone surrogates."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -240,7 +240,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _incompatible(function: str, what: str, signature: str, arguments: tuple[Any, ...]) -> str:
-    """What the real classes say of arguments of the wrong type."""
+    """The error of Triton's classes for arguments of the wrong type."""
     return (
         f"{function}(): incompatible {what} arguments. The following argument types are supported:\n"
         f"    1. {signature}\n\nInvoked with: {', '.join(map(repr, arguments))}"

@@ -53,7 +53,7 @@ def _type_name(error: BaseException) -> str:
     name = type(error).__name__
     try:
         memoryview(error)  # type: ignore[arg-type]
-    except BaseException as complaint:  # the model's own, where its class has a `__buffer__`
+    except BaseException as complaint:  # raised by the model if its class has a `__buffer__`
         _, _, said = _message(complaint)[0].rstrip("'").rpartition("'")
         if said.endswith(f".{name}"):
             return said

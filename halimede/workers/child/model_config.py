@@ -8,11 +8,11 @@ from typing import Any
 
 
 class ModelConfig:
-    """A model configuration as JSON values, to be completed: what the model says must agree with what is there. It is
-    given as such values, or as JSON text by a model that makes another one."""
+    """A model configuration as JSON values, to be completed. What a model sets must agree with what is there. It is
+    made from such values; a model may make another one from JSON text."""
 
     def __init__(self, config: dict[str, Any] | str) -> None:
-        # There is no other way to the fields that no method sets, so models write here, under this name.
+        # Models write to this attribute, under this name: other fields have no method.
         self._model_config: dict[str, Any] = json.loads(config) if isinstance(config, str) else copy.deepcopy(config)
         self._name = str(self._model_config.get("name", ""))
         self._where = f"in auto-complete-config function for model '{self._name}'"
@@ -86,7 +86,7 @@ class ModelConfig:
         self._model_config[which].append(dict(tensor))
 
     def _complete(self, which: str, present: dict[str, Any], tensor: dict[str, Any]) -> None:
-        """Fills what `present` leaves open; what both say must be the same."""
+        """Fills what `present` leaves open. Values that both have must be equal."""
         name = tensor["name"]
         datatype = present.get("data_type", "TYPE_INVALID")
         if datatype == "TYPE_INVALID":

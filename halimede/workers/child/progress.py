@@ -1,4 +1,4 @@
-"""Says in the log that a model still loads, and where it is: some imports take minutes, and silence looks like a
+"""Writes to the log that a model still loads, and at which line: some imports take minutes, and silence looks like a
 hang."""
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from types import FrameType
 from .tracebacks import is_ours
 
 MOMENTS = (5, 15, 30, 60, 120)
-"""Seconds after which it says something; then every EVERY seconds."""
+"""Seconds after which it writes a line; then every EVERY seconds."""
 EVERY = 120
 
 Emit = Callable[[str, int, str], None]
-"""Is given file, line and text."""
+"""Gets file, line and text."""
 
 
 def moments() -> Iterator[int]:
-    """Seconds from the beginning, without end."""
+    """The times of all lines, in seconds from the beginning, without end."""
     return chain(MOMENTS, count(MOMENTS[-1] + EVERY, EVERY))
 
 
 class Progress:
-    """Use it around what may take long, on the thread that does it: `what` is the beginning of each line. `path` is the
-    model's file. `wait` is told how many seconds to wait, and says whether it is over."""
+    """A context manager around code that may take long, on the thread that runs it. `what` begins each line, `path` is
+    the model's file. `wait` waits for an event for some seconds and returns whether it is set."""
 
     def __init__(
         self, emit: Emit, what: str, path: str, wait: Callable[[threading.Event, float], bool] | None = None
@@ -43,7 +43,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         self._watched = threading.get_ident()
-        _thread.start_new_thread(self._watch, ())  # unseen by models, as in `channel`
+        _thread.start_new_thread(self._watch, ())  # below `threading`: models see no thread of ours
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,8 +67,8 @@ class Progress:
 
 
 def located(frame: FrameType | None, path: str) -> tuple[str, int, str]:
-    """File, line and words for where a thread is: what it imports, and which line of the model made it do so. The file
-    is that of the model where it is known."""
+    """File, line and description of where a thread is: what it imports, and the line of the model that caused it. The
+    file is the model's if that line is known."""
     importing = ""
     while frame is not None:
         code = frame.f_code

@@ -1,8 +1,8 @@
-"""Asks the model whether it is ready, whenever the server does (P9).
+"""Asks the model whether it is ready when the server asks (P9).
 
-Questions come by a socket of their own and are answered on a thread of their own, which exists only for a model that
-has `is_ready`: the main thread may be in `execute` for long, and does not read then. So `is_ready` runs beside
-`execute`; a model that cannot have that needs a lock. What holds the interpreter's lock holds the answer up too.
+Questions have a socket and a thread of their own, which exist only for a model with `is_ready`: the main thread may be
+in `execute` for long, and does not read then. So `is_ready` runs at the same time as `execute`; a model that does not
+allow that needs a lock. Code that holds the interpreter lock delays the answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The module that Python models import (P20 to P31): functions, constants and the names of the classes.
 
-`get_model_dir` and `Logger` speak for one worker; `main.py` binds them when it starts. What is not offered raises
-TritonModelException and says so.
+`get_model_dir`, `Logger` and the functions for models belong to one worker; `bind` sets them when it starts.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ TRITON_STRING_TO_NUMPY = {
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[()] | None:
-    """The array's elements in row-major order, framed as BYTES; `()` for an empty array, None if the dtype is
+    """The array's elements in row-major order, in the form of BYTES. `()` for an empty array, None if the dtype is
     neither object nor bytes (P24)."""
     if input_tensor.size == 0:
         return ()
@@ -84,7 +83,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[(
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
-    """The elements of framed BYTES as a one-dimensional object array of `bytes`."""
+    """The elements of serialized BYTES as a one-dimensional object array of `bytes`."""
     elements = deserialize(encoded_tensor)
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
@@ -120,7 +119,7 @@ def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bo
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
-    """By the datatype's number; None if there is none (P23)."""
+    """The numpy type of a datatype's number; None if there is none (P23)."""
     return NUMPY_TYPES.get(data_type)
 
 
@@ -132,7 +131,7 @@ def numpy_to_triton_type(data_type: Any) -> int | None:
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Raises KeyError for a name that the table does not have (P22)."""
+    """The numpy type of a name such as TYPE_FP32. Raises KeyError for another name (P22)."""
     return TRITON_STRING_TO_NUMPY[triton_type_string]
 
 
@@ -152,8 +151,8 @@ _NO_MODELS = "Failed to {}: it is not possible while a configuration is complete
 
 
 def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> None:
-    """Makes this module the one that models import, speaking for one worker (P26, P56); with `caller` a model
-    can call others (P28 to P30, P51)."""
+    """Makes this module the one that models import, for one worker (P26, P56). With `caller`, models can call others
+    (P28 to P30, P51)."""
     module = sys.modules[__name__]
     vars(module).update(spoken_for(model_dir, logger, caller))
     InferenceRequest._caller = caller
@@ -162,7 +161,7 @@ def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> Non
 
 
 def spoken_for(model_dir: str, logger: type, caller: ModelCaller | None) -> dict[str, Any]:
-    """The names of this module that speak for one worker, or for one instance in the server's process."""
+    """The names of this module that belong to one worker, or to one instance in the server's process."""
     names = {} if caller is None else {name: getattr(caller, name) for name in _OF_CALLER}
     families = family_type(caller.metrics if caller is not None else None, NATIVE)
     return {"get_model_dir": lambda: model_dir, "Logger": logger, "MetricFamily": families, **names}
@@ -172,7 +171,7 @@ _OF_CALLER = ("load_model", "unload_model", "is_model_ready")
 
 
 def name_natively() -> None:
-    """What error texts call the classes (P4)."""
+    """Sets the module names of the classes, which error texts contain (P4)."""
     for kind in (
         InferenceRequest,
         InferenceResponse,
@@ -192,4 +191,4 @@ def name_natively() -> None:
 
 
 NATIVE = "c_python_backend_utils"
-"""The module of the original's compiled classes; some models import it by this name."""
+"""The module of Triton's compiled classes; some models import it by this name."""

@@ -1,4 +1,12 @@
-"""The life of a worker process: take the order, load the model, serve batches until the server says close."""
+"""The life of a worker process.
+
+| state | what ends it |
+|---|---|
+| waits for its order | START |
+| completes a configuration, or loads the model | READY or REFUSED; after a completion or a refusal the process exits |
+| serves | REQUESTS: one batch at a time; CLOSE, or the end of the connection |
+| finishes | `finalize` has returned: the process exits |
+"""
 
 from __future__ import annotations
 
@@ -62,7 +70,7 @@ def _obey(channel: Channel, order: dict[str, Any]) -> int:
 
 
 def _who(order: dict[str, Any]) -> str:
-    """The model, and the instance where there is one, as the log names them."""
+    """The model, and the instance if there is one, for the log."""
     instance = order.get("args", {}).get("model_instance_name")
     return f"model '{order['name']}'" + (f" instance {instance}" if instance else "")
 
@@ -86,7 +94,7 @@ def _serve(channel: Channel, caller: ModelCaller, model: UserModel, decoupled: b
         batch.opened(requests, time.monotonic_ns())
         del message
         _execute(model, batch, requests, reporter)
-        del requests  # the model may be the only one to keep a request now
+        del requests  # from now on a request lives only if the model keeps it
 
 
 def _execute(model: UserModel, batch: WorkerBatch, requests: list[InferenceRequest], reporter: Reporter) -> None:
@@ -102,12 +110,12 @@ def _execute(model: UserModel, batch: WorkerBatch, requests: list[InferenceReque
         batch.returned(responses, promised, now)
     except (ModelFailed, TritonModelException) as failure:
         batch.failed(str(failure))
-    except Exception as error:  # an answer that cannot be written: its elements have no text, its name no end
+    except Exception as error:  # an answer that cannot be written: an element fails in `str`, or a name is too long
         reporter.report("an answer", error)
         batch.failed(explain(error))
 
 
 def _close(model: UserModel) -> int:
-    with suppress(ModelFailed):  # the log has its traceback
+    with suppress(ModelFailed):  # its traceback is in the log
         model.finish()
     return 0

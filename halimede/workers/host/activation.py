@@ -1,7 +1,7 @@
-"""Environments of Python: which interpreter runs there, and with which variables, as its `bin/activate` leaves them.
+"""The interpreter of a Python environment, and the variables that its `bin/activate` sets.
 
-The script is run once, and so are the scripts that packages have put beside it (conda's `activate.d`); every worker
-then starts the interpreter itself. What the server's own environment has set is taken away before. Any thread; blocks.
+The script runs once, with those of packages (conda's `activate.d`). Workers then start the interpreter directly.
+Variables of the server's own environment are removed before. Any thread; blocks.
 """
 
 import json
@@ -16,10 +16,10 @@ from halimede.errors import Internal
 from halimede.workers.host.process import Interpreter
 
 OLDEST = (3, 9)
-"""The version of Python that `workers.child` needs."""
+"""The oldest Python that `workers.child` runs under."""
 ACTIVATE = "bin/activate"
 ACTIVATION_LIMIT = 60.0
-"""Seconds that `bin/activate` may take, with all that it runs."""
+"""Seconds that `bin/activate` may take."""
 
 _PREFIXES = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _OF_THE_SERVER = frozenset(
@@ -34,14 +34,14 @@ _ASK = "import json, os, sys; json.dump([list(sys.version_info[:3]), dict(os.env
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended: None for the status where it took too long."""
+    """How a program ended. The status is None if it took too long."""
 
     status: int | None
     output: bytes
     errors: bytes
 
     def why(self) -> str:
-        """The status in words, with the end of what it wrote to standard error."""
+        """The status in words, with the last characters of its standard error."""
         how = "it took too long" if self.status is None else f"exit status {self.status}"
         said = " ".join(self.errors.decode(errors="replace").split())[-_SAID:]
         return f"{how}: {said}" if said else how
@@ -51,14 +51,14 @@ _SAID = 500
 
 
 class Run(Protocol):
-    """Runs a program with these variables, for at most `limit` seconds. Raises OSError."""
+    """Runs a program with these variables, for up to `limit` seconds. Raises OSError."""
 
     def __call__(self, command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended: ...
 
 
 def outside(variables: Mapping[str, str]) -> dict[str, str]:
-    """These variables without the environment that is active in them. PYTHONPATH stays: the real server passes it on,
-    and who sets it for a server means its models."""
+    """The variables without those of the active environment. PYTHONPATH stays: Triton passes it on, and an operator who
+    sets it for a server means its models."""
     bins = {f"{variables[name]}/bin" for name in _PREFIXES if variables.get(name)}
     kept = {name: value for name, value in variables.items() if name not in _OF_THE_SERVER}
     if "PATH" in kept:
@@ -67,8 +67,8 @@ def outside(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def python_of(folder: Path, called: str) -> Path:
-    """The interpreter of an environment, which messages name as `called`. Raises Internal (P71)."""
-    if not os.access(folder / ACTIVATE, os.F_OK):  # nor where it cannot be seen
+    """The interpreter of an environment. `called` is its name in messages. Raises Internal (P71)."""
+    if not os.access(folder / ACTIVATE, os.F_OK):  # also False if the folder cannot be searched
         raise Internal(
             f"Path {called}/{ACTIVATE} does not exist. The Python environment should contain an 'activate' script."
         )
@@ -80,9 +80,9 @@ def python_of(folder: Path, called: str) -> Path:
 
 
 def activate(folder: Path, called: str, variables: Mapping[str, str], run: Run) -> Interpreter:
-    """Runs `bin/activate` of an environment in bash. Raises Internal if that fails, or Python is too old.
+    """Runs `bin/activate` of an environment in bash. Raises Internal if that fails, or if its Python is too old.
 
-    The system looks for the interpreter's libraries in `<folder>/lib` first, as with the real server.
+    The loader searches `<folder>/lib` first for the interpreter's libraries, as with Triton.
     """
     python, libraries = python_of(folder, called), str(folder / "lib")
     script = (
@@ -116,7 +116,7 @@ def activate(folder: Path, called: str, variables: Mapping[str, str], run: Run) 
 
 
 def moved(variables: dict[str, str], folder: Path) -> dict[str, str]:
-    """A virtual environment's `activate` names the folder where it was made. Names the one where it is instead."""
+    """Replaces the folder in which a virtual environment was made, which its `activate` names, by the present one."""
     made = variables.get("VIRTUAL_ENV")
     if made is not None and made != str(folder):
         parts = variables.get("PATH", "").split(os.pathsep)

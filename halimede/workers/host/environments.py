@@ -1,7 +1,7 @@
-"""The environments that models name for themselves (P71): folders used where they lie, archives unpacked once.
+"""Python environments of models (P71): folders are used in place, archives are unpacked.
 
-An archive is unpacked once for each content, however many models, versions and instances use it; who asks while another
-unpacks it waits. What was unpacked is removed at the end. Load threads; blocks.
+An archive is unpacked once per content, for all models, versions and instances. Other threads that need it meanwhile
+wait. Unpacked folders are removed at the end. Load threads; blocks.
 """
 
 import hashlib
@@ -37,14 +37,14 @@ _CHUNK = 1 << 20
 
 
 class Environments:
-    """Those of one backend. `parent` is where archives are unpacked, None for the system's temporary folder, and
-    `variables` is what the server runs with."""
+    """The environments of one backend. Archives are unpacked in `parent`, None for the system's temporary folder.
+    `variables` are the server's environment variables."""
 
     def __init__(self, parent: Path | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._parent = parent
         self._variables = os.environ if variables is None else variables
         self._closed = threading.Event()
-        self._line = threading.Lock()
+        self._lock = threading.Lock()
         self._scratch: Scratch | None = None
         self._running: set[subprocess.Popen[bytes]] = set()
         self._unpacked: dict[str, Future[Interpreter]] = {}
@@ -52,9 +52,9 @@ class Environments:
         threading.Thread(target=self._sweep, name="sweep environments", daemon=True).start()
 
     def interpreter(self, setting: str, model: Path) -> Interpreter:
-        """The interpreter of EXECUTION_ENV_PATH, for a model that lies in the folder `model`.
+        """The interpreter for a value of EXECUTION_ENV_PATH. `model` is the model's folder.
 
-        Raises Internal if there is no such environment or it cannot be used, Unavailable when the server exits.
+        Raises Internal if there is no such environment or it cannot be used, Unavailable if the server exits.
         """
         path = self._resolve(setting, model)
         kind = path.stat().st_mode
@@ -65,32 +65,32 @@ class Environments:
         return self._of_archive(path)
 
     def close(self) -> None:
-        """Ends what still works for a load, and removes what was unpacked."""
+        """Kills programs that run for a load, and removes unpacked environments."""
         self._closed.set()
-        with self._line:
+        with self._lock:
             for child in self._running:
                 _kill(child)
         until = monotonic() + _CLOSE_LIMIT
         for future in list(self._unpacked.values()):
-            with suppress(Exception):  # told by the load that waits for it
+            with suppress(Exception):  # the load that waits for it reports the error
                 future.result(max(until - monotonic(), 0.0))
-        with self._line:
+        with self._lock:
             if self._scratch is not None:
                 self._scratch.remove()
                 self._scratch = None
 
     def _sweep(self) -> None:
-        with suppress(OSError):  # there is no temporary folder: who needs it says so
+        with suppress(OSError):  # no temporary folder: the first archive will fail with that error
             for path in remove_leftovers(_PREFIX, self._parent):
-                log.info("removed '%s', left behind by a server that was killed", path)
+                log.info("removed '%s', which a killed server had left", path)
 
     @staticmethod
     def _resolve(setting: str, model: Path) -> Path:
-        """Relative paths begin where the server was started."""
+        """The absolute path. Relative ones begin at the server's working directory. Raises Internal."""
         text = str(model) + setting[len(MODEL_DIRECTORY) :] if setting.startswith(MODEL_DIRECTORY) else setting
         try:
             return Path(text).resolve(strict=True)
-        except (OSError, RuntimeError, ValueError) as error:  # the others: links in a circle, a null byte
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: a null byte
             raise Internal(f"Failed to get the canonical path for {text}.") from error
 
     # ---- archives
@@ -107,12 +107,12 @@ class Environments:
             try:
                 mine.set_result(self._prepare(archive, content))
             except BaseException as error:
-                self._unpacked.pop(content)  # the next load tries again: the disk may have room by then
+                self._unpacked.pop(content)  # the next load tries again: the cause may be a full disk
                 mine.set_exception(error)
         return future.result()
 
     def _content_of(self, archive: Path) -> str:
-        """A digest of the bytes, read once for as long as the file is the same."""
+        """The SHA-256 of the archive. It is read again only if the file has changed."""
         found = archive.stat()
         key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
         if key not in self._contents:
@@ -148,7 +148,7 @@ class Environments:
 
     def _new_folder(self, content: str) -> Path:
         """Raises OSError, and UnpackingAbandoned at the end."""
-        with self._line:
+        with self._lock:
             if self._closed.is_set():
                 raise UnpackingAbandoned
             if self._scratch is None:
@@ -156,7 +156,7 @@ class Environments:
             return Path(tempfile.mkdtemp(prefix=f"{content[:8]}-", dir=self._scratch.path))
 
     def _relocate(self, archive: Path, folder: Path, python: Path) -> None:
-        """Has conda-pack's own script write the new place of the environment into its files."""
+        """Runs conda-pack's script, which writes the new path of the environment into its files."""
         ended = self._run([str(python), str(folder / _RELOCATE)], outside(self._variables), _RELOCATION_LIMIT)
         if ended.status != 0:
             raise BadArchive(f"{_RELOCATE} failed, {ended.why()}")
@@ -164,16 +164,17 @@ class Environments:
     # ---- programs
 
     def _run(self, command: Sequence[str], variables: Mapping[str, str], limit: float) -> Ended:
-        """What it has started ends with it. Raises OSError if it cannot run, Unavailable when the server exits."""
+        """Runs a program. Its children end with it. Raises OSError if it cannot be started, Unavailable if the server
+        exits."""
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            with self._line:
+            with self._lock:
                 self._check_open()
                 child = subprocess.Popen(
                     command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, process_group=0
                 )
                 self._running.add(child)
             in_time = ends_within(child.pid, limit)
-            with self._line:
+            with self._lock:
                 _kill(child)
                 child.wait()
                 self._running.discard(child)
@@ -186,8 +187,9 @@ class Environments:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """With its group, before it is reaped: after that its number may be another's."""
-    with suppress(ProcessLookupError, PermissionError):  # the latter for a zombie, on some systems
+    """Kills a child and its group. Must come before it is reaped: afterwards its number may belong to another
+    process."""
+    with suppress(ProcessLookupError, PermissionError):  # PermissionError: of a zombie, on some systems
         os.killpg(child.pid, SIGKILL)
 
 

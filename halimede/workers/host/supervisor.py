@@ -130,15 +130,15 @@ class Supervisor:
                 self._end(worker)
                 return
             self.count += 1
-            log.info("worker process %d of '%s' serves: restart %d", worker.pid, self._name, self.count)
+            log.info("%s of '%s' serves: restart %d", worker.who, self._name, self.count, extra=worker.about)
             self._returned(worker)
 
     # ---- on the thread of an outage
 
     def _bring_back(self, worker: Worker, restart: Restart) -> None:
-        how, pid = worker.reap(EXIT_GRACE_SECONDS), worker.pid
+        how = worker.reap(EXIT_GRACE_SECONDS)
         self._workers.forget(worker)
-        log.error("worker process %d of '%s' ended: %s; %s", pid, self._name, how, _next_try(restart))
+        log.error("%s of '%s' ended: %s; %s", worker.who, self._name, how, _next_try(restart), extra=worker.about)
         while not self._closing.wait(max(restart.at - monotonic(), 0.0)):
             try:
                 fresh = self.start()
@@ -147,7 +147,11 @@ class Supervisor:
                     return
                 restart = self._restarts.ended(monotonic())
                 words, trace = _next_try(restart), not isinstance(error, Error)
-                log.error("'%s' could not be started again: %s; %s", self._name, error, words, exc_info=trace)
+                log.error(
+                    *("'%s' could not be started again: %s; %s", self._name, error, words),
+                    exc_info=trace,
+                    extra=worker.about,
+                )
                 self._on_loop(partial(self._failed_again, restart))
             else:
                 if not self._on_loop(partial(self._hand_over, fresh)):

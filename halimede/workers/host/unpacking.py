@@ -1,7 +1,7 @@
-"""Archives unpacked into a new folder that nobody else writes to: tar, with any compression that Python knows, and zip.
+"""Unpacks archives into a new folder that nothing else writes to: tar, with any compression that Python knows, and zip.
 
-Nothing is written outside that folder: each part of a member's path must be a folder that this unpacking made, never a
-link. Links themselves may lead anywhere, as the interpreter of a virtual environment does. Any thread; blocks.
+Nothing is written outside the folder: each directory in a member's path must be one that this unpacking made, never a
+link. Links themselves may lead anywhere, as that of a virtual environment's interpreter does. Any thread; blocks.
 """
 
 import os
@@ -31,10 +31,10 @@ _BROKEN = (
     MemoryError,
     LookupError,
 )
-"""What reading an archive raises when its bytes are nonsense; RuntimeError where one needs a password, MemoryError
-where a name is said to have terabytes."""
+"""What Python raises for a broken archive. RuntimeError: it needs a password. MemoryError: it declares a name of
+terabytes."""
 _DEEPEST = 200
-"""Folders in each other: what is far deeper could not be removed again."""
+"""Nested folders: a far deeper tree could not be removed again."""
 _SHOWN = 60
 
 
@@ -43,13 +43,13 @@ class BadArchive(Exception):
 
 
 class UnpackingAbandoned(Exception):
-    """The result is not wanted any more."""
+    """`unwanted()` was True: the server exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """What `stat.S_IFMT` calls it, or None for a further name of the member `target`; `target` of a link is where it
-    leads. `modified` is in seconds since 1970."""
+    """A member of an archive. `kind` is as in `stat.S_IFMT`; None for a hard link to the member `target`. `target` of a
+    symbolic link is its text. `modified` is in seconds since 1970."""
 
     name: str
     kind: int | None
@@ -60,9 +60,9 @@ class _Member:
 
 
 def unpack(archive: Path, folder: Path, unwanted: Callable[[], bool]) -> None:
-    """Fills an empty folder. What is unwanted in between is given up after a member or a MiB.
+    """Fills an empty folder. Asks `unwanted` after each member and each MiB.
 
-    Raises BadArchive, UnpackingAbandoned, and OSError if the system does not write; then part of it may lie there.
+    Raises BadArchive, UnpackingAbandoned, and OSError from writing. Then the folder has a part of the archive.
     """
     try:
         tree = _Tree(folder, unwanted)
@@ -73,7 +73,7 @@ def unpack(archive: Path, folder: Path, unwanted: Callable[[], bool]) -> None:
 
 
 class _Tree:
-    """The folder that is filled, and which folders were made in it, by their path's parts."""
+    """The folder that is filled, and the folders made in it, by the parts of their paths."""
 
     def __init__(self, root: Path, unwanted: Callable[[], bool]) -> None:
         self._root = root
@@ -120,7 +120,7 @@ class _Tree:
         self._folders.add(parts)
 
     def _make_room(self, parts: tuple[str, ...], path: Path, name: str) -> None:
-        """A later member of the same name is the one that counts."""
+        """Removes an earlier member of the same name: the later one counts."""
         if parts in self._folders:
             raise BadArchive(f"'{name}' is a folder and something else too")
         path.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class _Tree:
                 if self._unwanted():
                     raise UnpackingAbandoned
                 sink.write(chunk)
-        os.utime(path, (member.modified, member.modified))  # compiled modules know the time of their source
+        os.utime(path, (member.modified, member.modified))  # bytecode files contain the time of their source
 
 
 def _members(archive: Path) -> Iterator[_Member]:
@@ -156,14 +156,14 @@ def _tar_members(archive: Path) -> Iterator[_Member]:
         for info in tar:
             kind = stat.S_IFREG if info.isreg() else kinds.get(info.type, stat.S_IFCHR)
             yield _Member(info.name, kind, info.mode, info.mtime, info.linkname, partial(_content_of, tar, info))
-        while tar.fileobj is not None and tar.fileobj.read(_CHUNK):  # its checksum is at the very end
+        while tar.fileobj is not None and tar.fileobj.read(_CHUNK):  # to the end: the checksum of gzip comes last
             pass
 
 
 def _open_tar(archive: Path) -> tarfile.TarFile:
     try:
         return tarfile.open(archive, "r:*")
-    except tarfile.ReadError as error:  # its text has a line for each compression
+    except tarfile.ReadError as error:  # tarfile's own text has a line per compression
         raise BadArchive("it is no tar or zip archive, or its beginning is broken") from error
 
 
@@ -175,7 +175,7 @@ def _content_of(tar: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
 
 
 def _zip_members(archive: Path) -> Iterator[_Member]:
-    """Kinds are in the upper half of the attributes, where a program for Unix has made the archive."""
+    """The members of a zip. Programs for Unix write the mode into the upper half of the attributes."""
     with zipfile.ZipFile(archive) as found:
         for info in found.infolist():
             if not info.filename:

@@ -99,6 +99,13 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def who(self) -> str:
+        """The process for a log line: "model 'm' version 1: worker process 123"."""
+        about = self.about
+        model = f"model '{about['model']}' version {about['version']}: " if about else ""
+        return f"{model}worker process {self.pid}"
+
     # ---- on a load thread
 
     def start(self, order: bytes, limit: float | None = None, early: EarlyFrames | None = None) -> bytes:
@@ -193,7 +200,7 @@ class Worker:
         self.alive = False
         self._on_loop(lambda: self.send(frames.frame(frames.CLOSE, [])))
         if not self._process.wait(limit):
-            log.error("worker process %d did not finish within %g seconds and is killed", self.pid, limit)
+            log.error("%s did not finish within %g seconds and is killed", self.who, limit, extra=self.about)
         self._on_loop(self._read_rest)
         self.kill()
 
@@ -305,7 +312,7 @@ class Worker:
 
     def end(self, why: str) -> None:
         """Kills the process and writes the reason to the log. `on_lost` is called."""
-        log.error("worker process %d %s", self.pid, why)
+        log.error("%s %s", self.who, why, extra=self.about)
         self._process.kill()
         self._lost()
 

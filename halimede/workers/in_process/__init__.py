@@ -1,4 +1,4 @@
-"""What lets a Python model run on a thread of the server: its own modules under a private name, its
-`triton_python_backend_utils`, and its end of the connection to the server (`docs/decisions/in-process-python.md`).
-Everything else is what runs in a worker process too, from `workers.child`.
+"""What a Python model needs to run on a thread of the server: private names for its modules, a
+`triton_python_backend_utils` of its own, and a connection to the server without a socket
+(docs/decisions/in-process-python.md). Everything else is the code of workers, from `workers.child`.
 """

@@ -1,7 +1,7 @@
-"""The connection of a model in this process to the server: the same frames as a worker's, with no socket between.
+"""The connection of a model in this process to the server: the frames of workers, without a socket.
 
-The server's end is used on its event loop, the other on any thread of the model. A frame is put together once on its
-way, so that neither side can change what the other one has.
+The server's end is used on its event loop, the other end on any thread of the model. A frame is copied into memory of
+its own on the way, so that neither side can change what the other one reads.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class LocalChannel(BaseChannel):
         self._arrived = arrived
         self._delivered: SimpleQueue[Sequence[Buffer] | None] = SimpleQueue()
         self.about: Mapping[str, object] = {}
-        """As a worker's."""
+        """What log lines of the model are about: `model` and `version`."""
         self._watchers: dict[asyncio.AbstractEventLoop, None] = {}
 
     # ---- the model's end
@@ -46,7 +46,7 @@ class LocalChannel(BaseChannel):
 
     def watched_by(self, loop: asyncio.AbstractEventLoop) -> None:
         self._watchers[loop] = None
-        if not self._delivered.empty():  # it came between the question and this
+        if not self._delivered.empty():  # a frame came before this loop watched
             loop.call_soon(self.read_now)
 
     def unwatched_by(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -65,7 +65,7 @@ class LocalChannel(BaseChannel):
         return False
 
     def _was_read(self) -> None:
-        """A loop that was called meanwhile, and left the reading to this thread, is called again."""
+        """Calls loops again: one that was called while this thread read has returned without reading."""
         super()._was_read()
         if not self._delivered.empty():
             self._call_watchers()
@@ -77,18 +77,18 @@ class LocalChannel(BaseChannel):
         self._call_watchers()
 
     def close(self) -> None:
-        """Who waits for answers, or will, is told that none come."""
+        """No more answers come: threads that wait for one, now or later, get an error."""
         self._delivered.put(None)
         self._call_watchers()
 
     def _call_watchers(self) -> None:
         for loop in tuple(self._watchers):
-            with suppress(RuntimeError):  # it was closed with its coroutines
+            with suppress(RuntimeError):  # the loop was closed, with its coroutines
                 loop.call_soon_threadsafe(self.read_now)
 
 
 def whole(buffers: Sequence[Buffer]) -> frames.Frame:
-    """The frame of these buffers, in memory of its own."""
+    """The frame in these buffers, copied into memory of its own."""
     data = frames.blank(sum(map(len, buffers)))
     at = 0
     for buffer in buffers:

@@ -1,8 +1,8 @@
-"""The modules of one instance of a model, under a package name that nobody else has.
+"""The modules of one instance of a model, under a package name of its own.
 
-What a model writes as `import utils` is found in its own folders and imported as `PACKAGE.utils`: two files of the same
-name, two versions and a reload never meet in `sys.modules`. The way there is the `__import__` of these modules' own
-builtins, since a hook of `sys.meta_path` does not know who imports. Any thread.
+`import utils` in a model finds the file in the model's folders and imports it as `PACKAGE.utils`. So two files of one
+name, two versions, and a reload do not collide in `sys.modules`. The modules get builtins with an `__import__` of their
+own, since a hook of `sys.meta_path` does not know which module imports. Any thread.
 """
 
 import builtins
@@ -26,17 +26,17 @@ from typing import Any
 from halimede.workers.child.model import SETTLED_SECONDS
 
 __tracebackhide__ = True
-"""An import that fails is shown as the model wrote it."""
+"""Frames of this module are left out of the exceptions of models."""
 
 PREFIX = "halimede_model_"
 _NUMBERS = count(1)
-"""As many as there are in the process, like `sys.modules` itself."""
+"""One counter for the whole process, like `sys.modules`."""
 _FILES = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
 class ModelPackage:
-    """`folders` are where the model's own modules lie; `offered` are modules that it gets instead of what Python would
-    import by these names."""
+    """`folders` have the model's own modules. `offered` are modules that it gets instead of what Python would import by
+    these names."""
 
     def __init__(self, folders: Sequence[Path], offered: Mapping[str, ModuleType]) -> None:
         self.name = f"{PREFIX}{next(_NUMBERS)}"
@@ -52,18 +52,19 @@ class ModelPackage:
         sys.modules[self.name] = root
 
     def import_file(self, stem: str) -> ModuleType:
-        """The model's file, from the first folder that has it. Raises whatever its import raises."""
+        """Imports the model's file, from the first folder that has it. Raises whatever its import raises."""
         module: ModuleType = builtins.__import__(f"{self.name}.{stem}", None, None, ("TritonPythonModel",))
         return module
 
     def close(self) -> None:
-        """Nothing of the package is known to Python any more."""
+        """Removes the package from `sys.modules` and Python's caches."""
         for name in [name for name in list(sys.modules) if name.partition(".")[0] == self.name]:
             sys.modules.pop(name, None)
         self._forget_folders()
 
     def _forget_folders(self) -> None:
-        """Python remembers what lay in them, and for how long it does is a matter of the file system's clock."""
+        """Removes the folders from Python's cache of directory listings, which may be stale for as long as the file
+        system's clock is coarse."""
         for folder in self._folders:
             sys.path_importer_cache.pop(str(folder), None)
 
@@ -75,7 +76,7 @@ class ModelPackage:
         fromlist: Sequence[str] = (),
         level: int = 0,
     ) -> Any:
-        """`__import__` as the model's modules have it."""
+        """The `__import__` of the model's modules."""
         if level:
             return builtins.__import__(name, globals, locals, fromlist, level)
         if name in self._offered:
@@ -88,7 +89,7 @@ class ModelPackage:
         except ModuleNotFoundError as error:
             if error.name != head or not any((folder / head).is_dir() for folder in self._folders):
                 raise
-        return self._import_own(name, head, fromlist)  # a package without a file of its own
+        return self._import_own(name, head, fromlist)  # a namespace package: a folder without __init__.py
 
     def _import_own(self, name: str, head: str, fromlist: Sequence[str]) -> Any:
         found = builtins.__import__(f"{self.name}.{name}", None, None, fromlist or ("__name__",))
@@ -101,13 +102,14 @@ class ModelPackage:
         return own
 
     def _has_file(self, head: str) -> bool:
-        """A folder that is no package says nothing: models keep their data in folders of any name."""
+        """Whether a folder of the model has a module of this name. A folder without __init__.py does not count: models
+        keep data in folders of any name."""
         names = [f"{head}{suffix}" for suffix in _FILES] + [f"{head}/__init__{suffix}" for suffix in _FILES]
         return any((folder / name).is_file() for folder in self._folders for name in names)
 
 
 def package_on_the_stack(depth: int) -> ModuleType | None:
-    """The package of the model whose code has called, from so many frames up on."""
+    """The package of the model whose code is on the stack, searched from `depth` frames up."""
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None:
         name = frame.f_globals.get("__name__")
@@ -123,7 +125,7 @@ def _find_privately() -> None:
 
 
 class _Finder:
-    """Gives the modules below a private package their builtins. The class itself is the finder."""
+    """Gives the modules of private packages their builtins. The class itself is the finder."""
 
     @classmethod
     def find_spec(cls, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
@@ -142,8 +144,8 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
 
     def set_data(self, path: str, data: Any, *, _mode: int = 0o666) -> None:
-        """Keeps the bytecode only of a source that is some seconds old: Python tells it from another by its size and
-        the second of its change, and a model may be loaded, changed and loaded again within one."""
+        """Keeps bytecode only of a source that is some seconds old. Python recognizes a source by its size and the
+        second of its change; a model may be loaded, changed and loaded again within one second."""
         with suppress(OSError):  # the source has gone meanwhile
             if time() - Path(self.path).stat().st_mtime >= SETTLED_SECONDS:
                 super().set_data(path, data, _mode=_mode)

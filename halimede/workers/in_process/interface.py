@@ -1,8 +1,8 @@
-"""`triton_python_backend_utils` in the server's process: one module for each instance.
+"""`triton_python_backend_utils` in the server's process: one module per instance.
 
-A worker has one such module, which speaks for it. Here `get_model_dir`, `Logger`, `load_model`, the metrics and the
-calls of an `InferenceRequest` must know whose they are, also on threads that the model started or borrowed, where
-nothing but the object itself could tell.
+In a worker there is one such module. Here `get_model_dir`, `Logger`, `load_model`, the metrics and the calls of an
+`InferenceRequest` must know their instance, also on threads that the model started: so each instance has a module and a
+request class of its own.
 """
 
 import sys
@@ -33,8 +33,8 @@ class Interface:
 
 
 class _OfLibraries(ModuleType):
-    """What a library imports by that name, which belongs to no model: what speaks for an instance is looked up at each
-    use, in the module of the model that has called it."""
+    """The module that a library imports by that name, which belongs to no model. Names that belong to an instance are
+    looked up at each use, in the module of the model on the stack."""
 
     def __init__(self, spoken: Mapping[str, object]) -> None:
         super().__init__(NAME, shared.__doc__)
@@ -43,7 +43,7 @@ class _OfLibraries(ModuleType):
     def __getattr__(self, name: str) -> Any:
         package = package_on_the_stack(2)
         if package is None or name.startswith("__"):
-            raise AttributeError(f"module '{NAME}' has no '{name}' where no code of a model has called")
+            raise AttributeError(f"module '{NAME}' has '{name}' only for the code of a model")
         return getattr(getattr(package, NAME), name)
 
 

@@ -184,7 +184,7 @@ def test_library_speaks_for_the_model_that_calls_it(
         assert found(rig, instance, scripted(source)) == [str(tmp_path / word / "m/1").encode()]
         instance.close()
     library = sys.modules.pop("halimede_test_library")
-    with pytest.raises(AttributeError, match="where no code of a model has called"):
+    with pytest.raises(AttributeError, match="only for the code of a model"):
         library.where()
 
 
