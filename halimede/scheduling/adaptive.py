@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from math import log, sqrt
 
 from halimede.errors import Error
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Policy, Wake
 
-_QUEUE_START = int(Moment.QUEUE_START)
+_QUEUE_START = int(Stamp.QUEUE_START)
 _FAR = 1 << 62
 
 MEMORY = 64

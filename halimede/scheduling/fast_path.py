@@ -9,7 +9,7 @@ only.
 from collections.abc import Callable, Sequence
 
 from halimede.errors import Error
-from halimede.requests import InferResponse, Moment, Parameters
+from halimede.requests import InferResponse, Parameters, Stamp
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
 from halimede.scheduling.inline import InlineEligibility, TurnBudget
@@ -17,7 +17,7 @@ from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner_config import Observer, RunnerConfig
 from halimede.tensors import Tensor
 
-_COMPUTE_START = int(Moment.COMPUTE_START)
+_COMPUTE_START = int(Stamp.COMPUTE_START)
 
 
 class FastPath:

@@ -28,7 +28,7 @@ QUEUED, RUNNING, SETTLED = State
 
 
 class Inference:
-    """`batch_size` is the rows of the request, 0 for a model without batching. `times` is indexed by `Moment`.
+    """`batch_size` is the rows of the request, 0 for a model without batching. `times` is indexed by `Stamp`.
 
     `batch_key` tells which requests may share a batch: those with an equal key (contract S4, S5); None where the model
     does not care. `outputs` are the names to answer with, never empty; those in `destinations` are written there.
@@ -68,7 +68,7 @@ class Inference:
         self.outputs = outputs
         self.batch_key = batch_key
         self.state: State = QUEUED
-        self.times = [0, 0, 0, 0, 0, 0]  # by `Moment`; twice as quick as a product
+        self.times = [0, 0, 0, 0, 0, 0]  # by `Stamp`; twice as quick as a product
 
     def cancel(self) -> None:
         """The client has gone; who wants to know is told."""

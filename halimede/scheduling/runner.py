@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.fast_path import FastPath, response_of
 from halimede.scheduling.flow import Flow, cost_of
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE_NS = 100_000_000
 """After a policy broke at a time of its own, until it is asked again."""
-_QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
+_QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
 class Runner:
@@ -462,7 +462,7 @@ class Runner:
         inference.times[_QUEUE_START] = now
 
     def _responded(self, inference: Inference, answer: Answer, now: int) -> None:
-        age = 0 if inference.responses else now - inference.times[Moment.REQUEST_START]
+        age = 0 if inference.responses else now - inference.times[Stamp.REQUEST_START]
         self._observer.responded(inference.responses, answer, now - inference.responded_at, age)
         inference.responses += 1
         inference.responded_at = now

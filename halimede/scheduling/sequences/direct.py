@@ -9,12 +9,12 @@ from itertools import count
 
 import numpy as np
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
 
-_QUEUE_START = int(Moment.QUEUE_START)
+_QUEUE_START = int(Stamp.QUEUE_START)
 _FEW = 64
 """So many requests that have run may lie about in a heap."""
 
