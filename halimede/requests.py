@@ -18,7 +18,7 @@ NO_SEQUENCE: Final[Parameters] = {"sequence_id": 0, "sequence_start": False, "se
 so that front ends can encode it once. It is never changed."""
 
 
-class Moment:
+class Stamp:
     """Indexes into the array of time stamps of an inference, in monotonic nanoseconds; 0 stands for not reached.
 
     Statistics, metrics and traces read this array (S7).
@@ -34,7 +34,7 @@ class Moment:
     COMPUTE_END: Final = 5
 
 
-MOMENTS: Final = 6
+STAMP_COUNT: Final = 6
 
 
 class InferRequest:
@@ -190,7 +190,7 @@ class Traced(Protocol):
         ...
 
     def begun(self, request: InferRequest, version: int, times: list[int], computes: bool = True) -> None:
-        """Called when the model takes the request. The inference fills in `times`, indexed by `Moment`.
+        """Called when the model takes the request. The inference fills in `times`, indexed by `Stamp`.
 
         `computes` is False for an ensemble, which computes nothing itself.
         """

@@ -85,7 +85,7 @@ def _is_never_gone() -> bool:
 class Trace(ABC):
     """The trace of one inference. It is also the inference's reply slot, and passes the answers on to `reply`.
 
-    `times` is indexed by `requests.Moment`, and None until the inference begins. `end` is 0 for a refused request.
+    `times` is indexed by `requests.Stamp`, and None until the inference begins. `end` is 0 for a refused request.
     `span` is the span id, 0 if no spans are exported.
     """
 

@@ -3,7 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from halimede.requests import MOMENTS, InferRequest, InferResponse, Moment
+from halimede.requests import STAMP_COUNT, InferRequest, InferResponse, Stamp
 from halimede.tensors import BF16, BYTES, HostMemory, Tensor, array_of, tensor_of
 
 
@@ -22,9 +22,9 @@ def test_fields_that_are_not_set_have_their_defaults() -> None:
     assert (request.correlation_id, request.priority, request.timeout_us, request.decoupled_ok) == (0, 0, 0, False)
 
 
-def test_moments_are_indexes_in_the_order_of_time() -> None:
-    moments = [number for name, number in vars(Moment).items() if name.isupper()]
-    assert moments == list(range(MOMENTS))
+def test_stamps_are_indexes_in_the_order_of_time() -> None:
+    stamps = [number for name, number in vars(Stamp).items() if name.isupper()]
+    assert stamps == list(range(STAMP_COUNT))
 
 
 def test_request_crosses_processes_as_plain_data() -> None:

@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from halimede import traces
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.traces import GRPC, HTTP, HTTP_EVENTS, TENSORS, TIMESTAMPS, CallTrace, StampNames
 from tests.fakes import RecordingReply
 from tests.tracing.traces import Traced, request_for, response_for
@@ -42,7 +42,7 @@ def test_times_do_not_change_after_the_last_answer() -> None:
     traced, times = Traced(), [10, 20, 30, 40, 50, 60]
     traced.begin(times)
     traced.answered()
-    times[Moment.COMPUTE_START :] = (31, 41, 51, 10**18)
+    times[Stamp.COMPUTE_START :] = (31, 41, 51, 10**18)
     assert traced.root.times == [10, 20, 30, 40, 50, 60]
 
 

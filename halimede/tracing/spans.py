@@ -13,7 +13,7 @@ from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from halimede.errors import Unsupported
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.traces import Context, RootTrace, Trace
 from halimede.tracing.writer import OutageLog, Writer
 
@@ -163,12 +163,12 @@ class _Spans:
     def _of_model(self, trace: Trace, parent: Context, state: Any) -> Iterator[Any]:
         times = trace.times or []
         own = Context(parent.trace_id, trace.span)
-        compute = [pair for pair in zip(_COMPUTE, times[Moment.COMPUTE_START :], strict=True) if pair[1]]
+        compute = [pair for pair in zip(_COMPUTE, times[Stamp.COMPUTE_START :], strict=True) if pair[1]]
         if trace.computes and compute:
             inner = Context(parent.trace_id, getrandbits(64) or 1)
             yield self._span("compute", inner, own, state, compute, compute[0][1], compute[-1][1], {})
-        start = times[Moment.REQUEST_START]
-        events = [("REQUEST_START", start), ("QUEUE_START", times[Moment.QUEUE_START] or start)]
+        start = times[Stamp.REQUEST_START]
+        events = [("REQUEST_START", start), ("QUEUE_START", times[Stamp.QUEUE_START] or start)]
         if trace.end:
             events.append(("REQUEST_END", trace.end))
         attributes: dict[str, str | int] = {

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from halimede.errors import Error
-from halimede.requests import MOMENTS, Moment
+from halimede.requests import STAMP_COUNT, Stamp
 from halimede.tensors import BF16, BYTES, FP16, DataType, split_bytes
 from halimede.traces import TIMESTAMPS, RootTrace, TensorRecord, Trace
 
@@ -84,11 +84,11 @@ def _objects(trace: Trace, root: RootTrace) -> Objects:
 
 
 def _core(trace: Trace) -> Objects:
-    """The objects of an inference in the core: the head and the stamps of `Moment`."""
-    times = trace.times or [0] * MOMENTS
-    start, computed = times[Moment.REQUEST_START], times[Moment.COMPUTE_START :]
+    """The objects of an inference in the core: the head and the stamps of `Stamp`."""
+    times = trace.times or [0] * STAMP_COUNT
+    start, computed = times[Stamp.REQUEST_START], times[Stamp.COMPUTE_START :]
     names = ["", "REQUEST_START", "QUEUE_START"]
-    values: list[int | str] = [_head(trace), start, times[Moment.QUEUE_START] or start]
+    values: list[int | str] = [_head(trace), start, times[Stamp.QUEUE_START] or start]
     if trace.computes:
         names += compress(_COMPUTE, computed)
         values += filter(None, computed)

@@ -20,7 +20,7 @@ from halimede.engine.response_cache import (
     ResponseCache,
 )
 from halimede.errors import Cancelled, Error, Internal
-from halimede.requests import InferRequest, InferResponse, Moment, Parameters
+from halimede.requests import InferRequest, InferResponse, Parameters, Stamp
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import PLACED_BYTES
 from halimede.tensors import INT32, HostMemory, Memory, MemoryKind, Tensor, array_of, tensor_of
@@ -129,7 +129,7 @@ class Rig:
         self.answer_with(one, InferResponse(one.request.id, "m", 3, [tensor], parameters))
 
     def answer_with(self, one: Inference, answer: InferResponse | Error, ran: bool = True) -> None:
-        one.times[Moment.COMPUTE_START] = int(ran)
+        one.times[Stamp.COMPUTE_START] = int(ran)
         one.state = State.SETTLED
         one.reply.send(answer, True)
 

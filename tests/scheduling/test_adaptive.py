@@ -7,7 +7,7 @@ import pytest
 from bench.adaptive import SHARES, Compared
 from bench.adaptive_cases import MACHINES, MODELS, held_out, tuning
 from bench.adaptive_simulation import STILL, Case, Load, Machine, Model, Outcome, Simulation, adaptive, run
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.adaptive import (
     CHANCE_WEIGHT,
     MARGIN,
@@ -63,7 +63,7 @@ class Play:
 
     def arrive(self, now: int) -> Inference:
         one = inference(batch_size=1)
-        one.times[Moment.QUEUE_START] = now
+        one.times[Stamp.QUEUE_START] = now
         assert self.policy.admit(one, now) is None
         return one
 
@@ -304,7 +304,7 @@ def test_requests_run_once_and_in_order_in_random_histories(seed: int) -> None:
             free, ends = False, now + lots.randrange(1, 20 * MS)
         elif isinstance(step, Wake):
             wake = step.at
-            assert now < wake <= waiting[0].times[Moment.QUEUE_START] + 50 * MS, f"seed {seed}"
+            assert now < wake <= waiting[0].times[Stamp.QUEUE_START] + 50 * MS, f"seed {seed}"
         else:
             assert not waiting
     assert ran, f"seed {seed}"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -21,7 +21,7 @@ FREE = (0,)
 
 def admit(policy: DynamicPolicy, rows: int, now: int, key: object = None) -> Inference:
     one = inference(batch_size=rows, batch_key=key)
-    one.times[Moment.QUEUE_START] = now
+    one.times[Stamp.QUEUE_START] = now
     assert policy.admit(one, now) is None
     return one
 
@@ -232,7 +232,7 @@ def check_step(
     elif step is None:
         assert not waiting
     else:
-        assert now < step.at <= waiting[0].times[Moment.QUEUE_START] + delay
+        assert now < step.at <= waiting[0].times[Stamp.QUEUE_START] + delay
 
 
 @pytest.mark.parametrize(("delay_ns", "start_at", "direct"), [(0, 0, True), (MS, 0, False), (0, 2, False)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
-from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Reply
+from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Reply, Stamp
 from halimede.scheduling.ensemble_run import MAX_RESPONSES_AHEAD
 from halimede.scheduling.inference import RUNNING, SETTLED, State
 from halimede.scheduling.runner_config import Reason
@@ -224,8 +224,8 @@ def test_durations_are_the_sums_of_the_steps() -> None:
     a.answer(Y="")
     b.answer(Y="")
     times = inference.times
-    assert [after - before for before, after in pairwise(times[Moment.COMPUTE_START :])] == [20, 40, 60]
-    assert times[Moment.QUEUE_START] == times[Moment.COMPUTE_START]
+    assert [after - before for before, after in pairwise(times[Stamp.COMPUTE_START :])] == [20, 40, 60]
+    assert times[Stamp.QUEUE_START] == times[Stamp.COMPUTE_START]
     assert (rig.observer.executions, rig.observer.phases) == ([1], [(20, 40, 60)])
 
 

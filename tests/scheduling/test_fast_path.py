@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from halimede.errors import Cancelled, Internal, Unavailable
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling import inline
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
@@ -81,11 +81,11 @@ def test_time_stamps_are_complete_and_in_order(quick: Callable[..., Rig]) -> Non
     rig = quick()
     rig.submit("a", 1)
     [times] = rig.observer.times
-    computed = times[Moment.QUEUE_START :]
+    computed = times[Stamp.QUEUE_START :]
     assert all(computed)
     assert computed == sorted(computed)
     input_ns, infer_ns, output_ns = rig.observer.phases[0]
-    assert input_ns + infer_ns + output_ns == times[Moment.COMPUTE_END] - times[Moment.COMPUTE_START]
+    assert input_ns + infer_ns + output_ns == times[Stamp.COMPUTE_END] - times[Stamp.COMPUTE_START]
 
 
 def test_it_is_counted_before_it_is_answered_and_over_after_that(quick: Callable[..., Rig]) -> None:

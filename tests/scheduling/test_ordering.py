@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from halimede.errors import Internal, TimedOut
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ordering import Ordering
 from tests.fakes import RecordingReply, inference
@@ -29,7 +29,7 @@ class Line:
 
     def answer(self, one: Inference, answer: Answer = None) -> None:
         """As the runner does when a request has run."""
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(answer or InferResponse(one.request.id, "m", 1, []), True)
         self.ordering.settled(one)
 
@@ -130,7 +130,7 @@ def test_reply_slot_is_the_clients_own_again_when_its_request_is_over() -> None:
     for one in several:
         ordering.enter(one)
     for one in reversed(several):
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(InferResponse("", "m", 1, []), True)
         ordering.settled(one)
     assert seen == replies
@@ -175,7 +175,7 @@ def test_settled_callback_that_raises_delays_no_other_request(caplog: pytest.Log
     for one in several:
         ordering.enter(one)
     for one in (several[1], several[0], several[2]):
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(InferResponse("", "m", 1, []), True)
         ordering.settled(one)
     assert ended == ["a", "b", "c"]

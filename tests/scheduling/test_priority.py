@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from halimede.errors import TimedOut, Unavailable
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -35,7 +35,7 @@ def one_queue(rules: Rules) -> PriorityQueuePolicy:
 def request(name: str, priority: int = 0, timeout_us: int = 0, rows: int = 1, now: int = 0) -> Inference:
     one = inference(name, batch_size=rows)
     one.request.priority, one.request.timeout_us = priority, timeout_us
-    one.times[Moment.QUEUE_START] = now
+    one.times[Stamp.QUEUE_START] = now
     return one
 
 

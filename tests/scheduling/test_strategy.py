@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Wake
 from halimede.scheduling.strategy import Candidate, ChosenForming, candidate
@@ -18,7 +18,7 @@ DELAY = 1000
 def one(rows: int = 1, width: int = 1, key: object = None) -> Inference:
     tensor = tensor_of("x", FP32, np.zeros((rows, width), np.float32))
     made = inference("a", None, rows, [tensor], ["x"], key)
-    made.times[Moment.QUEUE_START] = 1
+    made.times[Stamp.QUEUE_START] = 1
     return made
 
 
