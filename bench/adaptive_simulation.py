@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from halimede.requests import InferRequest, Moment
+from halimede.requests import InferRequest, Stamp
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
@@ -182,7 +182,7 @@ class Simulation:
         if client >= self._load.later_clients > 0 and now > self._end // 2:
             return
         inference = Inference(next(self._keys), InferRequest("m"), _DiscardingReply(), 1, ("y",))
-        inference.times[Moment.QUEUE_START] = now
+        inference.times[Stamp.QUEUE_START] = now
         self._client_of[inference.key] = client
         self._policy.admit(inference, now)
         self._advance(now)
@@ -212,7 +212,7 @@ class Simulation:
         self._free.append(batch.instance)
         self._policy.freed(batch.instance, now)
         for turn, inference in enumerate(batch.rows):
-            self.took.append((now, now - inference.times[Moment.QUEUE_START]))
+            self.took.append((now, now - inference.times[Stamp.QUEUE_START]))
             client = self._client_of.pop(inference.key)
             if client >= 0:
                 sends = now + self._think() + int(turn * self._machine.turn * MS) + self._late()

@@ -15,7 +15,7 @@ from time import process_time_ns
 
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.models.policies import controls_of
-from halimede.requests import Answer, InferRequest, Moment, Resume
+from halimede.requests import Answer, InferRequest, Resume, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch
 from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
@@ -70,7 +70,7 @@ class Load:
         request.inputs = {"x": TENSOR}
         request.correlation_id, request.sequence_start, request.sequence_end = sequence, start, end
         one = Inference(0, request, DiscardingReply(), 1, ("y",))
-        one.times[Moment.QUEUE_START] = self._now
+        one.times[Stamp.QUEUE_START] = self._now
         refusal = self._policy.admit(one, self._now)
         assert refusal is None, refusal
 

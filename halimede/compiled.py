@@ -1,9 +1,8 @@
-"""Which form of the hot modules is imported: Python, or what mypyc made of it (docs/decisions/compiled.md).
+"""Decides whether the hot modules are imported as Python or as compiled by mypyc (docs/decisions/compiled.md).
 
-In a clone the compiled form lies beside the package, in a folder of `build/` for each kind of interpreter, with the
-digest of the sources that it was made of. It is used where these are the sources that lie here. A wheel that was built
-so has it in the package, where Python's own finders come upon it before the sources.
-Standard library only, since no module of the package may be imported before.
+In a clone the compiled modules are in a folder of `build/`, one per kind of interpreter, with the digest of their
+sources. They are used if the digest is that of the present sources. A compiled wheel has them in the package, where
+Python finds them before the sources. Standard library only: this module is imported before all others of the package.
 """
 
 import os
@@ -16,21 +15,24 @@ from pathlib import Path
 from types import ModuleType
 
 VARIABLE = "HALIMEDE_COMPILED"
-"""`off`: Python in any case. `only`: nothing is imported where there is no compiled form of these sources."""
+"""The environment variable. `off`: Python in any case. `only`: an ImportError if these sources are not compiled."""
 PACKAGE = Path(__file__).parent
 SUFFIX = EXTENSION_SUFFIXES[0]
+"""The end of the name of a compiled module: it names interpreter and platform."""
 FOLDER = PACKAGE.parent / "build" / "compiled" / SUFFIX.strip(".").removesuffix(".so")
+"""The compiled modules of a clone, for this kind of interpreter."""
 DIGEST = "sources.digest"
+"""The file in FOLDER with the digest of the sources."""
 CLONE = PACKAGE.parent / "pyproject.toml"
-"""Lies beside the package in a clone only: where it is installed, `build` is another package's."""
+"""Exists in a clone only. Beside an installed package, a folder `build` would belong to another package."""
 BUILT_IN = "requests" + SUFFIX
-"""Lies in a package that was installed compiled."""
+"""A module that is in the package if the wheel is compiled."""
 
 
 def digest() -> str:
-    """Of all sources of the package, since a constant of one module may be part of what was made of another."""
+    """The digest of all sources of the package. mypyc inlines constants of other modules, so all of them count."""
     total, start = blake2b(digest_size=16), len(str(PACKAGE)) + 1
-    # Every start waits for it, and with `Path` it takes twice as long.
+    # Every start waits for this; with `Path` it takes twice as long.
     for folder, _, names in sorted(os.walk(PACKAGE)):
         for name in sorted(name for name in names if name.endswith(".py")):
             with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123
@@ -41,7 +43,7 @@ def digest() -> str:
 
 
 class Finder:
-    """Finds modules at these files, by their full names: compiled ones, or sources."""
+    """Finds modules by their full names at the given files, which may be compiled modules or sources."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -57,7 +59,7 @@ class Finder:
 
 
 def missing() -> str:
-    """Why there is no compiled form that may be used; empty where there is one."""
+    """Why no compiled modules can be used; empty if they can."""
     try:
         made_of = (FOLDER / DIGEST).read_bytes()
     except OSError:
@@ -66,16 +68,20 @@ def missing() -> str:
         return "not compiled"
     try:
         same = made_of == digest().encode()
-    except (OSError, ValueError) as error:  # such as an editor's lock, a link to nowhere
+    except (OSError, ValueError) as error:  # such as an editor's lock file, which is a broken link
         return f"the sources cannot be read: {error}"
     return "" if same else "compiled from other sources"
 
 
 def install() -> str:
-    """Has the compiled form imported from now on, where there is one; says in a few words which it is."""
+    """Installs the finder for the compiled modules, if they can be used. Returns the form in words, for the log.
+
+    Raises ImportError if the variable is `only` and they cannot.
+    """
     wanted = os.environ.get(VARIABLE, "")
     if (PACKAGE / BUILT_IN).is_file():
         if wanted == "off":
+            # Python would find the compiled modules first, so the sources need a finder.
             _find(PACKAGE.parent, PACKAGE.rglob("*" + SUFFIX), ".py")
             return f"pure Python: {VARIABLE} is off"
         return "compiled"
@@ -89,7 +95,8 @@ def install() -> str:
 
 
 def _find(root: Path, compiled: Iterable[Path], suffix: str) -> None:
-    """Has these modules, which lie compiled under `root`, found at the files beside them of that suffix."""
+    """Installs a finder for modules. `compiled` are their compiled files under `root`; `suffix` is that of the files
+    beside these at which the finder finds them."""
     files = {}
     for path in compiled:
         name = path.name.removesuffix(SUFFIX)
@@ -98,4 +105,4 @@ def _find(root: Path, compiled: Iterable[Path], suffix: str) -> None:
 
 
 FORM = install()
-"""What this process runs."""
+"""The form that this process runs, in words."""

@@ -1,8 +1,8 @@
-"""The metrics that models make for themselves (contract M23, P57 to P59): families by name, series by labels.
+"""The registry of the metrics that models create (M23, P57 to P59): families by name, series by labels.
 
-Who makes a family or a metric holds a handle and gives it back. The same name is the same family and the same labels
-are the same series, whoever asks, so that the instances of a model count together. A series is there while a handle of
-it is, a family likewise. Pure; one thread, in the server the event loop's.
+Equal names give the same family, and equal labels the same series, so that the instances of a model count together. The
+creator gets a handle. A series or family exists as long as it has a handle. Pure; one thread, in the server the event
+loop's.
 """
 
 import re
@@ -18,7 +18,7 @@ from halimede.errors import Invalid
 
 
 class Kind(IntEnum):
-    """By the number that the interface of Python models gives it."""
+    """The kind of a family. The numbers are those of the Python backend's interface."""
 
     COUNTER = 0
     GAUGE = 1
@@ -34,14 +34,15 @@ NO_BOUNDS: Sequence[float] = ()
 
 _NAME = re.compile(r"(?!__)[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-_OF_HISTOGRAMS = ("_bucket", "_count", "_sum")
-_BOUND = "le"
+_HISTOGRAM_SUFFIXES = ("_bucket", "_count", "_sum")
+"""The suffixes of the sample names of a histogram."""
+_BUCKET_LABEL = "le"
+"""The label with the bound of a bucket: a histogram cannot have it as a label of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """What a histogram has seen: how many values were at most each of `bounds` (the last one is infinite), and their
-    sum."""
+    """The values of a histogram: how many are at most each of `bounds`, and their sum. The last bound is infinite."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -50,7 +51,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class FamilyReading:
-    """A family with a series at least; `series` in the order in which they were made."""
+    """The values of a family with at least one series. `series` are in the order of their creation."""
 
     name: str
     help: str
@@ -74,8 +75,11 @@ class _Series:
 
 
 class Metric:
-    """A handle of a series. What the kind of its family does not have is not called: whoever speaks for a model knows
-    that. `close` may be called again."""
+    """A handle of a series.
+
+    Does not check that the kind of its family has a method: callers must. `close` may be called more than once; after
+    it, all other methods do nothing.
+    """
 
     __slots__ = ("_family", "_labels", "_series")
 
@@ -123,7 +127,7 @@ class _Family:
 
 
 class Family:
-    """A handle of a family. Its metrics go with it."""
+    """A handle of a family. `close` also closes the metrics that it created."""
 
     def __init__(self, registry: "CustomMetrics", family: _Family) -> None:
         self._registry = registry
@@ -133,8 +137,10 @@ class Family:
         family.handles += 1
 
     def metric(self, labels: Labels, bounds: Sequence[float] = NO_BOUNDS) -> Metric:
-        """The series of these labels, which may be there already (then with the bounds that it has). Raises Invalid
-        with the real server's words, and for what no scraper could read."""
+        """A handle of the series with these labels. An existing series keeps its bounds.
+
+        Raises Invalid with Triton's texts, and for labels that a scraper could not read.
+        """
         for name, value in labels.items():
             _check_label(self._family.kind, name, value)
         key = tuple(sorted(labels.items()))
@@ -158,8 +164,11 @@ class Family:
 
 
 class CustomMetrics:
-    """All families. `reserved` are those that the server has of its own, which models may add series to; None stands
-    for a kind that models cannot make."""
+    """All families of models.
+
+    `reserved` has the server's own families, to which models may add series; None stands for a kind that models cannot
+    create.
+    """
 
     def __init__(self, reserved: Mapping[str, Kind | None] = MappingProxyType({})) -> None:
         self._reserved = reserved
@@ -169,11 +178,10 @@ class CustomMetrics:
             for name, kind in reserved.items()
             for sample in _samples(name, Kind.HISTOGRAM if kind is None else kind)
         }
-        """By the names that stand before the values in the exposition, the family."""
+        """The name of the family by the name of a sample in the metrics text. No two families may share one."""
 
     def family(self, name: str, help: str, kind: Kind) -> Family:
-        """A handle of the family, which may be there already (then with the description that it has). Raises Invalid
-        with the real server's words."""
+        """A handle of the family. An existing family keeps its description. Raises Invalid with Triton's texts."""
         if not _NAME.fullmatch(name):
             raise Invalid("Invalid metric name")
         known = self._families.get(name)
@@ -189,7 +197,7 @@ class CustomMetrics:
         return Family(self, known)
 
     def closed(self, family: _Family) -> None:
-        """One of its handles is given back."""
+        """Called when a handle of the family is closed."""
         family.handles -= 1
         if not family.handles:
             del self._families[family.name]
@@ -198,8 +206,7 @@ class CustomMetrics:
                     del self._samples[sample]
 
     def read(self) -> list[FamilyReading]:
-        """Families without series are left out, as by the real server. Counters come first, then gauges, then
-        histograms."""
+        """The families that have series, as in Triton. Counters come first, then gauges, then histograms."""
         return [
             FamilyReading(
                 family.name,
@@ -220,13 +227,16 @@ def _in_order(families: Iterable[_Family]) -> list[_Family]:
 
 
 def _samples(name: str, kind: Kind) -> Iterator[str]:
+    """The names of the samples of a family in the metrics text."""
     yield name
     if kind is Kind.HISTOGRAM:
-        yield from (name + suffix for suffix in _OF_HISTOGRAMS)
+        yield from (name + suffix for suffix in _HISTOGRAM_SUFFIXES)
 
 
 def _checked(bounds: Sequence[float]) -> Sequence[float]:
-    """Without an infinite one, which every histogram has."""
+    """The bounds without an infinite one at the end, which every histogram has. Raises Invalid if they do not
+    ascend."""
+    # NaN compares false with everything, so it needs a check of its own.
     ascending = all(before < after for before, after in pairwise(bounds))
     if not ascending or any(isnan(bound) for bound in bounds):
         raise Invalid("Bucket Boundaries must be strictly sorted")
@@ -234,7 +244,7 @@ def _checked(bounds: Sequence[float]) -> Sequence[float]:
 
 
 def _check_label(kind: Kind, name: str, value: str) -> None:
-    if not _LABEL.fullmatch(name) or (kind is Kind.HISTOGRAM and name == _BOUND):
+    if not _LABEL.fullmatch(name) or (kind is Kind.HISTOGRAM and name == _BUCKET_LABEL):
         raise Invalid("Invalid label name")
     try:
         value.encode()

@@ -1,7 +1,7 @@
-"""The error tree: one class per kind of failure, carrying the words that a client will read.
+"""The errors: one class per kind of failure, with the text for the client.
 
-No HTTP status and no gRPC code here: each front end owns the table from kind to code (contract H6, G3).
-Raised and passed as values on any thread.
+Knows no HTTP status and no gRPC code: each front end maps kinds to codes (H6, G3). Errors are raised, and passed as
+values, on any thread.
 """
 
 from collections.abc import Mapping
@@ -36,16 +36,16 @@ class Error(Exception):
     """A failure with a text for the client. Use the subclass that names its kind."""
 
     word: ClassVar[str] = "Unknown"
-    """How the kind is written inside load errors (contract R19)."""
+    """The name of the kind in load errors (R19)."""
 
     refused = False
-    """Set where a request was turned away before it could be queued (contract G28 tells the two apart)."""
+    """Whether a request was refused before it was queued (G28 makes a difference)."""
 
     advice = ""
-    """If a model cannot be loaded: what may help, for the log. Clients get the message alone."""
+    """For a model that cannot be loaded: what the operator can do. It goes to the log only, not to clients."""
 
     cause: Cause | None = None
-    """If a model cannot be loaded: what is to blame, as far as its backend knows."""
+    """For a model that cannot be loaded: what is to blame, as far as its backend knows."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -61,22 +61,22 @@ class Error(Exception):
         return self
 
     def prefixed(self, prefix: str) -> "Error":
-        """The same kind of failure with `prefix` before its text."""
+        """An error of the same kind, with `prefix` before its text."""
         return type(self)(prefix + self.message)
 
 
 class Unknown(Error):
-    """A failure whose kind nobody knows."""
+    """A failure of an unknown kind."""
 
 
 class Internal(Error):
-    """The server, a backend or a model broke."""
+    """The server, a backend or a model failed."""
 
     word = "Internal"
 
 
 class NotFound(Error):
-    """What the client named does not exist."""
+    """Something that the client named does not exist."""
 
     word = "Not found"
 
@@ -88,32 +88,32 @@ class Invalid(Error):
 
 
 class Unavailable(Error):
-    """It exists and cannot serve now."""
+    """The model or server exists, but cannot serve now."""
 
     word = "Unavailable"
 
 
 class TimedOut(Unavailable):
-    """A time limit passed while the request waited; clients read it as unavailable (contract S30)."""
+    """The request waited for longer than its timeout. Clients get the code of Unavailable (S30)."""
 
 
 class Unsupported(Error):
-    """It is understood and not offered."""
+    """The request is valid, but this server or model does not support it."""
 
     word = "Unsupported"
 
 
 class AlreadyExists(Error):
-    """What the client wants to create is there already."""
+    """Something that the client wants to create already exists."""
 
     word = "Already exists"
 
 
 class Cancelled(Error):
-    """The client went away or took the request back."""
+    """The client disconnected, or cancelled the request."""
 
     word = "Cancelled"
 
 
 class DecoupledModel(Unsupported):
-    """The model is decoupled and the caller takes one response only; each front end says it in its words (H31, G24)."""
+    """The model is decoupled, and the caller accepts one response only. Each front end has its own text (H31, G24)."""

@@ -1,7 +1,7 @@
-"""An inference request, its responses and the slot for its reply: the plain data that crosses the engine's port.
+"""An inference request, its responses and its reply slot: the plain data that crosses the engine's port.
 
-No protocol words and no scheduling here. Values are built on the event-loop thread (or on a decoding thread and handed
-over); nothing in them refers to a transport.
+Knows no protocol, no transport and no scheduling. Values are made on the event-loop thread, or on a decoding thread
+that hands them over.
 """
 
 from collections.abc import Hashable
@@ -14,16 +14,17 @@ Parameter = bool | int | str | float
 Parameters = dict[str, Parameter]
 
 NO_SEQUENCE: Final[Parameters] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
-"""What each response of an ensemble says of its sequence where there is none (contract S84). Never changed, and always
-this very object, so that it is written out once."""
+"""The parameters of each response of an ensemble if its request has no sequence (S84). All responses share this object,
+so that front ends can encode it once. It is never changed."""
 
 
-class Moment:
-    """Index into the fixed array of time stamps that every inference carries (monotonic nanoseconds, 0 = not reached).
+class Stamp:
+    """Indexes into the array of time stamps of an inference, in monotonic nanoseconds; 0 stands for not reached.
 
-    Statistics, metrics and traces all read this array (contract S7). Plain integers: a member of an enumeration takes
-    five times as long to look up.
+    Statistics, metrics and traces read this array (S7).
     """
+
+    # Plain integers: the lookup of an enum's member takes five times as long.
 
     REQUEST_START: Final = 0
     QUEUE_START: Final = 1
@@ -33,27 +34,32 @@ class Moment:
     COMPUTE_END: Final = 5
 
 
-MOMENTS: Final = 6
+STAMP_COUNT: Final = 6
 
 
 class InferRequest:
-    """What a client asks of one model.
+    """An inference request to one model.
 
-    `version` is the number asked for, or -1 for the latest. `inputs` by name in the order of the request; an input's
-    shape is as the client wrote it (with the batch dimension). `raw` instead of inputs is a body whose single input the
-    model must deduce (contract H34). `outputs` are the names asked for; empty means all. `destinations` says where a
-    result must be written; `in_regions` that it does, or that inputs are references: to shared memory of the client,
-    which the engine looks up. `timeout_us` and `priority` are 0 when not given. `decoupled_ok`: the caller can take any
-    number of responses. `classes` says of outputs that not they are wanted, but so many of their largest values (H80).
-    `inner`: a model asks, for the sake of a request that was accepted before. `on_device`: whoever asks takes outputs
-    where the model's device has them, and may read them on the host all the same, at the price of a copy.
-    `form`, where it is there, is equal for requests whose inputs have the same names, datatypes
-    and shapes in the same order, and which ask for the same outputs: what was found out about one holds for all.
-    `most_ahead` is how many responses a model may be ahead of a reader, where that is fewer than it may be by their
-    size; 0 when not given. `trace` is there for a request that is traced.
+    - `version`: the requested version, -1 for the latest
+    - `inputs`: by name, in the order of the request; shapes are the client's, with the batch dimension
+    - `raw`: a body instead of inputs; the model's only input is deduced from it (H34)
+    - `outputs`: the names of the requested outputs, empty for all
+    - `destinations`: shared memory of the client for outputs, by name
+    - `in_regions`: whether there are destinations, or inputs that refer to shared memory; the engine looks both up
+    - `classes`: outputs of which the client wants only the given number of largest values (H80)
+    - `priority`, `timeout_us`: 0 if not given
+    - `decoupled_ok`: the caller accepts any number of responses
+    - `inner`: a model makes the request, for the sake of a request that was accepted before
+    - `on_device`: the caller accepts outputs in the memory of the model's device; it may still read them on the host,
+      at the price of a copy
+    - `form`: equal for requests with equal names, datatypes and shapes of inputs in the same order, and equal
+      requested outputs, so that checks of one hold for all; None if unknown
+    - `most_ahead`: how many responses the model may be ahead of the reader, if the limit by bytes would allow more;
+      0 if not given
+    - `trace`: the trace, if the request is traced
     """
 
-    # Defaults of the class and no slots: a request is made faster so, as most of it is never set.
+    # Class attributes as defaults, and no slots: most fields are never set, so a request is made faster.
     id: str = ""
     outputs: tuple[str, ...] = ()
     destinations: dict[str, RegionReference] | None = None
@@ -75,13 +81,13 @@ class InferRequest:
         self.model_name = model_name
         self.version = version
         self.inputs: dict[str, Tensor] = {}
-        # No defaults of the class: compiled, a request would be without them (docs/decisions/compiled.md).
+        # Not class attributes: mypyc does not set defaults whose type is a Protocol.
         self.raw: Memory | None = None
         self.trace: Traced | None = None
 
     @property
     def log_prefix(self) -> str:
-        """What the core's own errors begin with (contract H49)."""
+        """The beginning of the core's own error texts about this request (H49)."""
         return f"[request id: {self.id or '<id_unknown>'}] "
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +109,7 @@ def _request_of(fields: dict[str, Any]) -> InferRequest:
 
 
 class InferResponse:
-    """One response of a model: `model_version` is the one that answered; `outputs` in the order to be written."""
+    """One response of a model. `model_version` is the version that answered. `outputs` are in the order of writing."""
 
     __slots__ = ("id", "model_name", "model_version", "outputs", "parameters")
 
@@ -121,25 +127,28 @@ class InferResponse:
 
 
 Answer = InferResponse | Error | None
-"""One thing that can be sent to a reply slot; None only with the final flag: "no more responses"."""
+"""What can be sent to a reply slot. None stands for no more responses, and comes with the final flag only."""
 
 
 class Reply(Protocol):
-    """Where the answers to one request go. Called on the event-loop thread only.
+    """The reply slot of a request, which takes its answers. Event-loop thread only; no method raises.
 
-    Any number of answers may be sent; exactly one of them, the last, is final (an Error for a model that is not
-    decoupled is always final). A slot never raises. `send` returns whether the receiver takes more at once: after
-    False the sender waits for the callback given to `on_writable`, so that a slow reader slows its model and not the
-    memory of the server.
+    Any number of answers may be sent. Exactly one of them, the last, is final. An Error for a model that is not
+    decoupled is always final.
     """
 
-    def send(self, answer: Answer, final: bool) -> bool: ...
+    def send(self, answer: Answer, final: bool) -> bool:
+        """Returns whether the slot takes more now. After False the sender waits for `on_writable`, so that a slow
+        reader slows its model down instead of filling the server's memory."""
+        ...
 
-    def on_writable(self, resume: "Resume") -> None: ...
+    def on_writable(self, resume: "Resume") -> None:
+        """Calls `resume` once when the slot takes more."""
+        ...
 
 
-class _Nobody:
-    """The slot of a request that nobody waits for."""
+class _NullReply:
+    """A reply slot that drops its answers."""
 
     def send(self, answer: Answer, final: bool) -> bool:
         return True
@@ -148,40 +157,45 @@ class _Nobody:
         resume()
 
 
-NOBODY: Final = _Nobody()
+NULL_REPLY: Final = _NullReply()
+"""The slot for requests whose answers are not read, and for slots that have ended."""
 
-LONGEST_CORRELATION_ID = 128  # bytes
+MAX_CORRELATION_ID_BYTES = 128
+"""The limit of a correlation id that is a string (S50)."""
 
 
 def check_correlation_id(text: str) -> str:
-    """A correlation id that is a text, as it is. Raises Unsupported where it is too long (contract S50)."""
-    if len(text) > LONGEST_CORRELATION_ID or len(text.encode(errors="replace")) > LONGEST_CORRELATION_ID:
+    """Returns a correlation id that is a string, unchanged. Raises Unsupported if it is too long (S50)."""
+    if len(text) > MAX_CORRELATION_ID_BYTES or len(text.encode(errors="replace")) > MAX_CORRELATION_ID_BYTES:
         raise Unsupported("string correlation ID cannot be longer than 128 characters")
     return text
 
 
 class Resume(Protocol):
-    """Called once when a reply slot takes answers again."""
+    """The callback of `Reply.on_writable`."""
 
     def __call__(self) -> None: ...
 
 
 class Traced(Protocol):
-    """The trace of a request, as the core knows it."""
+    """The trace of a request, as the core uses it."""
 
     @property
     def id(self) -> int: ...
 
     @property
     def context(self) -> str:
-        """What the request's model may pass on to whom it calls, as JSON; empty where there is nothing."""
+        """The trace context as JSON, which the model may pass on to servers that it calls (T9); empty if there is
+        none."""
         ...
 
     def begun(self, request: InferRequest, version: int, times: list[int], computes: bool = True) -> None:
-        """The model takes the request; `times` is what the inference will fill, indexed by `Moment`. `computes`: the
-        model does something itself; an ensemble does not."""
+        """Called when the model takes the request. The inference fills in `times`, indexed by `Stamp`.
+
+        `computes` is False for an ensemble, which computes nothing itself.
+        """
         ...
 
     def child(self, request: InferRequest, reply: Reply) -> Reply:
-        """Has a request that is made for the sake of this one traced too; the slot to give to the engine with it."""
+        """Traces a request that is made for the sake of this one. Returns the reply slot to give to the engine."""
         ...

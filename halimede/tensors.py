@@ -19,7 +19,7 @@ from halimede.errors import Internal, Invalid
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataType:
-    """One element type of the protocol (contract H36, R49).
+    """One element type of the protocol (H36, R49).
 
     `name` is the word on the wire ("FP32"), `config_name` the one in a model configuration ("TYPE_FP32"), `number` its
     protobuf enum value, `size` the bytes of one element (0 for BYTES, whose elements are framed) and `numpy` the dtype
@@ -117,7 +117,7 @@ class Memory(Protocol):
     def owner(self) -> object: ...
 
     def host(self) -> memoryview:
-        """The bytes as a flat view (format 'B'). Raises Unsupported where the host cannot reach them."""
+        """The bytes as a flat view (format 'B'). Raises Unsupported if the host cannot reach them."""
         ...
 
 
@@ -128,7 +128,7 @@ class Destination(Protocol):
     def byte_size(self) -> int: ...
 
     def write(self, source: Memory) -> None:
-        """Copies all of `source` to the beginning. Raises Error where that cannot be; the caller sees to the size."""
+        """Copies all of `source` to the beginning. Raises Error if that cannot be; the caller sees to the size."""
         ...
 
 
@@ -156,7 +156,7 @@ class HostMemory:
 
 class RegionReference(NamedTuple):
     """Memory in a client's shared-memory region, by the region's name. This crosses the engine's port; the engine makes
-    memory of it that can be reached (contract H97). `offset` and `byte_size` are below 2**64, otherwise unchecked."""
+    memory of it that can be reached (H97). `offset` and `byte_size` are below 2**64, otherwise unchecked."""
 
     region: str
     offset: int
@@ -180,7 +180,7 @@ class RegionReference(NamedTuple):
 
 class Tensor:
     """A named array on its way: `shape` is full (with the batch dimension), `memory` holds its elements row-major,
-    little-endian; BYTES elements each as a 4-byte length and the bytes (contract H41)."""
+    little-endian; BYTES elements each as a 4-byte length and the bytes (H41)."""
 
     __slots__ = ("datatype", "memory", "name", "shape")
 
@@ -210,7 +210,7 @@ def array_of(tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def aligned_array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """As `array_of`, but a copy where the tensor is small or lies across the boundaries of its elements.
+    """As `array_of`, but a copy if the tensor is small or lies across the boundaries of its elements.
 
     Off them an array is read slowly, and summed in another order: a request must not get another answer because its id
     is a letter longer. Transports lay large tensors out, so only small ones are copied."""
@@ -232,7 +232,7 @@ def _array_in(tensor: Tensor, view: memoryview) -> npt.NDArray[Any]:
 
 
 def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
-    """The array as a tensor, without a copy where it is contiguous and not small. BYTES takes an object array of
+    """The array as a tensor, without a copy if it is contiguous and not small. BYTES takes an object array of
     `bytes` (or `str`).
 
     The caller sees to it that the array's dtype is `datatype.numpy`.

@@ -1,8 +1,8 @@
-"""What is noted of a traced inference, by the slot for its answers (contract T3 to T5, T7).
+"""The trace of an inference, recorded by the reply slot for its answers (T3 to T5, T7).
 
-A `Root` is a request from outside, a `Call` one that a model makes for the sake of another. A root goes to its stream
-with all its calls, once the last of them is answered. Event-loop thread only, until then; who writes them may do so on
-another thread, when nobody changes them any more.
+A `RootTrace` belongs to a request of a client, a `CallTrace` to a request that a model makes for the sake of another. A
+root goes to its stream together with all its calls, once the last of them is answered. Until then traces are used on
+the event-loop thread only. Afterwards nothing changes them, and another thread may write them.
 """
 
 from abc import ABC, abstractmethod
@@ -14,23 +14,28 @@ from time import monotonic_ns
 from typing import Final, NamedTuple, Protocol
 
 from halimede.errors import Error
-from halimede.requests import NOBODY, Answer, InferRequest, InferResponse, Reply, Resume
+from halimede.requests import NULL_REPLY, Answer, InferRequest, InferResponse, Reply, Resume
 from halimede.tensors import DataType, Shape, Tensor
 
 TIMESTAMPS: Final = 1
+"""Bit of a trace level: time stamps are recorded."""
 TENSORS: Final = 2
-"""The levels, as bits."""
+"""Bit of a trace level: the data of tensors is recorded."""
 
 TRACE_COST: Final = 2048
-"""Bytes that a request takes until it is written, about, besides the data of its tensors."""
-MOMENT_COST: Final = 128
+"""Approximate bytes of a trace in memory, without stamps and tensors."""
+STAMP_COST: Final = 128
+"""Approximate bytes of a stamp, and of a tensor without its data."""
 MAX_COST = 1 << 24
-"""Bytes of a root beyond which nothing more is noted of it: a model may answer, and call others, without end."""
+"""Bytes at which a root records no more stamps, tensors and calls: a model may answer and call without end."""
 
 
-class Front(NamedTuple):
-    """The names of a front end's time stamps (contract T4). `completes_each`: each response is noted, not the first.
-    `writes_each`: responses are written as they come, not all at the end."""
+class StampNames(NamedTuple):
+    """The names of a front end's time stamps (T4).
+
+    `completes_each`: INFER_RESPONSE_COMPLETE is recorded for each response, otherwise for the first only.
+    `writes_each`: the front end writes each response when it comes, otherwise all at the end.
+    """
 
     receive_start: str
     receive_end: str
@@ -40,13 +45,13 @@ class Front(NamedTuple):
     writes_each: bool
 
 
-HTTP: Final = Front("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", True, False)
+HTTP: Final = StampNames("HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", True, False)
 HTTP_EVENTS: Final = HTTP._replace(writes_each=True)
-GRPC: Final = Front("GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END", False, True)
+GRPC: Final = StampNames("GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END", False, True)
 
 
 class Context(NamedTuple):
-    """A W3C trace context (contract T9): ids as numbers, `state` as it was sent."""
+    """A W3C trace context (T9). `state` is the client's `tracestate` header, unchanged."""
 
     trace_id: int
     span_id: int
@@ -54,17 +59,17 @@ class Context(NamedTuple):
 
 
 class TraceStream(Protocol):
-    """Where roots go."""
+    """Takes finished roots."""
 
-    def take(self, root: "Root") -> None: ...
+    def take(self, root: "RootTrace") -> None: ...
 
     def dropped(self) -> None:
-        """There is nothing to tell of one: its request was refused."""
+        """Called instead of `take` for a root whose request was refused before it began."""
         ...
 
 
-class Seen(NamedTuple):
-    """A tensor at one of the activities of contract T5, and its bytes as they were then."""
+class TensorRecord(NamedTuple):
+    """A tensor at one of the activities of T5, with a copy of its bytes."""
 
     activity: str
     name: str
@@ -73,14 +78,16 @@ class Seen(NamedTuple):
     data: bytes
 
 
-def _stays() -> bool:
+def _is_never_gone() -> bool:
     return False
 
 
 class Trace(ABC):
-    """One inference, and the slot for its answers, which passes them on to `reply`. `times` is indexed by
-    `requests.Moment` and None until the inference has begun; `end` is 0 for one that was refused. `span` is 0 where
-    nobody asks for spans."""
+    """The trace of one inference. It is also the inference's reply slot, and passes the answers on to `reply`.
+
+    `times` is indexed by `requests.Stamp`, and None until the inference begins. `end` is 0 for a refused request.
+    `span` is the span id, 0 if no spans are exported.
+    """
 
     __slots__ = (
         "_reply",
@@ -104,22 +111,22 @@ class Trace(ABC):
         self.times: list[int] | None = None
         self.end = 0
         self.computes = True
-        self.tensors: list[Seen] = []
+        self.tensors: list[TensorRecord] = []
         self.span = getrandbits(64) or 1 if spans else 0
 
     @property
     @abstractmethod
-    def root(self) -> "Root": ...
+    def root(self) -> "RootTrace": ...
 
     @property
     @abstractmethod
     def parent_id(self) -> int:
-        """That of the trace that it was called for, 0 of a root."""
+        """The id of the trace for whose sake the request was made; 0 for a root (T7)."""
         ...
 
     @property
     def context(self) -> str:
-        """What a model passes on to whom it calls (contract T9, P55); empty where nobody asks for contexts."""
+        """The trace context as JSON, for the model to pass on (T9, P55); empty if no spans are exported."""
         root = self.root
         if not root.trace_id:
             return ""
@@ -135,15 +142,14 @@ class Trace(ABC):
         self.computes = computes
         if self.root.level & TENSORS:
             for tensor in request.inputs.values():
-                self._see("TENSOR_QUEUE_INPUT", tensor)
+                self._record_tensor("TENSOR_QUEUE_INPUT", tensor)
 
     def child(self, request: InferRequest, reply: Reply) -> Reply:
-        """A model may call others after the last answer of its own; the root may have gone already then, and the call
-        is not traced."""
         root = self.root
+        # A model may make calls after its last answer, when the root is already written: they are not traced.
         if not root.open or root.cost > MAX_COST:
             return reply
-        call = request.trace = Call(reply, root, self)
+        call = request.trace = CallTrace(reply, root, self)
         return call
 
     @abstractmethod
@@ -152,42 +158,53 @@ class Trace(ABC):
     def on_writable(self, resume: Resume) -> None:
         self._reply.on_writable(resume)
 
-    def _answered(self, answer: Answer, final: bool) -> int:
-        """Just before an answer is passed on; the time."""
+    def _before_send(self, answer: Answer, final: bool) -> int:
+        """Records an answer before it is passed on. Returns the time, in monotonic ns."""
         now = monotonic_ns()
         if self.root.level & TENSORS and isinstance(answer, InferResponse):
             for tensor in answer.outputs:
-                self._see("TENSOR_BACKEND_OUTPUT", tensor)
+                self._record_tensor("TENSOR_BACKEND_OUTPUT", tensor)
         if final and not (isinstance(answer, Error) and answer.refused):
             self.end = now
         return now
 
-    def _over(self) -> None:
-        """Its last answer is on its way. It may be kept for a while; who sent the request shall not."""
-        self._reply = NOBODY
+    def _end(self) -> None:
+        """Ends this trace, after its last answer."""
+        # The trace may wait long for the writer. The reply slot would keep the client's connection in memory.
+        self._reply = NULL_REPLY
         if self.times is not None:
-            self.times = self.times[:]  # the batch of a decoupled model may not be over: what it adds is after the end
-        self.root.one_over()
+            # A copy: the batch of a decoupled model may still run, and sets stamps that lie after the end.
+            self.times = self.times[:]
+        self.root.trace_ended()
 
-    def _see(self, activity: str, tensor: Tensor) -> None:
-        """A copy, since a model may work in its inputs, and a client in what it shares."""
+    def _record_tensor(self, activity: str, tensor: Tensor) -> None:
         root = self.root
         if root.cost > MAX_COST:
             return
         try:
+            # A copy: a model may change its inputs in place, and a client its shared memory.
             data = bytes(tensor.memory.host())
-        except Error:  # it lies where the host cannot read
+        except Error:  # the host cannot read this memory
             data = b""
-        self.tensors.append(Seen(activity, tensor.name, tensor.datatype, tensor.shape, data))
-        root.cost += len(data) + MOMENT_COST
+        self.tensors.append(TensorRecord(activity, tensor.name, tensor.datatype, tensor.shape, data))
+        root.cost += len(data) + STAMP_COST
 
 
-class Root(Trace):
-    """A request that came over a front end. `received` is when it began to arrive and when it was there; `moments` are
-    the names of the front end's others, in their order, and `moments_at` when they were. `client` is the context that
-    the client sent, `trace_id` is 0 where nobody asks for contexts; `level` has the bits of what is wanted. `open`
-    counts the traces without their last answer; `cost` are bytes, about. `tells_end`: the front end writes something
-    also for an end without a response; `gone` says whether there is nobody left to write to."""
+class RootTrace(Trace):
+    """The trace of a client's request.
+
+    - `received`: when its first and its last byte arrived
+    - `stamps`, `stamp_times`: the names and times of the front end's other stamps, in their order
+    - `client`: the trace context that the client sent
+    - `trace_id`: 0 if no spans are exported
+    - `level`: the bits of what is recorded
+    - `open`: this trace and its calls that have not ended
+    - `cost`: approximate bytes in memory
+    - `tells_end`: the front end also writes something for an end without a response
+    - `gone`: whether the client has gone, so that nothing is written any more
+
+    All times are monotonic nanoseconds.
+    """
 
     __slots__ = (
         "_completed",
@@ -201,10 +218,10 @@ class Root(Trace):
         "front",
         "front_span",
         "level",
-        "moments",
-        "moments_at",
         "open",
         "received",
+        "stamp_times",
+        "stamps",
         "trace_id",
     )
 
@@ -214,12 +231,12 @@ class Root(Trace):
         stream: TraceStream,
         ids: "count[int]",
         level: int,
-        front: Front,
+        front: StampNames,
         received: tuple[int, int],
         client: Context | None,
         spans: bool,
         tells_end: bool = True,
-        gone: Callable[[], bool] = _stays,
+        gone: Callable[[], bool] = _is_never_gone,
     ) -> None:
         super().__init__(reply, next(ids), spans)
         self._stream = stream
@@ -231,16 +248,16 @@ class Root(Trace):
         self._tells_end = tells_end
         self._gone = gone
         self._completed = False
-        self.moments: list[str] = []
-        self.moments_at: list[int] = []
-        self.calls: list[Call] = []
+        self.stamps: list[str] = []
+        self.stamp_times: list[int] = []
+        self.calls: list[CallTrace] = []
         self.open = 1
         self.cost = TRACE_COST
         self.trace_id = (client.trace_id if client else getrandbits(128) or 1) if spans else 0
         self.front_span = getrandbits(64) or 1 if spans else 0
 
     @property
-    def root(self) -> "Root":
+    def root(self) -> "RootTrace":
         return self
 
     @property
@@ -249,59 +266,60 @@ class Root(Trace):
 
     def send(self, answer: Answer, final: bool) -> bool:
         front = self.front
-        now = self._answered(answer, final)
-        noted = not self._gone() and not (isinstance(answer, Error) and answer.refused)
-        if noted and (front.completes_each or not self._completed):
+        now = self._before_send(answer, final)
+        # Triton records no front end's stamps for a refused request.
+        is_recorded = not self._gone() and not (isinstance(answer, Error) and answer.refused)
+        if is_recorded and (front.completes_each or not self._completed):
             self._completed = True
-            self._note("INFER_RESPONSE_COMPLETE", now)
+            self._stamp("INFER_RESPONSE_COMPLETE", now)
         writes = (answer is not None or self._tells_end) if front.writes_each else final
-        if noted and writes:
-            self._note(front.send_start, now)
+        if is_recorded and writes:
+            self._stamp(front.send_start, now)
             writable = self._reply.send(answer, final)
-            self._note(front.send_end, monotonic_ns())
+            self._stamp(front.send_end, monotonic_ns())
         else:
             writable = self._reply.send(answer, final)
         if final:
-            self._over()
+            self._end()
         return writable
 
-    def called(self, call: "Call") -> int:
-        """Its number."""
+    def add_call(self, call: "CallTrace") -> int:
+        """Adds a call. Returns its id."""
         self.calls.append(call)
         self.open += 1
         self.cost += TRACE_COST
         return next(self._ids)
 
-    def one_over(self) -> None:
-        """What never began is not told; the root stands for the whole."""
+    def trace_ended(self) -> None:
+        """Counts a trace that has ended. After the last one, the root goes to its stream."""
         self.open -= 1
         if self.open:
             return
-        self._gone = _stays
+        self._gone = _is_never_gone  # the front end's function would keep the client's connection in memory
         if self.times is not None:
             self._stream.take(self)
         else:
-            self._stream.dropped()
+            self._stream.dropped()  # the request never began
 
-    def _note(self, name: str, now: int) -> None:
+    def _stamp(self, name: str, now: int) -> None:
         if self.cost < MAX_COST:
-            self.cost += MOMENT_COST
-            self.moments.append(name)
-            self.moments_at.append(now)
+            self.cost += STAMP_COST
+            self.stamps.append(name)
+            self.stamp_times.append(now)
 
 
-class Call(Trace):
-    """A request that a model made for the sake of `parent`."""
+class CallTrace(Trace):
+    """The trace of a request that a model made for the sake of `parent` (T7)."""
 
     __slots__ = ("_root", "parent")
 
-    def __init__(self, reply: Reply, root: Root, parent: Trace) -> None:
-        super().__init__(reply, root.called(self), root.trace_id != 0)
+    def __init__(self, reply: Reply, root: RootTrace, parent: Trace) -> None:
+        super().__init__(reply, root.add_call(self), root.trace_id != 0)
         self._root = root
         self.parent = parent
 
     @property
-    def root(self) -> Root:
+    def root(self) -> RootTrace:
         return self._root
 
     @property
@@ -309,40 +327,47 @@ class Call(Trace):
         return self.parent.id
 
     def send(self, answer: Answer, final: bool) -> bool:
-        self._answered(answer, final)
+        self._before_send(answer, final)
         writable = self._reply.send(answer, final)
         if final:
-            self._over()
+            self._end()
         return writable
 
 
 class Sampler:
-    """What front ends know of tracing; this one traces nothing. `on`: some requests may be traced, only then `traced`
-    is worth a call. `takes_context`: the context that a client sends matters."""
+    """The interface of tracing for front ends. This class traces nothing.
+
+    `on`: some requests may be traced; otherwise front ends need not call `traced`. `takes_context`: the trace contexts
+    of clients are used, so front ends must read them.
+    """
 
     on = False
     takes_context = False
 
     def passes(self, request: InferRequest) -> bool:
-        """Whether this request is surely not the next to be traced; it has been counted then. So what `traced` is told
-        need not be noted for most requests."""
+        """Whether this request is certainly not traced. If so, it is counted, and the front end must not call `traced`.
+
+        So front ends need not collect the arguments of `traced` for most requests.
+        """
         return False
 
     def traced(
         self,
         request: InferRequest,
         reply: Reply,
-        front: Front,
+        front: StampNames,
         received: tuple[int, int],
         context: Context | None = None,
         tells_end: bool = True,
-        gone: Callable[[], bool] = _stays,
+        gone: Callable[[], bool] = _is_never_gone,
     ) -> Reply:
-        """The slot to give to the engine: the same one, unless the request is the next to be traced."""
+        """The reply slot to give to the engine: `reply`, or the trace of the request if it is traced."""
         return reply
 
-    def undecoded(self, model: str, front: Front, received: tuple[int, int], context: Context | None = None) -> None:
-        """A request over HTTP that could not be read counts as one that came (contract H30)."""
+    def undecoded(
+        self, model: str, front: StampNames, received: tuple[int, int], context: Context | None = None
+    ) -> None:
+        """Counts an HTTP request that could not be decoded (H30)."""
 
 
 UNTRACED: Final = Sampler()

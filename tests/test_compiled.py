@@ -1,4 +1,4 @@
-"""Which form of the hot modules is imported, and that the tests have the one that they were told to have."""
+"""Which form of the hot modules is imported, and that this test run has the form that it is meant to test."""
 
 import os
 import sys
@@ -15,14 +15,14 @@ from tools.compile import MODULES
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_module_has_the_form_that_this_run_is_to_test(name: str) -> None:
+def test_module_has_the_form_that_this_run_tests(name: str) -> None:
     file = Path(str(import_module(name).__file__))
     assert file.is_relative_to(compiled.FOLDER) == (os.environ[compiled.VARIABLE] == "only")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the compiled form lies."""
+    """The folder of the compiled modules."""
     monkeypatch.setattr(compiled, "FOLDER", tmp_path)
     return tmp_path
 
@@ -32,7 +32,7 @@ def test_compiled_form_of_these_sources_is_used(folder: Path) -> None:
     assert compiled.missing() == ""
 
 
-def test_compiled_form_of_sources_that_were_edited_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_form_of_edited_sources_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = folder / "package"
     sources.mkdir()
     (sources / "a.py").write_text("A = 1\n")
@@ -45,7 +45,7 @@ def test_compiled_form_of_sources_that_were_edited_is_not_used(folder: Path, mon
     assert compiled.install() == "pure Python: compiled from other sources"
 
 
-def test_source_that_moved_is_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_depends_on_the_paths_of_sources(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "PACKAGE", folder)
     (folder / "a.py").write_text("A = 1\n")
     before = compiled.digest()
@@ -53,8 +53,8 @@ def test_source_that_moved_is_another(folder: Path, monkeypatch: pytest.MonkeyPa
     assert compiled.digest() != before
 
 
-def test_source_that_cannot_be_read_leaves_it_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an editor's lock, a link to nowhere: the server starts all the same."""
+def test_unreadable_source_means_pure_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as an editor's lock file, which is a broken link. The server must start all the same."""
     sources = folder / "package"
     sources.mkdir()
     monkeypatch.setattr(compiled, "PACKAGE", sources)
@@ -65,7 +65,7 @@ def test_source_that_cannot_be_read_leaves_it_python(folder: Path, monkeypatch: 
     assert compiled.install().startswith("pure Python: the sources cannot be read: ")
 
 
-def test_digest_that_is_no_text_is_of_other_sources(folder: Path) -> None:
+def test_digest_that_is_not_text_means_other_sources(folder: Path) -> None:
     (folder / compiled.DIGEST).write_bytes(b"\xff\xfe")
     assert compiled.missing() == "compiled from other sources"
 
@@ -79,18 +79,18 @@ def test_installed_package_does_not_look_into_the_folder_build_beside_it(
     assert compiled.missing() == "not compiled"
 
 
-def test_without_a_compiled_form_it_is_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiled_form_means_pure_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(compiled.VARIABLE)
     assert compiled.install() == "pure Python: not compiled"
 
 
-def test_compiled_form_that_must_be_there_and_is_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_required_compiled_form_that_is_missing_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled.VARIABLE, "only")
     with pytest.raises(ImportError, match=r"^HALIMEDE_COMPILED=only: not compiled$"):
         compiled.install()
 
 
-def test_compiled_form_can_be_left_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_form_can_be_switched_off(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / compiled.DIGEST).write_text(compiled.digest())
     monkeypatch.setenv(compiled.VARIABLE, "off")
     assert compiled.install() == "pure Python: HALIMEDE_COMPILED is off"
@@ -98,7 +98,7 @@ def test_compiled_form_can_be_left_aside(folder: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module of a package that was installed compiled; the source beside it says so."""
+    """The name of a module of a compiled wheel. Its source tells the tests which of the two was imported."""
     package = tmp_path / "built_in"
     package.mkdir()
     for name in ("__init__.py", compiled.BUILT_IN):
@@ -110,19 +110,19 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "built_in.requests"
 
 
-def test_package_that_was_installed_compiled_is(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_wheel_runs_compiled(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in ("", "only"):
         monkeypatch.setenv(compiled.VARIABLE, wanted)
         assert compiled.install() == "compiled"
 
 
-def test_compiled_form_that_was_installed_can_be_left_aside(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_wheel_can_run_as_python(installed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(compiled.VARIABLE, "off")
     assert compiled.install() == "pure Python: HALIMEDE_COMPILED is off"
     assert import_module(installed).FORM == "Python"
 
 
-def test_wheel_is_compiled_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_is_compiled_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_meta, "get_requires_for_build_wheel", lambda settings: [])
     monkeypatch.delenv("HALIMEDE_WHEEL", raising=False)
     assert get_requires_for_build_wheel() == []
@@ -132,7 +132,7 @@ def test_wheel_is_compiled_only_where_that_is_asked_for(monkeypatch: pytest.Monk
 
 @pytest.fixture
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a compiled form of these sources, with files for all modules."""
+    """The folder of compiled modules of these sources, with a file for each module."""
     monkeypatch.setattr(compiling, "FOLDER", folder)
     for name in MODULES:
         file = folder.joinpath(*name.split(".")).with_suffix(compiled.SUFFIX)
@@ -143,8 +143,8 @@ def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_form_of_other_modules_is_made_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The digest is of the package only, and says nothing of the list."""
+def test_compiled_form_with_other_modules_is_built_again(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digest is that of the package. It does not cover the list of modules."""
     assert compiling.is_made()
     monkeypatch.setattr(compiling, "MODULES", MODULES[1:])
     assert not compiling.is_made()
@@ -154,7 +154,7 @@ def test_form_of_other_modules_is_made_again(made: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def unmade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a compiled form would be put, and none is."""
+    """A folder for compiled modules that has none."""
     folder = tmp_path / "compiled" / "form"
     for module in (compiled, compiling):
         monkeypatch.setattr(module, "FOLDER", folder)
@@ -162,10 +162,10 @@ def unmade(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_without_a_compiler_nothing_is_translated(
+def test_nothing_is_translated_without_a_compiler(
     unmade: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`make serve` tries at each start, and a translation takes half a minute."""
+    """`make serve` tries on each start, and the translation to C takes half a minute."""
     monkeypatch.setenv("CC", str(unmade / "no-compiler"))
     monkeypatch.setattr(compiling, "translate", lambda folder: pytest.fail("translated"))
     assert compiling.main(["--optional"]) == 0
@@ -191,7 +191,7 @@ def test_module_that_cannot_be_compiled_is_named(
     assert "note" not in said
 
 
-def test_form_is_put_in_the_place_of_another(unmade: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_compiled_form_replaces_another(unmade: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def built(work: Path) -> Path:
         (work / "lib").mkdir()
         (work / "lib" / "new").touch()

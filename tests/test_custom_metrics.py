@@ -1,4 +1,4 @@
-"""The registry of the metrics that models make: who shares what, what goes when, and what is refused."""
+"""The registry of the metrics that models create: what is shared, how long it exists, and what is refused."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, nan
@@ -42,7 +42,7 @@ def test_labels_are_in_the_order_of_their_names(registry: CustomMetrics) -> None
 
 
 @pytest.mark.rows("P59")
-def test_series_stays_until_the_last_handle_is_given_back(registry: CustomMetrics) -> None:
+def test_series_exists_until_its_last_handle_is_closed(registry: CustomMetrics) -> None:
     family = registry.family("hits", "", Kind.GAUGE)
     first, second, other = family.metric({"a": "1"}), family.metric({"a": "1"}), family.metric({"a": "2"})
     first.set(7)
@@ -56,7 +56,7 @@ def test_series_stays_until_the_last_handle_is_given_back(registry: CustomMetric
 
 
 @pytest.mark.rows("P59")
-def test_family_takes_its_own_metrics_along_and_no_others(registry: CustomMetrics) -> None:
+def test_closed_family_closes_its_own_metrics_only(registry: CustomMetrics) -> None:
     mine, theirs = (registry.family("hits", "", Kind.COUNTER) for _ in range(2))
     shared = [family.metric({"a": "shared"}) for family in (mine, theirs)]
     mine.metric({"a": "mine"})
@@ -65,12 +65,12 @@ def test_family_takes_its_own_metrics_along_and_no_others(registry: CustomMetric
     mine.close()
     assert shown(registry) == {"hits": {("shared",): 1.0}}
     shared[0].increment(1)
-    assert shared[1].value == 1.0, "what has been given back counts no more"
+    assert shared[1].value == 1.0, "the closed handle does not count any more"
     theirs.close()
     assert shown(registry) == {}
 
 
-def test_name_is_free_again_when_its_family_is_gone(registry: CustomMetrics) -> None:
+def test_name_is_free_again_when_its_family_is_closed(registry: CustomMetrics) -> None:
     registry.family("hits", "", Kind.HISTOGRAM).close()
     for name in ("hits", "hits_count"):
         registry.family(name, "", Kind.GAUGE).metric({}).set(1)
@@ -98,7 +98,7 @@ def test_name_has_one_kind(registry: CustomMetrics, name: str, kind: Kind) -> No
         (("nv_own", Kind.COUNTER), ("nv_summary_count", Kind.COUNTER)),
     ],
 )
-def test_no_two_families_have_lines_of_the_same_name(
+def test_families_cannot_share_a_sample_name(
     registry: CustomMetrics, first: tuple[str, Kind], second: tuple[str, Kind]
 ) -> None:
     registry.family(first[0], "", first[1])
@@ -107,13 +107,13 @@ def test_no_two_families_have_lines_of_the_same_name(
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a-b", "a b", "ä", "__a", "a\nb", "a\n"])
-def test_name_that_no_scraper_reads_is_refused(registry: CustomMetrics, name: str) -> None:
+def test_bad_family_name_is_refused(registry: CustomMetrics, name: str) -> None:
     with pytest.raises(Invalid, match="Invalid metric name"):
         registry.family(name, "", Kind.COUNTER)
 
 
 @pytest.mark.parametrize("name", ["a", "_a", "a:b", ":a", "A9_"])
-def test_name_may_have(registry: CustomMetrics, name: str) -> None:
+def test_good_family_name_is_accepted(registry: CustomMetrics, name: str) -> None:
     registry.family(name, "", Kind.COUNTER).metric({})
     assert list(shown(registry)) == [name]
 
@@ -130,26 +130,26 @@ def test_name_may_have(registry: CustomMetrics, name: str) -> None:
         ({"le": "1"}, Kind.HISTOGRAM),
     ],
 )
-def test_label_that_no_scraper_reads_is_refused(registry: CustomMetrics, labels: Mapping[str, str], kind: Kind) -> None:
+def test_bad_label_is_refused(registry: CustomMetrics, labels: Mapping[str, str], kind: Kind) -> None:
     family = registry.family("x", "", kind)
     with pytest.raises(Invalid, match="Invalid label name"):
         family.metric(labels)
     assert registry.read() == []
 
 
-def test_label_value_that_has_no_bytes_is_refused(registry: CustomMetrics) -> None:
+def test_label_value_that_is_not_unicode_is_refused(registry: CustomMetrics) -> None:
     with pytest.raises(Invalid):
         registry.family("x", "", Kind.COUNTER).metric({"a": "\ud800"})
 
 
-def test_histogram_counts_at_most_each_bound(registry: CustomMetrics) -> None:
+def test_histogram_counts_values_up_to_each_bound(registry: CustomMetrics) -> None:
     metric = registry.family("x", "", Kind.HISTOGRAM).metric({}, [-1.0, 0.5, 10.0])
     for value in (-2.0, -1.0, 0.0, 0.5, 11.0):
         metric.observe(value)
     assert shown(registry) == {"x": {(): Buckets((-1.0, 0.5, 10.0, inf), (2, 4, 4, 5), 8.5)}}
 
 
-def test_histogram_keeps_the_bounds_that_it_has(registry: CustomMetrics) -> None:
+def test_existing_histogram_keeps_its_bounds(registry: CustomMetrics) -> None:
     family = registry.family("x", "", Kind.HISTOGRAM)
     family.metric({}, [1.0]).observe(1.5)
     family.metric({}, [1.0, 2.0]).observe(1.5)
@@ -157,7 +157,7 @@ def test_histogram_keeps_the_bounds_that_it_has(registry: CustomMetrics) -> None
 
 
 @pytest.mark.parametrize("bounds", [[], [inf]])
-def test_histogram_has_an_infinite_bound_once(registry: CustomMetrics, bounds: Sequence[float]) -> None:
+def test_histogram_has_one_infinite_bound(registry: CustomMetrics, bounds: Sequence[float]) -> None:
     registry.family("x", "", Kind.HISTOGRAM).metric({}, bounds).observe(3)
     assert shown(registry) == {"x": {(): Buckets((inf,), (1,), 3.0)}}
 
@@ -169,14 +169,14 @@ def test_bounds_must_ascend(registry: CustomMetrics, bounds: Sequence[float]) ->
     assert registry.read() == []
 
 
-def test_families_are_in_order_of_kind_and_then_of_age(registry: CustomMetrics) -> None:
+def test_families_are_in_order_of_kind_and_then_of_creation(registry: CustomMetrics) -> None:
     for name, kind in (("h", Kind.HISTOGRAM), ("g2", Kind.GAUGE), ("g1", Kind.GAUGE), ("c", Kind.COUNTER)):
         registry.family(name, "", kind).metric({})
     registry.family("empty", "", Kind.COUNTER)
     assert list(shown(registry)) == ["c", "g2", "g1", "h"]
 
 
-def test_names_of_the_server_stay_its_own_when_a_model_has_left_them(registry: CustomMetrics) -> None:
+def test_reserved_names_stay_reserved_after_a_model_closes_its_family(registry: CustomMetrics) -> None:
     registry.family("nv_times", "", Kind.HISTOGRAM).close()
     with pytest.raises(Invalid, match=OTHER_KIND):
         registry.family("nv_times_count", "", Kind.COUNTER)

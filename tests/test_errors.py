@@ -10,7 +10,7 @@ KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and is
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_error_keeps_kind_and_text_with_a_prefix_and_across_processes(kind: type[Error]) -> None:
+def test_kind_and_text_survive_a_prefix_and_cross_processes(kind: type[Error]) -> None:
     prefixed = kind("broke").prefixed("[request id: q] ")
     for error in (prefixed, pickle.loads(pickle.dumps(prefixed)), copy.copy(prefixed)):
         assert type(error) is kind
@@ -32,17 +32,17 @@ def test_error_keeps_kind_and_text_with_a_prefix_and_across_processes(kind: type
         (errors.DecoupledModel, "Unsupported"),
     ],
 )
-def test_kind_is_written_as_in_load_errors(kind: type[Error], word: str) -> None:
-    """Contract R19."""
+def test_kind_has_a_name_for_load_errors(kind: type[Error], word: str) -> None:
+    """Load errors have the name of their kind (R19)."""
     assert kind.word == word
 
 
-def test_client_that_knows_no_time_limit_reads_it_as_unavailable() -> None:
-    """Contract S30."""
+def test_timeout_is_unavailable_for_clients() -> None:
+    """TimedOut is an Unavailable (S30)."""
     assert isinstance(errors.TimedOut("Request timeout expired"), errors.Unavailable)
 
 
-def test_error_says_across_processes_that_the_request_was_refused() -> None:
+def test_refused_flag_crosses_processes() -> None:
     error = errors.Invalid("no")
     assert not error.refused
     error.refused = True

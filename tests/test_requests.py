@@ -3,28 +3,28 @@ import pickle
 import numpy as np
 import pytest
 
-from halimede.requests import MOMENTS, InferRequest, InferResponse, Moment
+from halimede.requests import STAMP_COUNT, InferRequest, InferResponse, Stamp
 from halimede.tensors import BF16, BYTES, HostMemory, Tensor, array_of, tensor_of
 
 
 @pytest.mark.parametrize(("given", "prefix"), [("", "[request id: <id_unknown>] "), ("q 1", "[request id: q 1] ")])
 def test_log_prefix_of_a_request(given: str, prefix: str) -> None:
-    """Contract H49."""
+    """The id, or a placeholder (H49)."""
     request = InferRequest("m")
     request.id = given
     assert request.log_prefix == prefix
 
 
-def test_request_says_nothing_that_it_was_not_told() -> None:
+def test_fields_that_are_not_set_have_their_defaults() -> None:
     request = InferRequest("m")
     assert (request.model_name, request.version, request.id) == ("m", -1, "")
     assert (request.inputs, request.outputs, request.raw, request.destinations) == ({}, (), None, None)
     assert (request.correlation_id, request.priority, request.timeout_us, request.decoupled_ok) == (0, 0, 0, False)
 
 
-def test_moments_index_an_array_in_the_order_of_time() -> None:
-    moments = [number for name, number in vars(Moment).items() if name.isupper()]
-    assert moments == list(range(MOMENTS))
+def test_stamps_are_indexes_in_the_order_of_time() -> None:
+    stamps = [number for name, number in vars(Stamp).items() if name.isupper()]
+    assert stamps == list(range(STAMP_COUNT))
 
 
 def test_request_crosses_processes_as_plain_data() -> None:

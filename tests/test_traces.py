@@ -1,18 +1,18 @@
-"""What is noted of traced requests, and where that ends."""
+"""What traces record, and when they end."""
 
 import weakref
 
 import pytest
 
 from halimede import traces
-from halimede.requests import Moment
-from halimede.traces import GRPC, HTTP, HTTP_EVENTS, TENSORS, TIMESTAMPS, Call, Front
+from halimede.requests import Stamp
+from halimede.traces import GRPC, HTTP, HTTP_EVENTS, TENSORS, TIMESTAMPS, CallTrace, StampNames
 from tests.fakes import RecordingReply
 from tests.tracing.traces import Traced, request_for, response_for
 
 
-def test_call_that_a_model_makes_after_its_last_answer_is_not_traced() -> None:
-    """The root has gone, and shall not go twice."""
+def test_call_after_the_last_answer_of_its_model_is_not_traced() -> None:
+    """The root went to its stream already, and must not go twice."""
     traced = Traced()
     traced.begin()
     root = traced.answered()
@@ -25,31 +25,29 @@ def test_call_that_a_model_makes_after_its_last_answer_is_not_traced() -> None:
     assert not root.calls
 
 
-def test_call_that_ends_after_its_caller_is_told_with_it() -> None:
+def test_call_that_ends_after_its_caller_is_in_the_same_root() -> None:
     traced = Traced()
     traced.begin()
     inner = request_for("inner")
     slot = traced.root.child(inner, RecordingReply())
-    assert isinstance(inner.trace, Call)
+    assert isinstance(inner.trace, CallTrace)
     inner.trace.begun(inner, 1, [11, 21, 31, 41, 51, 61])
     assert traced.answered() is None
     slot.send(response_for(), True)
     assert [root.calls for root in traced.stream.roots] == [[inner.trace]]
 
 
-def test_what_a_batch_adds_after_the_last_answer_changes_nothing() -> None:
-    """A decoupled model may go on after it; the writer reads the moments on another thread meanwhile."""
+def test_times_do_not_change_after_the_last_answer() -> None:
+    """The batch of a decoupled model may go on, while the writer reads the times on another thread."""
     traced, times = Traced(), [10, 20, 30, 40, 50, 60]
     traced.begin(times)
     traced.answered()
-    times[Moment.COMPUTE_START :] = (31, 41, 51, 10**18)
+    times[Stamp.COMPUTE_START :] = (31, 41, 51, 10**18)
     assert traced.root.times == [10, 20, 30, 40, 50, 60]
 
 
 @pytest.mark.parametrize("level", [TIMESTAMPS, TENSORS])
-def test_memory_of_a_request_that_is_answered_without_end_is_bounded(
-    monkeypatch: pytest.MonkeyPatch, level: int
-) -> None:
+def test_memory_of_endless_answers_is_bounded(monkeypatch: pytest.MonkeyPatch, level: int) -> None:
     monkeypatch.setattr(traces, "MAX_COST", 50_000)
     traced = Traced(level)
     traced.begin()
@@ -58,11 +56,11 @@ def test_memory_of_a_request_that_is_answered_without_end_is_bounded(
     root = traced.answered()
     assert root is not None
     assert root.cost < 51_000
-    assert 100 < len(root.moments) + len(traced.root.tensors) < 1000
+    assert 100 < len(root.stamps) + len(traced.root.tensors) < 1000
     assert len(traced.reply.answers) == 1001
 
 
-def test_calls_of_a_request_that_calls_without_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_endless_calls_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "MAX_COST", 50_000)
     traced = Traced(front=GRPC)
     traced.begin()
@@ -74,18 +72,18 @@ def test_calls_of_a_request_that_calls_without_end_are_bounded(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("front", "count"), [(HTTP, 1), (HTTP_EVENTS, 2), (GRPC, 2)])
-def test_what_is_written_at_the_end_is_noted_there(front: Front, count: int) -> None:
-    """Contract T4: the one answer of a generate request whose model may give many is written when it has ended."""
+def test_responses_that_are_written_at_the_end_are_stamped_there(front: StampNames, count: int) -> None:
+    """The front end writes the one answer of a generate request at the end of the request (T4)."""
     traced = Traced(front=front, tells_end=front is not HTTP_EVENTS)
     traced.begin()
     traced.answered(response_for(), final=False)
     root = traced.answered()
     assert root is not None
-    assert root.moments.count(front.send_start) == count
+    assert root.stamps.count(front.send_start) == count
 
 
-def test_trace_that_is_over_keeps_nobody_that_waited_for_it() -> None:
-    """It may wait to be written for long, and the slot of a front end holds a connection and what came over it."""
+def test_ended_trace_does_not_keep_its_reply_slot() -> None:
+    """The trace may wait long for the writer, and the slot of a front end holds a connection and its buffers."""
     traced = Traced()
     traced.begin()
     inner = request_for("inner")

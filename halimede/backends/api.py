@@ -58,7 +58,7 @@ class Batch(Protocol):
         """The inputs of all requests gathered along the batch dimension, by name: views of request memory for a batch
         of one, unless they are small (`tensors.SMALL_BYTES`), BYTES as object arrays of `bytes`. Marks the end of the
         input phase. An optional input that no request has is absent. A ragged input is the elements of all requests in
-        one dimension, and the inputs that the server makes of a batch are there too (contract S36, S37). May raise
+        one dimension, and the inputs that the server makes of a batch are there too (S36, S37). May raise
         Error."""
         ...
 
@@ -95,19 +95,19 @@ class Responses(Protocol):
     ) -> None:
         """One response; `outputs` None (only with final) says that no more come. Outputs not asked for are dropped.
 
-        One that is not final blocks while the client does not read (contract G32), except on the event loop: who
-        answers from there asks by `on_writable` before it lets a model go on."""
+        One that is not final blocks while the client does not read (G32), except on the event loop: there the caller
+        asks by `on_writable` before it lets the model go on."""
         ...
 
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
         """Calls `resume`, which must not raise, once when the client of request `i` takes more responses, has gone, or
-        the request is over: at once where that is so already. On the event loop only."""
+        the request is over; at once if that is so already. On the event loop only."""
         ...
 
     def fail(self, i: int, error: Error, final: bool = True) -> None: ...
 
     def again(self, i: int) -> None:
-        """The scheduler shall run this request once more (contract S72)."""
+        """Has the scheduler run this request once more (S72)."""
         ...
 
     def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
@@ -118,7 +118,7 @@ class Responses(Protocol):
         whole, in the meantime; the instance can take the next batch.
 
         Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
-        a batch output, which has the elements of all requests one behind the other (contract S39)."""
+        a batch output, which has the elements of all requests one behind the other (S39)."""
         ...
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -163,7 +163,7 @@ class Instance(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether it can run a batch; False when what it runs in is gone (contract P10). Asked on the event loop."""
+        """Whether it can run a batch; False when what it runs in is gone (P10). Asked on the event loop."""
         ...
 
     def execute(self, batch: Batch, responses: Responses) -> None:
@@ -187,7 +187,7 @@ class Supervised(Protocol):
 
     def watch(self, changed: Callable[[bool, bool], None]) -> None:
         """Has `changed` told whether it is healthy, and whether it is expected back so soon that requests should wait
-        for it: whenever that changes, and at once where it is not healthy already. It is told before the requests of a
+        for it: whenever that changes, and at once if it is not healthy already. It is told before the requests of a
         batch that broke off are answered."""
         ...
 
@@ -217,12 +217,12 @@ class Rewarmed(Protocol):
 
 @runtime_checkable
 class SelfAssessing(Protocol):
-    """An instance whose model may have a say in its readiness (contract P9). On the event loop."""
+    """An instance whose model may report its readiness (P9). On the event loop."""
 
     @property
     def reports_readiness(self) -> bool: ...
     def ask_ready(self, done: Callable[[bool], None], /) -> None:
-        """Tells `done` once what the model says, within seconds, possibly before this returns; False where the instance
+        """Tells `done` once what the model says, within seconds, possibly before this returns; False if the instance
         is not healthy."""
         ...
 
@@ -242,12 +242,13 @@ def is_on_device(model: object) -> TypeGuard[OnDevice]:
 
 
 def is_supervised(instance: object) -> TypeGuard[Supervised]:
-    """As `isinstance`, which looks up the members of a protocol dozens of times: a thousand models ask."""
+    """Whether an instance may break and come back. `isinstance` would look up the members of the protocol dozens of
+    times, for each of a thousand models."""
     return hasattr(instance, "watch")
 
 
 def is_self_assessing(instance: object) -> TypeGuard[SelfAssessing]:
-    """As `is_supervised`."""
+    """Whether the model of an instance may report its readiness. Quicker than `isinstance`."""
     return hasattr(instance, "ask_ready")
 
 
@@ -256,7 +257,7 @@ class InstancePlace:
     """Name, kind and device of an instance to create, and its number among all instances of the model version.
 
     A `passive` one is given no batch. It is created by a thread for which `host` is in force; threads and processes
-    that are started for it later shall have it too. `host_policy` is the name that its group gives, or empty.
+    that are started for it later must have it too. `host_policy` is the name that its group gives, or empty.
     """
 
     name: str
@@ -301,7 +302,7 @@ class BackendModel(Protocol):
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
-    the file that runs it where a Python-based backend serves it (contract R83). `opened` comes from the description
+    the file that runs it where a Python-based backend serves it (R83). `opened` comes from the description
     that the backend gave of the model just now, for the `open` that follows."""
 
     model: Path
@@ -325,8 +326,8 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What stands between a model and its load, where it is no warning or note; `file` and `line` where one is to
-    blame."""
+    """Something that keeps a model from being loaded, unless `severity` says that it is a warning or a note. `file` and
+    `line` are to blame, if they are set. `instead` is what would be right."""
 
     text: str
     file: Path | None = None
@@ -347,7 +348,7 @@ class Inspecting(Protocol):
     def faults(
         self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str, /
     ) -> list[Fault]:
-        """Everything that it finds. `config` is None where the configuration is not complete: then the files alone are
+        """Everything that it finds. `config` is None if the configuration is not complete: then the files alone are
         looked at. Runs nothing of the model's own; does not raise Error. Called on a load thread."""
         ...
 
@@ -400,7 +401,7 @@ class ProcessThreads:
 
     def fix(self, model: str, threads: int) -> tuple[int, bool]:
         """The number that the process has, and whether this model fixed it: then the caller sets it. A later model that
-        wants another one is told so in the log."""
+        wants another one is named in the log."""
         try:
             self._fixed.set_result((threads, model))
         except InvalidStateError:

@@ -1,4 +1,4 @@
-"""Which code runs a model: a backend of this server, or the `model.py` of a Python-based one (contract R42, R43, R83).
+"""Which code runs a model: a backend of this server, or the `model.py` of a Python-based one (R42, R43, R83).
 
 Looks at file names, opens nothing. Called on load threads.
 """
@@ -91,5 +91,5 @@ def _library(backend: str) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """A name that does not lead out of the directory: configurations also come from clients (contract H113)."""
+    """A name that does not lead out of the directory: configurations also come from clients (H113)."""
     return name not in ("", ".", "..") and not {"/", "\\", "\0"}.intersection(name)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from threading import Condition
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, sleep
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -161,16 +161,16 @@ class _Observer:
         self.rows.append(rows)
 
     def succeeded(self, inference: Inference, now: int) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def ran(self, inference: Inference) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
     def responded(self, index: int, answer: Answer, ns: int, age: int) -> None:
-        """Nobody counts it."""
+        """Not counted."""
 
 
 class _Loop:
@@ -248,6 +248,13 @@ class _Serving:
 
     def cancel(self, inference: Inference) -> None:
         self._loop.do(lambda: self.version.cancel(inference))
+
+    def wait_until_healthy(self) -> None:
+        """Until an instance that broke is back. Requests are refused before that if it is not expected back soon."""
+        deadline = monotonic() + PATIENCE
+        while not self._loop.do(lambda: self.version.healthy):
+            assert monotonic() < deadline, "the instance did not come back"
+            sleep(0.01)
 
     def retire(self) -> None:
         """Takes nothing more."""
@@ -507,6 +514,7 @@ def _killed_child(bench: _Bench) -> None:
     bench.adapter.kill(instance)
     assert isinstance(reply.error, Internal)
     bench.adapter.release()
+    serving.wait_until_healthy()
     serving.echoes([3, 4])
 
 

@@ -1,6 +1,6 @@
-"""The response cache: what requests are equal (`keys`), what is kept of a response (`entries`), and where (`local`,
-`redis`).
+"""The response cache: which requests are equal (`keys`), the bytes of a response (`entries`), and the places that keep
+them (`local`, `redis`).
 
-Knows requests and tensors, and nothing of models, scheduling or statistics: when to look up and what to keep is decided
-in `service.response_cache`. A cache belongs to the event loop; what may take a while it does on threads of its own.
+Knows requests and tensors, and nothing of models, scheduling or statistics. `engine.response_cache` decides when to
+look up and what to insert. A cache belongs to the event loop; `store_threads` do what may block.
 """

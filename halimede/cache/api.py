@@ -1,16 +1,16 @@
-"""What a cache of responses must offer, and what the server tells one when it is opened."""
+"""The interface of a response cache, and what it needs of the event loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-Found = Callable[[bytes | None], None]
-"""Told what lies under a key, None where nothing does."""
+OnFound = Callable[[bytes | None], None]
+"""Called with the entry of a key, or None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """What a local cache says of itself (contract M17b): `used` and `size` in bytes, durations in nanoseconds."""
+    """The figures of a local cache (M17b): `size` and `used` in bytes, durations in nanoseconds."""
 
     size: int = 1
     used: int = 0
@@ -23,38 +23,38 @@ class CacheCounts:
 
 
 class Cache(Protocol):
-    """Event-loop thread only; nothing blocks and nothing raises."""
+    """Keeps entries by key. Event-loop thread only; no method blocks or raises."""
 
     @property
     def shared(self) -> bool:
-        """Whether other servers read it too: then a key must mean the same for all of them."""
+        """Whether other servers use the cache too. A key must then mean the same to all of them."""
         ...
 
     @property
     def counts(self) -> CacheCounts | None:
-        """None for a cache that keeps its numbers elsewhere."""
+        """The figures; None for a cache that keeps them elsewhere."""
         ...
 
-    def lookup(self, key: bytes, found: Found) -> None:
-        """Tells `found` once, possibly before this returns, and soon in any case: a cache that is slow or gone has
-        nothing."""
+    def lookup(self, key: bytes, on_found: OnFound) -> None:
+        """Calls `on_found` once, possibly before this returns. The wait is bounded: a cache that is slow or gone counts
+        as empty."""
         ...
 
     def room_for(self, byte_size: int) -> bool:
-        """Whether an entry of that size is worth being made: it is not kept where it does not fit."""
+        """Whether the cache would keep an entry of this size, so that it is worth encoding."""
         ...
 
     def insert(self, key: bytes, entry: bytes) -> bool:
-        """Keeps it, or does not; False where something lies under the key already."""
+        """Keeps the entry if it can. Returns False if the key has one already."""
         ...
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Ends the cache. No other method may be called afterwards."""
         ...
 
 
-class Loop(Protocol):
-    """What a cache needs of the event loop. Times in monotonic nanoseconds."""
+class EventLoop(Protocol):
+    """What a cache needs of the event loop. Times are monotonic nanoseconds."""
 
     def call_soon_threadsafe(self, callback: Callable[..., None], /, *args: object) -> object: ...
     def call_at(self, when: int, callback: Callable[[], None]) -> None: ...

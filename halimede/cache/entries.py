@@ -1,6 +1,6 @@
-"""What is kept of a response: its outputs and parameters as one run of bytes. Pure, any thread.
+"""An entry of the cache: the outputs and parameters of a response as one run of bytes. Pure, any thread.
 
-What comes back from a cache may have been written by anybody: it is read with care, and nothing in it is ever run.
+Other programs can write to a shared cache. So every field of an entry is checked, and none is ever run as code.
 """
 
 import json
@@ -15,26 +15,27 @@ from halimede.tensors import BY_NUMBER, BYTES, HostMemory, Tensor
 
 _MAGIC = b"hlm1"
 _HEAD = struct.Struct("<4sHI")
-"""The magic, how many outputs, the bytes of the parameters."""
+"""The magic, the number of outputs, the byte size of the parameters as JSON, which follow."""
 _OUTPUT = struct.Struct("<BBHQ")
-"""Datatype, dimensions, bytes of the name, bytes of the data; the dimensions and the name follow."""
-_MOST_DIMENSIONS = 32
-"""Whatever its version, NumPy makes arrays of so many."""
+"""Per output: datatype, number of dimensions, byte size of the name, byte size of the data. Dimensions and name follow.
+The data of all outputs comes last."""
+_MAX_DIMENSIONS = 32
+"""Every version of NumPy supports arrays with 32 dimensions."""
 _LENGTH_BYTES = 4
-"""The least that a BYTES element takes."""
+"""The smallest BYTES element: its length, and no bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The outputs as they were sent, but not for classification, and the parameters of the response."""
+    """The outputs before classification, and the parameters of the response."""
 
     outputs: Sequence[Tensor]
     parameters: Parameters | None
 
 
 def encoded(outputs: Sequence[Tensor], parameters: Parameters | None) -> bytes:
-    """A copy. Raises Error where the host cannot read an output, OverflowError or struct.error for what nobody has: a
-    name of 64 KiB."""
+    """The bytes of an entry: a copy. Raises Error if the host cannot read an output, OverflowError or struct.error for
+    a field that does not fit, such as a name of 64 KiB."""
     words = json.dumps(parameters).encode() if parameters else b""
     parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(outputs), len(words)), words]
     for tensor in outputs:
@@ -47,12 +48,13 @@ def encoded(outputs: Sequence[Tensor], parameters: Parameters | None) -> bytes:
 
 
 def size_of(outputs: Sequence[Tensor]) -> int:
-    """About how large the entry will be."""
+    """The approximate byte size of the entry for these outputs."""
     return sum(tensor.memory.byte_size + len(tensor.name) + 8 * len(tensor.shape) + _OUTPUT.size for tensor in outputs)
 
 
 def decoded(entry: bytes) -> Entry:
-    """Views of `entry`. Raises Invalid for bytes that are no entry, and for what no front end could write."""
+    """The outputs, as views of `entry`, and the parameters. Raises Invalid for bytes that are no entry, and for values
+    that a front end could not write to its client."""
     try:
         return _decoded(entry)
     except (struct.error, ValueError, KeyError, OverflowError, RecursionError) as error:
@@ -71,7 +73,7 @@ def _decoded(entry: bytes) -> Entry:
         at += _OUTPUT.size
         shape = struct.unpack_from(f"<{rank}q", entry, at)
         at += 8 * rank
-        if rank > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+        if rank > _MAX_DIMENSIONS or min(shape, default=0) < 0:
             raise ValueError("no shape")
         heads.append((entry[at : at + length].decode(), BY_NUMBER[datatype], shape, size))
         at += length
@@ -92,7 +94,7 @@ def _parameters(words: bytes) -> Parameters:
     if not isinstance(parameters, dict):
         raise ValueError("no parameters")
     for name, value in parameters.items():
-        name.encode()  # a lone surrogate is an error
+        name.encode()  # raises for a lone surrogate, which JSON can hold
         if type(value) is str:
             value.encode()
         elif type(value) is int:

@@ -1,24 +1,28 @@
-"""The cache in the server's own memory: so many bytes for all models, and what was not used for longest goes first
-(contract K7). Event-loop thread only."""
+"""The cache in the server's own memory: one budget of bytes for all models, least recently used entries out first (K7).
+
+Event-loop thread only.
+"""
 
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from time import monotonic_ns
 
-from halimede.cache.api import CacheCounts, Found
+from halimede.cache.api import CacheCounts, OnFound
 from halimede.errors import Internal, Invalid
 
 OVERHEAD = 256
-"""What an entry costs beside its bytes: its key, its place in the order, two objects."""
-LEAST, MOST = OVERHEAD, 1 << 47
-"""Sizes that make sense: room for one entry, and what a machine can address."""
+"""Bytes that an entry costs besides its own: the key, its place in the dict, and two objects."""
+MIN_SIZE = OVERHEAD
+"""The smallest cache, in bytes: it has room for an empty entry."""
+MAX_SIZE = 1 << 47
+"""The largest cache, in bytes: what a process can address."""
 
 _NUMBER = re.compile(r"\s*([+-]?\d+)")
 
 
 class LocalCache:
-    """`size` in bytes, with what the entries cost beside their own."""
+    """`size` is the budget in bytes, the overhead of entries included."""
 
     shared = False
 
@@ -41,7 +45,7 @@ class LocalCache:
             insertion_ns=self._insertion_ns,
         )
 
-    def lookup(self, key: bytes, found: Found) -> None:
+    def lookup(self, key: bytes, on_found: OnFound) -> None:
         began = monotonic_ns()
         entry = self._entries.get(key)
         if entry is None:
@@ -50,7 +54,7 @@ class LocalCache:
             self._hits += 1
             self._entries.move_to_end(key)
         self._lookup_ns += monotonic_ns() - began
-        found(entry)
+        on_found(entry)
 
     def room_for(self, byte_size: int) -> bool:
         return byte_size + OVERHEAD <= self._size
@@ -60,6 +64,7 @@ class LocalCache:
         if key in self._entries:
             return False
         cost = len(entry) + OVERHEAD
+        # An entry larger than the cache is not kept, and evicts nothing.
         if cost <= self._size:
             while self._used + cost > self._size:
                 _, oldest = self._entries.popitem(last=False)
@@ -76,7 +81,8 @@ class LocalCache:
 
 
 def open_local(settings: Mapping[str, str]) -> LocalCache:
-    """Raises Invalid without a size, Internal for one that makes no sense; each begins with Triton's text."""
+    """A cache with the configured size. Raises Invalid without a size, Internal for one out of range. The texts begin
+    with Triton's."""
     failed = "Failed to initialize LocalCache: "
     text = settings.get("size")
     if text is None:
@@ -85,11 +91,11 @@ def open_local(settings: Mapping[str, str]) -> LocalCache:
     if number is None:
         raise Internal(f"{failed}stoull: 'size' must be a number of bytes, got '{text}'")
     size = int(number[1])
-    if not 0 <= size <= MOST:
-        raise Internal(f"{failed}failed to allocate buffer: 'size' must be at most {MOST} bytes, got '{text}'")
-    if size < LEAST:
+    if not 0 <= size <= MAX_SIZE:
+        raise Internal(f"{failed}failed to allocate buffer: 'size' must be at most {MAX_SIZE} bytes, got '{text}'")
+    if size < MIN_SIZE:
         raise Internal(
             f"{failed}Could not initialize buffer in basic_managed_external_buffer constructor: "
-            f"'size' must be at least {LEAST} bytes, got '{text}'"
+            f"'size' must be at least {MIN_SIZE} bytes, got '{text}'"
         )
     return LocalCache(size)

@@ -1,7 +1,7 @@
-"""TLS to a Redis server: settings as Triton's cache has them, and connections that use them.
+"""TLS for connections to a Redis server, with the settings of Triton's cache (K8).
 
-Imports the client library, so it is imported itself only where a connection is to be secured. Connections are made on
-the threads of couriers; the context, which reads the files, when the cache is opened.
+Imports the client library, so only `open_redis` imports this module, and only if TLS is on. The context, which reads
+the files, is made when the cache opens. Connections are made on the worker threads of the cache.
 """
 
 import socket
@@ -16,19 +16,23 @@ from halimede.errors import Invalid
 from halimede.platform.key_files import load_own
 
 _FILES: Final = ("cert", "key", "cacert", "cacert_dir")
+"""The settings that are paths."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisTls:
-    """`name` is whom the certificate of the server must be for."""
+    """`name` is the host name that the server's certificate must have; it is also sent as SNI."""
 
     context: ssl.SSLContext
     name: str
 
 
 def redis_tls(settings: Mapping[str, str]) -> RedisTls:
-    """Reads the files: `cacert` and `cacert_dir` say whom to trust (else the system does), `cert` and `key` who this
-    is, `sni` which name to ask for in place of the host. Raises Invalid."""
+    """The TLS context for these settings. Reads files.
+
+    `cacert` and `cacert_dir` are the trusted authorities, the system's by default. `cert` and `key` are the client's
+    own certificate. `sni` is the name to ask for instead of the host. Raises Invalid.
+    """
     given = {name: settings[name] for name in _FILES if settings.get(name)}
     if ("cert" in given) != ("key" in given):
         raise Invalid("Failed to initialize RedisCache: 'cert' and 'key' must be specified together")
@@ -43,8 +47,8 @@ def redis_tls(settings: Mapping[str, str]) -> RedisTls:
 
 
 class SecuredConnection(Connection):
-    """One connection over TLS. The library's own reads the files for each connection and knows no other name than the
-    host."""
+    """A connection over TLS. The library's own class reads the files for each connection, and cannot ask for another
+    name than the host."""
 
     def __init__(self, *, tls: RedisTls, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]  # the library has no types here

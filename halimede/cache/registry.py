@@ -1,9 +1,9 @@
-"""Finds a cache by its name, as `--cache-config` has it (contract C47, C48)."""
+"""Opens the cache that `--cache-config` names (C47, C48)."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from halimede.cache.api import Cache, Loop
+from halimede.cache.api import Cache, EventLoop
 from halimede.cache.local import open_local
 from halimede.errors import Invalid
 
@@ -13,11 +13,11 @@ REDIS: Final = "redis"
 _SWITCH: Final = ("false", "true")
 
 
-def open_cache(configs: Mapping[str, Mapping[str, str]], directory: str, loop: Loop) -> tuple[Cache, bool] | None:
-    """The one cache that `configs` names with its settings, and whether equal requests shall wait for each other
-    (`single_flight`); None for no names. `directory` is only named in a text.
+def open_cache(configs: Mapping[str, Mapping[str, str]], directory: str, loop: EventLoop) -> tuple[Cache, bool] | None:
+    """The cache, and whether equal requests wait for the first of them (`single_flight`); None if `configs` is empty.
 
-    Raises Error with Triton's texts.
+    `configs` has the settings by the name of the cache. `directory` only appears in an error text. Raises Error with
+    Triton's texts.
     """
     if not configs:
         return None
@@ -32,6 +32,7 @@ def open_cache(configs: Mapping[str, Mapping[str, str]], directory: str, loop: L
     single_flight = text == "true"
     if name == LOCAL:
         return open_local(settings), single_flight
+    # Imported here: most servers start without it.
     from halimede.cache.redis import open_redis
 
     return open_redis(settings, loop), single_flight

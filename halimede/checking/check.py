@@ -83,6 +83,7 @@ async def load(checked: Checked, options: ServerOptions) -> None:
     directories = tuple(path for path in checked.repositories if Path(path).is_dir())
     options = replace(
         options,
+        # Paths that are not directories are problems already, and would end the start.
         model_repositories=directories,
         model_control_mode="explicit",
         load_models=("*",),

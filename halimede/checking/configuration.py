@@ -12,7 +12,7 @@ from halimede.checking.source import Source
 from halimede.checking.text import read_text
 from halimede.config import message as messages
 from halimede.config.checks import check_instance_groups, config_problems, tensor_problems
-from halimede.config.defaults import fill_defaults
+from halimede.config.completion import fill_defaults
 from halimede.config.draft import Draft
 from halimede.config.files import read_whole
 from halimede.config.identify import complete_backend

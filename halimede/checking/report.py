@@ -23,6 +23,7 @@ def text_of(checked: Checked) -> str:
 
 def _lines(problem: Problem) -> list[str]:
     place = f"{problem.file}:{problem.line}" if problem.line else str(problem.file)
+    # Texts of runtimes have line ends, and names may have control codes.
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(problem.text.split()))
     text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} ..."
     told = [f"{place}: {problem.severity.value}: {text}"]

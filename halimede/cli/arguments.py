@@ -101,6 +101,7 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """Raises SystemExit after it has printed the help."""
+        # Intermixed: `check a --json b` has two repositories.
         given, unknown = self.parse_known_intermixed_args(words)
         for word in unknown:
             if word.startswith("-"):
@@ -290,6 +291,7 @@ def _add_server_flags(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_flag(group: argparse._ActionsContainer, flag: Flag) -> None:
     """A flag of `halimede serve`. Its words are appended to `server` as they were given."""
+    # argparse formats help texts with `%`. Those of its own have no capital and no full stop.
     text = flag.help[0].lower() + flag.help[1:].rstrip(".").replace("%", "%%")
     if flag.kind is SWITCH:
         group.add_argument(f"--{flag.name}", dest="server", action="append_const", const=f"--{flag.name}", help=text)

@@ -37,7 +37,7 @@ def run(order: Check) -> int:
     told = json.dumps(document(checked, order.strict), indent=1) if order.json else text_of(checked)
     try:
         print(told, file=out, flush=True)
-    except OSError as error:
+    except OSError as error:  # a full disk, or a closed pipe
         print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
         os._exit(1)
     if not finished:

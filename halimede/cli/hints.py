@@ -29,6 +29,7 @@ def hints(configs: Sequence[ModelConfig], http_address: str, python: str) -> lis
     typable = [config for config in configs if _typable(config)]
     if not typable:
         return []
+    # Few numbers to type, few to read; the name makes the choice stable.
     config = min(typable, key=lambda c: (_elements(c, c.inputs), _elements(c, c.outputs), c.name))
     inputs = [
         {
@@ -56,7 +57,7 @@ def _address(bound: str) -> str:
 def _typable(config: ModelConfig) -> bool:
     names = [config.name, *(spec.name for spec in config.inputs)]
     return (
-        not config.decoupled
+        not config.decoupled  # HTTP refuses such a model
         and 0 < len(config.inputs) <= len(_VARIABLES)
         and all(map(_PLAIN.fullmatch, names))
         and all(map(_is_small, config.inputs))

@@ -64,7 +64,7 @@ def _said(record: logging.LogRecord) -> str:
     message = record.getMessage()
     left_out = getattr(record, LEFT_OUT, 0)
     more = f" ({left_out} more of this)" if left_out else ""
-    if getattr(record, VERBATIM, False):
+    if getattr(record, VERBATIM, False):  # the author of a model searches for exactly this text
         return message + more
     request_id, model = getattr(record, "request_id", ""), getattr(record, "model", "")
     if request_id and str(request_id) not in message:
@@ -93,6 +93,7 @@ class JsonFormatter(logging.Formatter):
                 line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
+        # Names of files may have surrogates, which UTF-8 cannot encode.
         return dumps(line, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()
 
 

@@ -59,6 +59,7 @@ async def _run(order: ModelRun, out: TextIO) -> tuple[int, bool]:
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 1, True
+    # A task of its own, so that a signal can cancel the request and the model is closed all the same.
     status, work = 1, loop.create_task(_ask(order, session, out))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, work.cancel)
@@ -79,7 +80,7 @@ async def _ask(order: ModelRun, session: Session, out: TextIO) -> int:
     printer = _Printer(out, order.json, config.decoupled)
     seconds: list[float] = []
     answers: Sequence[Response] = ()
-    while len(seconds) < order.repeat and not _failed(answers):
+    while len(seconds) < order.repeat and not _failed(answers):  # an error is not worth repeating
         fresh = copy(request)  # the engine changes requests
         fresh.inputs = dict(request.inputs)
         began = perf_counter()

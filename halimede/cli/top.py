@@ -55,7 +55,7 @@ def _watch(order: Top, server: Server, snapshot: Snapshot) -> int:
     from rich.live import Live
 
     console = Console()
-    if not console.is_terminal:
+    if not console.is_terminal:  # a file or a pipe keeps every table
         return _follow(order, server, snapshot, console, console.print)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         return _follow(order, server, snapshot, console, lambda view: live.update(view, refresh=True))

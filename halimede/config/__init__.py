@@ -2,40 +2,48 @@
 
 Only `checking` sees the protobuf message outside this room. Nothing here knows of engines, backends or protocols; files
 are read, never written. Synchronous, any thread.
+
+`draft` is the entry: it reads a configuration and leads it through the other modules.
+
+| step | module |
+|---|---|
+| read the text or JSON | `message`, `files` |
+| find the backend | `identify` |
+| fill in defaults, complete from the model file | `completion` |
+| check | `checks`, and the topics |
+| compile to frozen values | `compiling`, `model_config`, and the topics |
+| print as JSON | `rendering` |
+
+The topics have the values, checks and compilation of one part each: `batching`, `sequencing`, `states`, `ensembles`,
+`versions`.
 """
 
-from halimede.config.agents import AgentSpec, AskedAgents, agents_of
+from halimede.config.batching import LATENCY_TARGET_PARAMETER, DynamicBatching, QueuePolicy
 from halimede.config.compiling import with_decoupling
-from halimede.config.draft import Draft, read, read_override
-from halimede.config.labels import read_labels
+from halimede.config.draft import AgentSpec, ConfiguredAgents, Draft, agents_of, read, read_labels, read_override
 from halimede.config.model_config import (
     BatchDimension,
     CompletionRules,
     DescribedTensor,
     Description,
-    DynamicBatching,
     Incomplete,
     InstanceGroup,
     InstanceKind,
     ModelConfig,
     Profile,
-    QueuePolicy,
     TensorSpec,
-    VersionChoice,
-    VersionPolicy,
     WarmupData,
     WarmupInput,
     WarmupSample,
 )
-from halimede.config.pacing import PARAMETER as LATENCY_TARGET
-from halimede.config.versions import versions_to_load
+from halimede.config.versions import VersionChoice, VersionPolicy, versions_to_load
 
 __all__ = [
-    "LATENCY_TARGET",
+    "LATENCY_TARGET_PARAMETER",
     "AgentSpec",
-    "AskedAgents",
     "BatchDimension",
     "CompletionRules",
+    "ConfiguredAgents",
     "DescribedTensor",
     "Description",
     "Draft",

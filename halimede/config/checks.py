@@ -1,20 +1,26 @@
-"""The checks that a configuration must pass, in Triton's words (contract R41, R45, R46, R48, R53, S33).
+"""The checks that a configuration must pass, in Triton's words and order (R41, R45, R46, R48, R53, S33).
 
-Each raises for the first thing that is wrong. Pure, any thread.
+A `*_problems` function yields all that is wrong; its `check_*` counterpart raises for the first. The topics of a
+configuration (`batching`, `sequencing`, `states`, `ensembles`) have their own checks, which are called from here.
+Pure, any thread.
 """
 
 import os
+import re
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from math import prod
+from itertools import chain, pairwise
+from math import isnan, prod
 from typing import Any
 
+from halimede.config.batching import (
+    batcher_problems,
+    latency_target_problems,
+    missing_batcher_problems,
+    queue_parameter_problems,
+)
 from halimede.config.ensembles import ensemble_problems
 from halimede.config.identify import ENSEMBLE, platforms
-from halimede.config.measuring import metric_problems
 from halimede.config.message import Message
-from halimede.config.pacing import missing_batcher, pacing_problems
-from halimede.config.queueing import parameter_problems
 from halimede.config.sequencing import sequence_problems
 from halimede.errors import Internal, Invalid
 from halimede.protocol import model_config_pb2 as pb
@@ -22,29 +28,33 @@ from halimede.tensors import BY_NUMBER
 
 _TENSORRT = "tensorrt_plan"
 _MIN_COMPUTE_CAPABILITY = 6.0
-_THREE_DIMS = (pb.ModelInput.FORMAT_NHWC, pb.ModelInput.FORMAT_NCHW)
+"""The CUDA compute capability that Triton names in its text about GPUs."""
+_IMAGE_FORMATS = (pb.ModelInput.FORMAT_NHWC, pb.ModelInput.FORMAT_NCHW)
+"""Formats that require three dims: the batch dimension is not among them."""
 _SIZE_RULE = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+_LABEL = re.compile(r"(?!_)[a-zA-Z0-9_]+")
+"""The names of metric tags that become labels: each gets an underscore in front, and Prometheus reserves two."""
 
 
 def check_config(message: Message) -> None:
-    """Everything but inputs, outputs and instance groups. Raises Invalid."""
+    """Checks everything but inputs, outputs, states and instance groups. Raises Invalid."""
     for problem in config_problems(message):
         raise Invalid(problem)
 
 
 def config_problems(message: Message) -> Iterator[str]:
-    """All that `check_config` could say."""
+    """Everything for which `check_config` would raise."""
     yield from _backend_problems(message)
     yield from _filename_problems(message)
     if message.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {message.name}"
     if message.HasField("dynamic_batching"):
-        yield from _batcher_problems(message)
+        yield from batcher_problems(message)
     if message.HasField("sequence_batching"):
         yield from sequence_problems(message)
-    yield from parameter_problems(message)
-    yield from pacing_problems(message)
-    yield from metric_problems(message)
+    yield from queue_parameter_problems(message)
+    yield from latency_target_problems(message)
+    yield from _metric_problems(message)
     yield from ensemble_problems(message)
     if message.HasField("sequence_batching") and message.response_cache.enable:
         yield (
@@ -55,7 +65,7 @@ def config_problems(message: Message) -> Iterator[str]:
 
 
 def cache_problems(message: Message) -> Iterator[str]:
-    """Contract K6."""
+    """A model with decoupled responses cannot have a response cache (K6)."""
     if message.model_transaction_policy.decoupled and message.response_cache.enable:
         yield (
             f"Response Cache does not currently support model {message.name} with 'decoupled' transaction policy. "
@@ -74,51 +84,56 @@ def _backend_problems(message: Message) -> Iterator[str]:
 
 
 def _filename_problems(message: Message) -> Iterator[str]:
-    """What is opened, and run where it is code, lies in the version's directory: a configuration may come from afar."""
+    """The model file must lie in the version's directory.
+
+    A client may send a configuration with a load request. The server opens the file, or runs it if it is code.
+    """
     filename = message.default_model_filename
     if filename.startswith("/") or os.path.normpath(filename).split("/", 1)[0] == os.pardir:
         yield f"'default_model_filename' must stay within the version directory for {message.name}, got '{filename}'"
 
 
-def _batcher_problems(message: Message) -> Iterator[str]:
-    name, batcher = message.name, message.dynamic_batching
-    for size in batcher.preferred_batch_size:
-        if size <= 0:
-            yield f"dynamic batching preferred size must be positive for {name}"
-        if size > message.max_batch_size:
-            yield f"dynamic batching preferred size must be <= max batch size for {name}"
-    levels = batcher.priority_levels
-    if levels:
-        if not 1 <= batcher.default_priority_level <= levels:
-            yield f"default priority level must be in range [1, {levels}] for {name}"
-        if not all(1 <= level <= levels for level in batcher.priority_queue_policy):
-            yield f"priority queue policy must have priority level in range [1, {levels}] for {name}"
-    if batcher.preserve_ordering:
-        if levels > 1:
-            yield f"Only one priority level is allowed when 'preserve_ordering' is true for {name}"
-        policies = (batcher.default_queue_policy, *batcher.priority_queue_policy.values())
-        if any(p.default_timeout_microseconds and p.timeout_action == pb.ModelQueuePolicy.DELAY for p in policies):
-            yield f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for {name}"
+def _metric_problems(message: Message) -> Iterator[str]:
+    """Metric tags and the buckets of histograms (R55, R61, M27).
+
+    Triton crashes for a tag that cannot name a label, and for buckets that do not ascend; the texts for these are ours.
+    """
+    for key in sorted(message.metric_tags):
+        if not _LABEL.fullmatch(key):
+            yield f"model '{message.name}': the metric tag '{key}' cannot be the name of a label"
+    for control in message.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            yield "metric control must specify 'metric_identifier'"
+        if not control.metric_identifier.family:
+            yield "metric identifier must specify non-empty 'family'"
+        if not control.HasField("histogram_options"):
+            yield "metric control must specify 'histogram_options'"
+        bounds = control.histogram_options.buckets
+        if not bounds:
+            yield "histogram options must specify non-empty 'buckets'"
+        # NaN compares false with everything, so it needs a check of its own.
+        if any(map(isnan, bounds)) or any(before >= after for before, after in pairwise(bounds)):
+            yield f"model '{message.name}': 'buckets' of '{control.metric_identifier.family}' must ascend"
 
 
 def check_tensors(message: Message) -> None:
-    """The inputs, then the outputs, then what is made of a whole batch. Raises Invalid."""
+    """Checks inputs, then outputs, then batch inputs and batch outputs. Raises Invalid."""
     for problem in tensor_problems(message):
         raise Invalid(problem)
 
 
 def tensor_problems(message: Message) -> Iterator[str]:
-    """All that `check_tensors` could say."""
+    """Everything for which `check_tensors` would raise."""
     for word, specs in (("input", message.input), ("output", message.output)):
         for spec in specs:
             for problem in _tensor_problems(spec, word, message):
                 yield f"{problem} for {message.name}"
-    for problem in chain(_batch_io_problems(message), missing_batcher(message)):
+    for problem in chain(_batch_io_problems(message), missing_batcher_problems(message)):
         yield f"{problem} for {message.name}"
 
 
 def _batch_io_problems(message: Message) -> Iterator[str]:
-    """Contract S38, S39."""
+    """Batch inputs and batch outputs must name known tensors, and one source input each (S38, S39)."""
     for spec in message.batch_input:
         yield from _kind_problems("input", pb.BatchInput.Kind, spec)
         if spec.data_type not in (pb.TYPE_INT32, pb.TYPE_FP32):
@@ -136,7 +151,7 @@ def _batch_io_problems(message: Message) -> Iterator[str]:
 
 
 def _kind_problems(word: str, kinds: Any, spec: Message) -> Iterator[str]:
-    if spec.kind not in kinds.values():  # JSON may say a number
+    if spec.kind not in kinds.values():  # JSON accepts any number for an enum
         yield f"unknown batch {word} kind '{spec.kind}'"
     elif len(spec.source_input) != 1:
         yield f"batch {word} kind '{kinds.Name(spec.kind)}' expects 1 source input, got {len(spec.source_input)}"
@@ -149,7 +164,7 @@ def _source_problems(message: Message, spec: Message) -> Iterator[str]:
 
 def _tensor_problems(spec: Message, word: str, message: Message) -> Iterator[str]:
     yield from _shape_problems(spec, f"model {word} ", message.max_batch_size)
-    if word == "input" and spec.format in _THREE_DIMS and len(spec.dims) != 3:
+    if word == "input" and spec.format in _IMAGE_FORMATS and len(spec.dims) != 3:
         yield "model input NHWC/NCHW require 3 dims"
     if message.platform != _TENSORRT and spec.is_shape_tensor:
         yield "shape tensors are only supported for TensorRT platform"
@@ -179,25 +194,29 @@ def _is_size(dim: int) -> bool:
 
 
 def _reshape_problems(dims: Sequence[int], shape: Sequence[int]) -> Iterator[str]:
-    """Between variable dimensions, both must have as many elements: [2, 4, -1, 6] may become [8, -1, 1, 6]."""
+    """The element counts between variable dimensions must be equal: [2, 4, -1, 6] may become [8, -1, 1, 6]."""
     if not all(map(_is_size, shape)):
         yield f"reshape dimensions {_SIZE_RULE}"
-    runs, new_runs = _runs(dims), _runs(shape)
-    if len(runs) > 1 and len(new_runs) > 1 and len(runs) != len(new_runs):
+    counts, new_counts = _counts_between_variables(dims), _counts_between_variables(shape)
+    # Triton has this text only if both shapes have variable dimensions; else it has the next one.
+    if len(counts) > 1 and len(new_counts) > 1 and len(counts) != len(new_counts):
         yield "has different number of variable-size dimensions for dims and reshape"
-    if runs != new_runs:
+    if counts != new_counts:
         yield "has different size for dims and reshape"
 
 
-def _runs(dims: Sequence[int]) -> list[int]:
-    """The element counts before, between and behind the variable dimensions."""
+def _counts_between_variables(dims: Sequence[int]) -> list[int]:
+    """The element counts before, between and after the variable dimensions."""
     ends = [i for i, dim in enumerate(dims) if dim == -1]
     starts = [0, *(end + 1 for end in ends)]
     return [prod(dims[start:end]) for start, end in zip(starts, [*ends, len(dims)], strict=True)]
 
 
 def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
-    """The groups after their defaults were filled in. Raises Invalid, Internal for a kind that nobody knows."""
+    """Checks the groups with their defaults filled in. `gpus` are the devices of this machine.
+
+    Raises Invalid, and Internal for an unknown kind (R53).
+    """
     for group in message.instance_group:
         where = f"instance group {group.name} of model {message.name}"
         if group.kind == pb.ModelInstanceGroup.KIND_GPU:
@@ -207,6 +226,7 @@ def check_instance_groups(message: Message, gpus: Sequence[int]) -> None:
         elif group.gpus:
             raise Invalid(f"{where} has kind {_KIND_NAMES[group.kind]} but specifies one or more GPUs")
         if group.profile and message.platform != _TENSORRT:
+            # The missing space before "specifies" is Triton's.
             raise Invalid(
                 f"{where} and platform {message.platform}specifies profile field which is only supported for "
                 "TensorRT models"

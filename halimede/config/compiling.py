@@ -1,33 +1,33 @@
-"""From the protobuf message to the frozen values that everybody else reads. Pure, any thread."""
+"""Compiles the protobuf message to the frozen values of `model_config`, which all other rooms read.
+
+The topics of a configuration (`batching`, `sequencing`, `ensembles`, `versions`) compile their own parts. Pure, any
+thread.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from halimede.config.batching import default_queue_policy_of, dynamic_batching_of
 from halimede.config.checks import cache_problems
 from halimede.config.ensembles import ensemble_of
-from halimede.config.measuring import buckets_of, tags_of
 from halimede.config.message import Message, parse_bytes
 from halimede.config.model_config import (
     BatchInput,
     BatchInputKind,
     BatchOutput,
-    DynamicBatching,
     Incomplete,
     InstanceGroup,
     InstanceKind,
     ModelConfig,
     ResourceNeed,
     TensorSpec,
-    VersionChoice,
-    VersionPolicy,
     WarmupData,
     WarmupInput,
     WarmupSample,
 )
-from halimede.config.pacing import latency_target
-from halimede.config.queueing import default_policy, policy_of
 from halimede.config.sequencing import sequence_batching_of
+from halimede.config.versions import version_policy_of
 from halimede.errors import Invalid
 from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BY_NUMBER, UNKNOWN_DATATYPE
@@ -40,7 +40,7 @@ _KINDS = {
 
 
 def compile_config(message: Message) -> ModelConfig:
-    """A message that passed its checks as a value."""
+    """The value of a message that passed its checks."""
     return ModelConfig(
         name=message.name,
         backend=message.backend,
@@ -52,17 +52,17 @@ def compile_config(message: Message) -> ModelConfig:
         instance_groups=tuple(map(_group, message.instance_group)),
         message=message.SerializeToString(deterministic=True),
         version_policy=version_policy_of(message),
-        dynamic_batching=_batching(message),
+        dynamic_batching=dynamic_batching_of(message),
         sequence_batching=sequence_batching_of(message),
         ensemble=ensemble_of(message),
-        queue_policy=default_policy(message),
+        queue_policy=default_queue_policy_of(message),
         decoupled=message.model_transaction_policy.decoupled,
         parameters=_parameters(message),
         response_cache=message.response_cache.enable,
         runtime=message.runtime,
-        metric_tags=tags_of(message),
-        metric_buckets=buckets_of(message),
-        warmup=tuple(_sample(sample) for sample in message.model_warmup if sample.batch_size),
+        metric_tags=_metric_tags(message),
+        metric_buckets=_metric_buckets(message),
+        warmup=tuple(_sample(sample) for sample in message.model_warmup if sample.batch_size),  # size 0 skips it (W1)
         batch_inputs=tuple(map(_batch_input, message.batch_input)),
         batch_outputs=tuple(map(_batch_output, message.batch_output)),
         agents=tuple(agent.name for agent in message.model_repository_agents.agents),
@@ -70,7 +70,7 @@ def compile_config(message: Message) -> ModelConfig:
 
 
 def incomplete_of(message: Message) -> Incomplete:
-    """Of a message with its instance groups, what a backend needs to complete it."""
+    """What a backend needs to complete a message, which must have its instance groups."""
     return Incomplete(
         name=message.name,
         message=message.SerializeToString(deterministic=True),
@@ -85,24 +85,14 @@ def _parameters(message: Message) -> Mapping[str, str]:
 
 
 def with_decoupling(config: ModelConfig, decoupled: bool) -> ModelConfig:
-    """The same, with what an ensemble is by its members (contract S89). Raises Invalid where that cannot be."""
+    """The configuration of an ensemble that is decoupled, or not, by its members (S89). Raises Invalid if it has a
+    response cache that decoupling forbids.
+    """
     message = parse_bytes(config.message)
     message.model_transaction_policy.decoupled = decoupled
     for problem in cache_problems(message):
         raise Invalid(problem)
     return compile_config(message)
-
-
-def version_policy_of(message: Message) -> VersionPolicy:
-    """The version policy. One that is there and names no choice means all, as in the real server."""
-    policy = message.version_policy
-    match policy.WhichOneof("policy_choice"):
-        case "latest":
-            return VersionPolicy(VersionChoice.LATEST, latest=policy.latest.num_versions)
-        case "specific":
-            return VersionPolicy(VersionChoice.SPECIFIC, specific=tuple(policy.specific.versions))
-        case _:
-            return VersionPolicy(VersionChoice.ALL)
 
 
 def _tensor(spec: Any) -> TensorSpec:
@@ -129,7 +119,8 @@ def _batch_output(spec: Any) -> BatchOutput:
 
 def _group(group: Any) -> InstanceGroup:
     limiter = group.rate_limiter
-    needs = {(each.name, getattr(each, "global")): each.count for each in limiter.resources}  # the last word counts
+    # The last entry of a resource counts. `global` is a Python keyword.
+    needs = {(each.name, getattr(each, "global")): each.count for each in limiter.resources}
     return InstanceGroup(
         name=group.name,
         kind=_KINDS[group.kind],
@@ -142,21 +133,20 @@ def _group(group: Any) -> InstanceGroup:
     )
 
 
-def _batching(message: Message) -> DynamicBatching | None:
-    if not message.HasField("dynamic_batching"):
-        return None
-    batcher = message.dynamic_batching
-    levels = batcher.priority_levels
-    return DynamicBatching(
-        preferred_batch_sizes=tuple(sorted(set(batcher.preferred_batch_size))),
-        max_queue_delay_us=batcher.max_queue_delay_microseconds,
-        preserve_ordering=batcher.preserve_ordering,
-        priority_levels=levels,
-        default_priority_level=batcher.default_priority_level if levels else 0,
-        level_policies=MappingProxyType(
-            {level: policy_of(policy) for level, policy in batcher.priority_queue_policy.items() if levels}
-        ),
-        latency_target_us=latency_target(message),
+def _metric_tags(message: Message) -> Mapping[str, str]:
+    """Label to value (R55)."""
+    return MappingProxyType({f"_{key}": message.metric_tags[key] for key in sorted(message.metric_tags)})
+
+
+def _metric_buckets(message: Message) -> Mapping[str, tuple[float, ...]]:
+    """The upper bounds of the buckets of a histogram, by the name of its family; the last entry of a family counts
+    (R61).
+    """
+    return MappingProxyType(
+        {
+            control.metric_identifier.family: tuple(control.histogram_options.buckets)
+            for control in message.model_metrics.metric_control
+        }
     )
 
 
@@ -164,7 +154,7 @@ _WARMUP_DATA = {"zero_data": WarmupData.ZERO, "random_data": WarmupData.RANDOM, 
 
 
 def _sample(sample: Any) -> WarmupSample:
-    """A sample that runs: one of batch size 0 is skipped (contract W1)."""
+    """A warm-up sample. A count of 0 means 1 (W1)."""
     inputs = tuple(_warmup_input(name, sample.inputs[name]) for name in sorted(sample.inputs))
     return WarmupSample(sample.name, sample.batch_size, max(sample.count, 1), inputs)
 

@@ -1,22 +1,65 @@
-"""Completing a configuration from what a model file, or the code of a model, says (contract R72, R77, R82). Changes
-messages in place; pure otherwise, any thread.
+"""Fills in what a configuration leaves out: defaults (R53, R71, S20), and what a model file or the code of a model says
+(R72, R77, R82).
+
+Changes messages in place; pure otherwise, any thread.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from halimede.config.message import Message, parse_values
 from halimede.config.model_config import BatchDimension, CompletionRules, DescribedTensor, Description
+from halimede.config.sequencing import fill_sequence_defaults
 from halimede.errors import Internal, Invalid
+from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import Shape
 
 _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
+"""The fields of the scheduling choice. Code may set one only if the configuration has none."""
 _REPLACED = ("input", "output", "model_transaction_policy")
+"""Fields that code replaces as a whole."""
+
+
+def fill_defaults(message: Message) -> None:
+    """Fills in the version policy, pinned memory, preferred batch sizes, and the idle time of sequences.
+
+    Called again after a completion. What the first call filled in stays, as in Triton.
+    """
+    if not message.HasField("version_policy"):
+        message.version_policy.latest.num_versions = 1
+    batcher = message.dynamic_batching if message.HasField("dynamic_batching") else None
+    if batcher and not batcher.preferred_batch_size and message.max_batch_size > 0:
+        batcher.preferred_batch_size.append(message.max_batch_size)
+    if message.HasField("sequence_batching"):
+        fill_sequence_defaults(message)
+    # Triton refuses an ensemble with `optimization` (S80).
+    if not message.HasField("ensemble_scheduling"):
+        for pinned in ("input_pinned_memory", "output_pinned_memory"):
+            if not message.optimization.HasField(pinned):
+                getattr(message.optimization, pinned).enable = True
+
+
+def fill_instance_groups(message: Message, gpus: Sequence[int], default_cpu_count: int) -> None:
+    """Adds a group if there is none, and fills in the name, kind, count and devices of each (R53).
+
+    `gpus` are the devices of this machine. `default_cpu_count` is the count of a CPU group that sets none.
+    """
+    if not message.instance_group:
+        message.instance_group.add(name=message.name)
+    for i, group in enumerate(message.instance_group):
+        group.name = group.name or f"{message.name}_{i}"
+        if group.kind == pb.ModelInstanceGroup.KIND_AUTO:
+            fits = gpus and set(group.gpus) <= set(gpus)
+            group.kind = pb.ModelInstanceGroup.KIND_GPU if fits else pb.ModelInstanceGroup.KIND_CPU
+        if group.count < 1:
+            group.count = default_cpu_count if group.kind == pb.ModelInstanceGroup.KIND_CPU else 1
+        if group.kind == pb.ModelInstanceGroup.KIND_GPU and not group.gpus:
+            group.gpus.extend(gpus)
 
 
 def lacks_tensors(message: Message) -> bool:
-    """Whether inputs or outputs are missing, so that the model must be asked (contract R72)."""
+    """Whether inputs or outputs are missing, so that the model file or its code must supply them (R72)."""
     return not (_has_inputs(message) and message.output)
 
 
@@ -93,7 +136,9 @@ def _complete_batching(message: Message, description: Description, default: int,
 
 
 def _of_sequences(message: Message) -> tuple[set[str], set[str]]:
-    """The inputs and outputs that are the server's own: controls, and what it keeps of a sequence."""
+    """The names of the inputs and outputs that the server fills or keeps: controls and states of sequences. The model
+    file declares them too, and they are not filled in.
+    """
     batching = message.sequence_batching
     controls = {control.name for control in batching.control_input}
     return controls | {s.input_name for s in batching.state}, {s.output_name for s in batching.state}
@@ -128,9 +173,9 @@ def _dims(tensor: DescribedTensor, batching: bool, rules: CompletionRules) -> Sh
 
 
 def complete_from_values(message: Message, values: Mapping[str, Any], origin: str) -> None:
-    """Takes over what a model may decide: batch size, tensors, decoupling, and a scheduler where there is none.
+    """Takes over what code may decide: batch size, tensors, decoupling, and a scheduler if there is none (R82).
 
-    The rest of `values` is ignored (contract R82). Raises Invalid, beginning with `origin`, and Internal.
+    Ignores the rest of `values`. Raises Invalid, with a text that begins with `origin`, and Internal.
     """
     allowed = ("max_batch_size", *_REPLACED, *_SCHEDULERS)
     offered = parse_values({key: values[key] for key in allowed if key in values}, origin)
@@ -148,5 +193,6 @@ def _complete_scheduler(message: Message, offered: Message) -> None:
     if wanted and chosen is None:
         getattr(message, wanted).CopyFrom(getattr(offered, wanted))
     elif wanted and wanted != chosen:
+        # Triton prints the number of the present choice twice.
         number = message.DESCRIPTOR.fields_by_name[chosen].number
         raise Internal(f"Cannot update scheduling choice from {number} to {number} when auto-completing.")

@@ -1,35 +1,115 @@
-"""A configuration on its way from its file to the frozen ModelConfig of a load.
+"""Reads the configuration, repository agents and labels of a model's folder. Leads a configuration from its file to the
+frozen ModelConfig of a load.
 
-Wraps the protobuf message, which only `checking` sees outside this room. Synchronous, reads files only in `read`; a
-draft belongs to one load and one thread at a time.
+`read` makes a Draft. The load completes it from the model file, and `finish` compiles it. A Draft wraps the protobuf
+message, which only `checking` sees outside this room. Only `read`, `agents_of` and `read_labels` read files.
+Synchronous; a draft belongs to one load and one thread at a time.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from halimede.config import message as messages
 from halimede.config.checks import check_config, check_instance_groups, check_tensors
-from halimede.config.compiling import compile_config, incomplete_of, version_policy_of
-from halimede.config.completion import Completed, complete_from_description, complete_from_values, lacks_tensors
-from halimede.config.defaults import fill_defaults, fill_instance_groups
-from halimede.config.files import mode_of
+from halimede.config.compiling import compile_config, incomplete_of
+from halimede.config.completion import (
+    Completed,
+    complete_from_description,
+    complete_from_values,
+    fill_defaults,
+    fill_instance_groups,
+    lacks_tensors,
+)
+from halimede.config.files import mode_of, read_whole
 from halimede.config.identify import ENSEMBLE, complete_backend
-from halimede.config.model_config import Description, Incomplete, ModelConfig, VersionPolicy
+from halimede.config.model_config import Description, Incomplete, ModelConfig, TensorSpec
 from halimede.config.rendering import json_text
 from halimede.config.states import check_states
-from halimede.errors import Internal, Invalid
+from halimede.config.versions import VersionPolicy, version_policy_of
+from halimede.errors import Internal, Invalid, Unsupported
 
 _ENVIRONMENT = "EXECUTION_ENV_PATH"
+"""The parameter with the packed environment of a Python model."""
 _EXECUTION = "EXECUTION"
+"""The parameter that says in which process the code of a Python model runs."""
+_AGENTS_FIELD = b"model_repository_agents"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """A repository agent of a model, with its parameters (R22)."""
+
+    name: str
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredAgents:
+    """The repository agents of a model in their order (R22). `json` is the configuration that names them, without
+    defaults or completion, for the agents to read; empty if there are none.
+    """
+
+    specs: tuple[AgentSpec, ...] = ()
+    json: str = field(default="", compare=False)
+
+
+_NO_AGENTS = ConfiguredAgents()
+
+
+def agents_of(folder: Path, *, config_name: str = "", override: str | None = None) -> ConfiguredAgents:
+    """The agents that the configuration of a model's folder names, or the one in `override`, as JSON (R22).
+
+    Agents come before everything else: one may replace the model, and its configuration with it. Raises Invalid if
+    there is no configuration to read.
+    """
+    if override is not None:
+        message = messages.parse_json(override)
+    else:
+        file = messages.file_of(folder, config_name)
+        try:
+            # Almost no configuration names agents: the search for the word saves parsing each file twice.
+            if _AGENTS_FIELD not in read_whole(file):
+                return _NO_AGENTS
+        except OSError:
+            return _NO_AGENTS  # `read` comes next and reports it
+        message = messages.parse_file(file, folder.name)
+    specs = tuple(
+        AgentSpec(agent.name, MappingProxyType(dict(agent.parameters)))
+        for agent in message.model_repository_agents.agents
+    )
+    return ConfiguredAgents(specs, json_text(message)) if specs else _NO_AGENTS
+
+
+def read_labels(folder: Path, spec: TensorSpec, model: str) -> tuple[str, ...]:
+    """The labels of an output, one per line of its file (R27, R47); none if the configuration names no file.
+
+    `folder` is the model's directory. Bytes that are not UTF-8 are kept as surrogate escapes. Raises Unsupported for a
+    file outside `folder`, Internal for one that cannot be read.
+    """
+    if not spec.label_filename:
+        return ()
+    # Joined as text, like Triton: `folder / name` would leave the model for an absolute name.
+    path = Path(f"{folder}/{spec.label_filename}")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise Unsupported(
+            f"label file path '{path}' for output '{spec.name}' in model '{model}' is outside model directory"
+        )
+    try:
+        text = read_whole(path).decode(errors="surrogateescape")
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+    return tuple(text.removesuffix("\n").split("\n")) if text else ()
 
 
 def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft":
     """The configuration of the model in `folder`: parsed, its backend found, defaults filled in, checked.
 
-    What raises here is what the real server calls a poll failure: the model never gets as far as a version. No file
-    is an empty configuration, unless `strict`; `strict` also checks inputs and outputs, since nothing will complete
-    them (contract R64). Raises Invalid, Internal.
+    A missing file counts as an empty configuration, unless `strict`. `strict` also checks inputs and outputs, since
+    nothing will complete them (R64). Raises Invalid, Internal: Triton calls this a poll failure, before any version is
+    considered.
     """
     try:
         file = messages.file_of(folder, config_name)
@@ -41,7 +121,9 @@ def read(folder: Path, *, config_name: str = "", strict: bool = False) -> "Draft
 
 
 def read_override(text: str, folder: Path, *, strict: bool = False) -> "Draft":
-    """As `read`, from a configuration as JSON that counts instead of any file (contract H113)."""
+    """The configuration `text`, as JSON, which replaces the file of the model in `folder` (H113): parsed, its backend
+    found, defaults filled in, checked. `strict` also checks inputs and outputs (R64). Raises Invalid, Internal.
+    """
     message = messages.parse_json(text)
     try:
         return _draft(message, folder / "config.pbtxt", folder, strict)
@@ -64,7 +146,7 @@ def _draft(message: messages.Message, file: Path, folder: Path, strict: bool) ->
 
 
 class Draft:
-    """A configuration that may still be completed. `file` is where it was read, or would have been."""
+    """A configuration that may still be completed. `file` is its path, also if there is no file."""
 
     __slots__ = ("_message", "file")
 
@@ -73,7 +155,7 @@ class Draft:
         self._message = message
 
     def copy(self) -> "Draft":
-        """One that may be completed on its own."""
+        """A copy that can be completed independently."""
         return Draft(self.file, messages.copy_of(self._message))
 
     @property
@@ -87,26 +169,26 @@ class Draft:
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether the model is made of others."""
+        """Whether the model is an ensemble."""
         return self.platform == ENSEMBLE
 
     @property
     def runtime(self) -> str:
-        """What runs the model where the configuration says so (contract R43); may be empty."""
+        """The configured runtime (R43); may be empty."""
         return str(self._message.runtime)
 
     @property
     def environment(self) -> str:
-        """What the configuration says of the environment of Python code (contract P71); may be empty."""
+        """The configured environment of Python code (P71); may be empty."""
         return self._parameter(_ENVIRONMENT)
 
     @property
     def execution(self) -> str:
-        """What the configuration says of where Python code runs; may be empty."""
+        """The configured place where Python code runs; may be empty."""
         return self._parameter(_EXECUTION)
 
     def _parameter(self, name: str) -> str:
-        given = name in self._message.parameters
+        given = name in self._message.parameters  # [] would add the key to a protobuf map
         return str(self._message.parameters[name].string_value) if given else ""
 
     @property
@@ -128,7 +210,7 @@ class Draft:
 
     @property
     def needs_description(self) -> bool:
-        """Whether inputs (batch inputs count) or outputs are missing (contract R72)."""
+        """Whether inputs or outputs are missing (R72). Batch inputs count as inputs."""
         return lacks_tensors(self._message)
 
     def text(self) -> str:
@@ -144,47 +226,49 @@ class Draft:
         return incomplete_of(self.with_groups(gpus, default_instance_count))
 
     def json_of_version(self, version: int) -> str:
-        """The configuration as JSON for a load (contract H113) of this version only."""
+        """The configuration as JSON for a load of this version only (H113)."""
         message = messages.copy_of(self._message)
         message.version_policy.Clear()
         message.version_policy.specific.versions.append(version)
         return json_text(message)
 
     def complete(self, description: Description, default_max_batch_size: int) -> Completed:
-        """Fills in what is missing from what the model file declares (contract R72).
+        """Fills in what is missing from what the model file declares (R72).
 
-        Raises Invalid where the configuration asks for batches and the model cannot.
+        Raises Invalid if the configuration asks for batches that the model cannot run.
         """
         completed = complete_from_description(self._message, description, default_max_batch_size)
         fill_defaults(self._message)
         return completed
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Takes over what a model's own code decided (contract R77, R82): the fields that it may; the rest is ignored.
+        """Takes over the fields that a model's own code may decide, and ignores the others (R77, R82).
 
-        Raises Invalid where a value is not of its field's type, Internal for a scheduler other than the chosen one.
+        Raises Invalid for a value that is not of its field's type, Internal for a scheduler other than the chosen one.
         """
         complete_from_values(self._message, values, f"{self.file}: model '{self.name}': auto-completed configuration")
         fill_defaults(self._message)
 
     def load_digest(self) -> bytes:
-        """What a version must be loaded again for when it changes: everything but the instance groups and the version
-        policy (contract R13)."""
+        """The part of a configuration that requires a reload if it changes: all but instance groups and version policy
+        (R13)."""
         message = messages.copy_of(self._message)
         message.ClearField("instance_group")
         message.ClearField("version_policy")
         return bytes(message.SerializeToString(deterministic=True))
 
-    def complete_as(self, finished: bytes) -> None:
-        """Takes over what a configuration of the same essence was completed to, by its `ModelConfig.message`."""
+    def complete_from_loaded(self, finished: bytes) -> None:
+        """Takes over the completion of a loaded configuration with an equal load digest. `finished` is its
+        `ModelConfig.message`.
+        """
         message = messages.parse_bytes(finished)
         message.ClearField("instance_group")
         message.instance_group.extend(self._message.instance_group)
         message.version_policy.CopyFrom(self._message.version_policy)
         self._message = message
 
-    def serve_by(self, runtime: str, environment: Path | None) -> None:
-        """This runtime was found (contract R43), with an environment that its models get which name none (R83)."""
+    def set_runtime(self, runtime: str, environment: Path | None) -> None:
+        """Sets the runtime that was found (R43), and its environment if the model names none (R83)."""
         self._message.runtime = runtime
         if environment is not None and _ENVIRONMENT not in self._message.parameters:
             self._message.parameters[_ENVIRONMENT].string_value = str(environment)
@@ -192,8 +276,8 @@ class Draft:
     def finish(self, *, gpus: Sequence[int] = (), default_instance_count: int = 1) -> ModelConfig:
         """The configuration, complete, checked, compiled. May be called again.
 
-        `gpus` are the devices of this machine, `default_instance_count` what the backend wants of a CPU group without
-        a count (contract R53). Raises Invalid, Internal.
+        `gpus` are the devices of this machine. `default_instance_count` is the backend's count for a CPU group that
+        sets none (R53). Raises Invalid, Internal.
         """
         message = self.with_groups(gpus, default_instance_count)
         check_instance_groups(message, gpus)

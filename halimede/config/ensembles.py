@@ -1,6 +1,6 @@
-"""The steps of an ensemble: what a configuration says of them, and whether they make a graph (contract S80, S81).
+"""The steps of an ensemble: their values, and the checks that they make a graph (S80, S81), in Triton's words.
 
-Each check yields the first thing that is wrong, in Triton's words. Pure, any thread.
+Knows one configuration; whether the other models exist is checked when the ensemble loads. Pure, any thread.
 """
 
 from collections.abc import Iterator
@@ -12,9 +12,11 @@ from halimede.config.message import Message
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of an ensemble, or another ensemble. `version` is -1 for the latest; `inputs` are pairs of an input of
-    that model and the ensemble's tensor that goes there, `outputs` pairs of an output and the tensor that it becomes,
-    both by the model's names."""
+    """A step: a model, or another ensemble. `version` is -1 for the latest.
+
+    `inputs` are pairs of an input of the model and the ensemble tensor that it reads. `outputs` are pairs of an output
+    of the model and the ensemble tensor that it writes. Both are sorted by the model's names.
+    """
 
     model: str
     version: int
@@ -24,15 +26,18 @@ class EnsembleStep:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """`most_in_flight`: how many requests of one step may be under way at a time, of all requests to the ensemble
-    together (contract S90); 0 for any number."""
+    """The steps of an ensemble.
+
+    `max_in_flight` limits the requests of each step that are in flight, over all requests to the ensemble (S90); 0 for
+    no limit.
+    """
 
     steps: tuple[EnsembleStep, ...]
-    most_in_flight: int = 0
+    max_in_flight: int = 0
 
 
 def ensemble_of(message: Message) -> Ensemble | None:
-    """Of a message that passed its checks."""
+    """The ensemble of a message that passed its checks; None if the model is none."""
     if not message.HasField("ensemble_scheduling"):
         return None
     scheduling = message.ensemble_scheduling
@@ -49,7 +54,7 @@ def ensemble_of(message: Message) -> Ensemble | None:
 
 
 def ensemble_problems(message: Message) -> Iterator[str]:
-    """Contract S80, S81."""
+    """What is wrong with an ensemble, and with a configuration that only looks like one (S80, S81)."""
     name, is_ensemble = message.name, message.platform == ENSEMBLE
     if message.HasField("ensemble_scheduling") and not is_ensemble:
         yield f"ensemble scheduling cannot be set for model '{name}' whose platform is not {ENSEMBLE}"
@@ -84,48 +89,55 @@ def _step_problems(message: Message) -> Iterator[str]:
 
 
 def _flow_problems(message: Message) -> Iterator[str]:
-    """Every tensor comes from somewhere and goes somewhere. (Where the real server names an ensemble here, an
-    apostrophe is left over.)"""
+    """Each tensor must be written by a step or the request, and read by a step or the response (S81).
+
+    The stray apostrophes after ensemble names are Triton's.
+    """
     name = message.name
-    before: dict[str, list[str]] = {}
-    """Of each tensor those that the step which writes it needs."""
+    sources: dict[str, list[str]] = {}
+    """By tensor: the tensors that the step which writes it reads."""
     read: set[str] = set()
     for step in message.ensemble_scheduling.step:
         needed = [tensor for _, tensor in sorted(step.input_map.items())]
         read.update(needed)
         for tensor in needed:
-            before.setdefault(tensor, [])
+            sources.setdefault(tensor, [])
         for _, tensor in sorted(step.output_map.items()):
-            before[tensor] = before.get(tensor, []) + needed
+            sources[tensor] = sources.get(tensor, []) + needed
     inputs, outputs = ([spec.name for spec in specs] for specs in (message.input, message.output))
     for tensor in inputs:
-        if tensor not in before:
+        if tensor not in sources:
             yield f"ensemble input '{tensor}' for ensemble {name}' is not used"
-    there = _reached(before, inputs)
+    reached = _reached(sources, inputs)
     for tensor in outputs:
-        if tensor not in before:
+        if tensor not in sources:
             yield f"ensemble output '{tensor}' for ensemble {name}' is not used"
-        if tensor not in there:
-            yield f"output '{tensor}' for ensemble '{name}' is not written{_missing(tensor, before, there)}"
-    for tensor in sorted(before):
-        if tensor not in outputs and (tensor not in there or tensor not in read):
+        if tensor not in reached:
+            yield f"output '{tensor}' for ensemble '{name}' is not written{_missing_source(tensor, sources, reached)}"
+    for tensor in sorted(sources):
+        if tensor not in outputs and (tensor not in reached or tensor not in read):
             yield f"ensemble tensor '{tensor}' is unused in ensemble '{name}'"
 
 
-def _reached(before: dict[str, list[str]], inputs: list[str]) -> set[str]:
-    """The tensors that come about when those are given."""
-    there, grows = set(inputs), True
+def _reached(sources: dict[str, list[str]], inputs: list[str]) -> set[str]:
+    """The tensors that the steps can compute from the inputs, and the inputs."""
+    reached, grows = set(inputs), True
     while grows:
-        more = {tensor for tensor, needed in before.items() if needed and there.issuperset(needed)} - there
-        there |= more
+        more = {tensor for tensor, needed in sources.items() if needed and reached.issuperset(needed)} - reached
+        reached |= more
         grows = bool(more)
-    return there
+    return reached
 
 
-def _missing(tensor: str, before: dict[str, list[str]], there: set[str]) -> str:
-    """Where the way back from a tensor that does not come about ends, or goes round in a circle."""
+def _missing_source(tensor: str, sources: dict[str, list[str]], reached: set[str]) -> str:
+    """The end of the text about a tensor that is not written. It names the last unreached tensor on the way back."""
     seen = [tensor]
-    while (found := next((t for t in before.get(seen[-1], []) if t not in there and t not in seen), None)) is not None:
+
+    def next_source() -> str | None:
+        # `seen` ends the walk in a circle of steps.
+        return next((t for t in sources.get(seen[-1], []) if t not in reached and t not in seen), None)
+
+    while (found := next_source()) is not None:
         seen.append(found)
     if len(seen) == 1:
         return ""

@@ -1,17 +1,17 @@
-"""Small text files of a model, read whole; and what lies at a path. Any thread."""
+"""Reads small files of a model whole, and tells what lies at a path. Any thread; blocks on the file system."""
 
 import os
 import stat
 from errno import EBADF, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR
 from pathlib import Path
 
-_NOTHING = frozenset({ENOENT, ENOTDIR, EBADF, ELOOP})
+_NOTHING_THERE = frozenset({ENOENT, ENOTDIR, EBADF, ELOOP})
+"""Error numbers that mean that there is nothing at a path, as in `pathlib`."""
 
 
 def read_whole(file: Path) -> bytes:
-    """The bytes of a regular file. Raises OSError, also for what is none: a pipe would hold whoever reads it for as
-    long as nobody writes, and a device may never end."""
-    # Without O_NONBLOCK a pipe already holds whoever opens it.
+    """The bytes of a regular file. Raises OSError, also for a pipe or device: reading these may never end."""
+    # Without O_NONBLOCK, `open` blocks for a pipe until another process opens the other end.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -26,39 +26,40 @@ def read_whole(file: Path) -> bytes:
 
 
 def status_of(path: str) -> os.stat_result | None:
-    """As `os.stat` has it, links followed; None where there is nothing. Raises OSError where that cannot be seen.
-
-    `pathlib` takes twice as long, which counts where a thousand models are looked at."""
+    """The status of a file or directory, links followed; None if there is nothing. Raises OSError if the file system
+    does not tell.
+    """
+    # `pathlib` takes twice as long, which counts for a thousand models.
     try:
         return os.stat(path)  # noqa: PTH116
-    except ValueError:  # no path at all, by a null byte
+    except ValueError:  # a null byte in the path
         return None
     except OSError as error:
-        if error.errno not in _NOTHING:
+        if error.errno not in _NOTHING_THERE:
             raise
         return None
 
 
 def mode_of(path: str) -> int:
-    """The mode of the same, 0 where there is nothing."""
+    """The mode of a file or directory, links followed; 0 if there is nothing. Raises OSError."""
     status = status_of(path)
     return 0 if status is None else status.st_mode
 
 
 def entries_of(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a directory; nothing where there is none. Raises OSError where that cannot be seen."""
+    """The entries of a directory; none if there is no directory. Raises OSError if the file system does not tell."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
     except OSError as error:
-        if error.errno not in _NOTHING:
+        if error.errno not in _NOTHING_THERE:
             raise
         return []
 
 
 def leads_to_directory(entry: os.DirEntry[str]) -> bool | None:
-    """Whether an entry is a directory or a link to one, None for a link to nothing. What is no link is not looked at
-    again. Raises OSError."""
+    """Whether an entry is a directory or a link to one; None for a link to nothing. Raises OSError."""
+    # The kind of an entry came with the listing: only a link costs another look at the disk.
     if not entry.is_symlink():
         return entry.is_dir(follow_symlinks=False)
     mode = mode_of(entry.path)

@@ -1,5 +1,7 @@
-"""Which backend a model is for: backend, platform and file name complete each other, or the files tell (contract R41,
-R54, R70, R71). Looks at file names, opens nothing; any thread.
+"""Finds the backend of a model (R41, R54, R70, R71).
+
+Backend, platform and file name of a configuration complete each other. If it has none of them, the names of the model's
+files decide. Lists directories, opens no file. Any thread.
 """
 
 import os
@@ -15,7 +17,7 @@ from halimede.config.message import Message
 from halimede.errors import Invalid
 
 ENSEMBLE = "ensemble"
-"""The platform of a model that is made of others and has no backend."""
+"""The platform of an ensemble, which has no backend."""
 
 
 @cache
@@ -25,9 +27,9 @@ def platforms() -> Mapping[str, str]:
 
 
 def complete_backend(message: Message, folder: Path) -> None:
-    """Fills in whichever of `backend`, `platform` and `default_model_filename` follow from the rest, and `name`.
+    """Fills in `name`, and those of `backend`, `platform` and `default_model_filename` that follow from the others.
 
-    Raises Invalid where nothing says what the model is.
+    Raises Invalid if neither the configuration nor the files tell the backend.
     """
     message.name = message.name or folder.name
     found = _named(message) or _in_folder(message, folder)
@@ -41,7 +43,7 @@ def complete_backend(message: Message, folder: Path) -> None:
 
 
 def _named(message: Message) -> tuple[Traits, Format] | None:
-    """The format that platform or file name tell, of the backend if that is given too."""
+    """The format with the configured platform or file name; of the configured backend only, if there is one."""
     if message.platform in platforms():
         return next((found for found in _candidates(message) if found[1].platform == message.platform), None)
     return next((found for found in _candidates(message) if found[1].filename == message.default_model_filename), None)
@@ -54,7 +56,8 @@ def _candidates(message: Message) -> Iterator[tuple[Traits, Format]]:
 def _in_folder(message: Message, folder: Path) -> tuple[Traits, Format] | None:
     """The format that the first version directory shows; the backend's own usual one if it shows none."""
     if message.platform or message.default_model_filename:
-        # Something else is named already, so the files decide nothing; the backend still knows its platform.
+        # The configuration names an unknown platform or file, so the model's files do not decide. The backend still
+        # has its usual platform.
         return _usual(message.backend)
     there = _in_first_version(str(folder))
     for traits, candidate in _candidates(message):
@@ -66,7 +69,7 @@ def _in_folder(message: Message, folder: Path) -> tuple[Traits, Format] | None:
 
 
 def _in_first_version(folder: str) -> Mapping[str, os.DirEntry[str]]:
-    """What is in the first of the folders in a model's folder, by name."""
+    """The entries of the first folder in a model's folder, by name. Triton looks into this one only (R70)."""
     versions = [entry.path for entry in entries_of(folder) if leads_to_directory(entry)]
     return {entry.name: entry for entry in entries_of(min(versions))} if versions else {}
 

@@ -1,7 +1,6 @@
-"""The field's own protobuf message of a model configuration, and its text form (contract R7, C16).
+"""The protobuf message of a model configuration: parsed from text, JSON and bytes, and printed as text (R7, C16).
 
-The only module of the room that imports the message class; the message itself stays in the room. Reads files; any
-thread.
+The message stays in this room. Reads files; any thread.
 """
 
 from pathlib import Path
@@ -19,6 +18,7 @@ Message = Any
 
 
 def empty() -> Message:
+    """A configuration with nothing set."""
     return pb.ModelConfig()
 
 
@@ -29,37 +29,37 @@ def copy_of(message: Message) -> Message:
 
 
 def parse_bytes(serialized: bytes) -> Message:
-    """The message of what this process serialized."""
+    """The message that this process serialized. Raises DecodeError for other bytes."""
     return pb.ModelConfig.FromString(serialized)
 
 
 def enum_name(field: Any, number: int) -> str | int:
-    """The name of an enum value, or the number itself where the enum knows none (the text form allows that)."""
+    """The name of an enum value; the number itself if the enum has no such value, which the text form allows."""
     value = field.enum_type.values_by_number.get(number)
     return number if value is None else str(value.name)
 
 
 def file_of(folder: Path, config_name: str) -> Path:
-    """`configs/<config_name>.pbtxt` where it exists, else `config.pbtxt` (contract C16)."""
+    """`configs/<config_name>.pbtxt` if it exists, else `config.pbtxt` (C16)."""
     named = folder / "configs" / f"{config_name}.pbtxt" if config_name else None
     return named if named is not None and named.is_file() else folder / "config.pbtxt"
 
 
 def parse_file(file: Path, model: str) -> Message:
-    """The message in a text file. Raises Internal where no file can be read, Invalid where it is no configuration."""
+    """The message in a text file. Raises Internal if the file cannot be read, Invalid if it is no configuration."""
     try:
         raw = read_whole(file)
     except OSError as error:
         raise Internal(f"failed to open text file for read {file}: {error.strerror}") from error
     try:
         return text_format.Parse(raw.decode(), empty())
-    except (text_format.ParseError, ValueError) as error:  # ValueError: bytes or escapes that are not UTF-8
-        problem = " ".join(str(error).split())  # one line: a message may quote the text
+    except (text_format.ParseError, ValueError) as error:  # ValueError: not UTF-8
+        problem = " ".join(str(error).split())  # protobuf quotes the text, line breaks included
         raise Invalid(f"failed to read text proto from {file}: model '{model}': {problem}") from error
 
 
 def parse_values(values: dict[str, Any], origin: str) -> Message:
-    """The message of JSON values. Raises Invalid, beginning with `origin`, where they are no configuration."""
+    """The message of JSON values. Raises Invalid, with a text that begins with `origin`, for other values."""
     try:
         return json_format.ParseDict(values, empty())
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
@@ -67,9 +67,11 @@ def parse_values(values: dict[str, Any], origin: str) -> Message:
 
 
 def parse_json(text: str) -> Message:
-    """The message of a configuration as JSON, enums in any case, unknown fields refused. Raises Invalid (H113)."""
+    """The message of a configuration as JSON (H113). Accepts enum names in any case. Raises Invalid, also for unknown
+    fields.
+    """
     try:
-        values = orjson.loads(text)  # unlike `json` it refuses text that is not Unicode, which upsets protobuf
+        values = orjson.loads(text)  # `json` accepts lone surrogates, for which protobuf fails later
         if not isinstance(values, dict):
             raise TypeError("a JSON object is expected")
         return json_format.ParseDict(_enums_upper(values, empty().DESCRIPTOR), empty())
@@ -78,7 +80,7 @@ def parse_json(text: str) -> Message:
 
 
 def _enums_upper(value: Any, descriptor: Any) -> Any:
-    """The values of a message with the names of enums in capitals, as the schema has them all."""
+    """The JSON values of a message with all enum names in capitals, as the schema has them."""
     if isinstance(value, list):
         return [_enums_upper(each, descriptor) for each in value]
     if not isinstance(value, dict):
@@ -99,4 +101,5 @@ def _enum_upper(value: Any, field: Any) -> Any:
 
 
 def text_of(message: Message) -> str:
+    """The message in protobuf's text form, as in `config.pbtxt`."""
     return str(text_format.MessageToString(message))

@@ -1,7 +1,7 @@
-"""A model configuration as everybody outside this room reads it: frozen values, complete and checked, made once a load.
+"""A model configuration as all other rooms read it: frozen values, complete and checked, built once per load.
 
-The protobuf message stays inside `halimede.config`; what others need of it travels as bytes (`message`) and as text
-(`json`), which is made of those for whoever asks. Pure values, any thread.
+The protobuf message stays inside `halimede.config`. Other rooms get it as bytes (`message`) and as JSON (`json`), which
+is made of these bytes on each call. Pure values, any thread.
 """
 
 from collections.abc import Mapping
@@ -10,19 +10,21 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from halimede.config.batching import DynamicBatching, QueuePolicy
 from halimede.config.ensembles import Ensemble
 from halimede.config.message import parse_bytes
 from halimede.config.rendering import json_text, value_at
 from halimede.config.sequencing import SequenceBatching
 from halimede.config.states import StateSpec
+from halimede.config.versions import VersionPolicy
 from halimede.tensors import DataType, Shape
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output (contract R46, R47). `dims` without the batch dimension, -1 where any size goes.
+    """An input or output (R46, R47). `dims` are without the batch dimension, -1 for any size.
 
-    `reshape` is the shape the model itself sees (contract H71), None when it is `dims`.
+    `reshape` is the shape that the model itself sees (H71), None if it is `dims`.
     """
 
     name: str
@@ -35,12 +37,12 @@ class TensorSpec:
 
     @property
     def model_dims(self) -> Shape:
-        """The dims that the model sees: `reshape` where there is one."""
+        """The dims that the model sees: `reshape` if it is set, else `dims`."""
         return self.dims if self.reshape is None else self.reshape
 
 
 class BatchInputKind(Enum):
-    """What a batch input tells of its source input (contract S37), n being the number of requests in the batch."""
+    """What the server computes for a batch input from its source input (S37)."""
 
     ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
     ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
@@ -52,7 +54,7 @@ class BatchInputKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BatchInput:
-    """A model's inputs `targets` that the server makes of the sizes of the input `source`, INT32 or FP32."""
+    """Inputs of a model that the server computes from the sizes of the input `source`, as INT32 or FP32 (S37)."""
 
     kind: BatchInputKind
     targets: tuple[str, ...]
@@ -62,15 +64,17 @@ class BatchInput:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutput:
-    """Outputs that lie one behind the other for all requests of a batch; each request's part has the shape of its input
-    `source` where the configuration leaves a size open (contract S39)."""
+    """Outputs that hold the results of all requests of a batch one after the other (S39).
+
+    A variable size of an output takes the size that the request's input `source` has there.
+    """
 
     targets: tuple[str, ...]
     source: str
 
 
 class InstanceKind(Enum):
-    """Where an instance runs, after KIND_AUTO was decided (contract R53)."""
+    """Where an instance runs, with KIND_AUTO resolved (R53)."""
 
     CPU = "CPU"
     GPU = "GPU"
@@ -79,7 +83,7 @@ class InstanceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """What an instance needs of a resource while it runs (contract S100): of its own device, or of the server's."""
+    """How much of a resource an instance needs while it runs (S100). A global resource is shared by all devices."""
 
     name: str
     count: int
@@ -88,10 +92,10 @@ class ResourceNeed:
 
 @dataclass(frozen=True, slots=True)
 class InstanceGroup:
-    """`count` instances of one kind, on each of `gpus` where the kind is GPU (contract R53).
+    """`count` instances of one kind; for kind GPU, `count` on each of `gpus` (R53).
 
-    `passive` ones are created and given no batch. `host_policy` is the name given, or empty. `resources` and `priority`
-    matter to the rate limiter only.
+    Passive instances are created and get no batches. `host_policy` is empty if the configuration names none. Only the
+    rate limiter reads `resources` and `priority`.
     """
 
     name: str
@@ -104,46 +108,14 @@ class InstanceGroup:
     priority: int = 0
 
     def host_policy_of(self, device: int) -> str:
-        """The policy of its instances on a device (contract C57)."""
+        """The host policy of the group's instances on a device (C57)."""
         if self.host_policy:
             return self.host_policy
         return f"gpu_{device}" if self.kind is InstanceKind.GPU else self.kind.value.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class QueuePolicy:
-    """How requests may wait (contract S27 to S31): at most `max_size` of them and for `timeout_us`, 0 for no limit.
-
-    `allow_override`: a request may ask for less time. `delays`: one that waited too long is served after all others
-    instead of being rejected.
-    """
-
-    max_size: int = 0
-    timeout_us: int = 0
-    allow_override: bool = False
-    delays: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DynamicBatching:
-    """The dynamic batcher's settings (contract S20). `preferred_batch_sizes` sorted, never empty unless the model's
-    max_batch_size is 0.
-
-    `priority_levels` are numbered from 1, the most urgent; 0 for none (contract S26). `level_policies` are those of
-    the levels that have one of their own. `latency_target_us`, where it is not 0, is what an adaptive delay shall keep.
-    """
-
-    preferred_batch_sizes: tuple[int, ...]
-    max_queue_delay_us: int = 0
-    preserve_ordering: bool = False
-    priority_levels: int = 0
-    default_priority_level: int = 0
-    level_policies: Mapping[int, QueuePolicy] = field(default_factory=lambda: MappingProxyType({}))
-    latency_target_us: int = 0
-
-
 class WarmupData(Enum):
-    """What the input of a warm-up sample is made of (contract W3)."""
+    """Where the data of a warm-up input comes from (W3)."""
 
     ZERO = "zero"
     RANDOM = "random"
@@ -152,8 +124,11 @@ class WarmupData(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WarmupInput:
-    """An input of a warm-up sample: `dims` without the batch dimension, `datatype` UNKNOWN_DATATYPE and `data` None
-    where the configuration does not say; `file` lies in the model's folder `warmup`."""
+    """An input of a warm-up sample. `dims` are without the batch dimension.
+
+    `datatype` is UNKNOWN_DATATYPE and `data` None if the configuration does not set them. `file` is a name in the
+    model's folder `warmup`.
+    """
 
     name: str
     datatype: DataType
@@ -164,7 +139,7 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class WarmupSample:
-    """`batch_size` requests of one row each, run together `count` times before an instance serves (contract W1)."""
+    """`batch_size` requests of one row each, run together `count` times before an instance serves (W1)."""
 
     name: str
     batch_size: int
@@ -172,29 +147,12 @@ class WarmupSample:
     inputs: tuple[WarmupInput, ...]
 
 
-class VersionChoice(Enum):
-    """Kind of a version policy (contract R44)."""
-
-    LATEST = "latest"
-    ALL = "all"
-    SPECIFIC = "specific"
-
-
-@dataclass(frozen=True, slots=True)
-class VersionPolicy:
-    """Which of the version directories are served: the `latest` n, all, or the listed ones (contract R44)."""
-
-    choice: VersionChoice = VersionChoice.LATEST
-    latest: int = 1
-    specific: tuple[int, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Everything a load and a request need to know of a model's configuration.
+    """What a load and a request need to know of a model's configuration.
 
-    `message` is all of it as a serialized protobuf ModelConfig. `platform` may be empty; `model_filename` is the file
-    or directory to open in a version directory. `parameters` are the string values.
+    `message` is the whole configuration as a serialized protobuf ModelConfig. `platform` may be empty. `model_filename`
+    is the file or directory to open in a version directory. `parameters` has the string values.
     """
 
     name: str
@@ -206,20 +164,19 @@ class ModelConfig:
     model_filename: str
     instance_groups: tuple[InstanceGroup, ...]
     message: bytes
-    version_policy: VersionPolicy = VersionPolicy()
+    version_policy: VersionPolicy = field(default_factory=VersionPolicy)
     dynamic_batching: DynamicBatching | None = None
     sequence_batching: SequenceBatching | None = None
     ensemble: Ensemble | None = None
-    """The steps of a model that is made of others and has no backend."""
-    queue_policy: QueuePolicy = QueuePolicy()
-    """Of all requests but those of a priority level with a policy of its own (contract S27, D4)."""
+    """The steps of an ensemble, which has no backend; None for other models."""
+    queue_policy: QueuePolicy = field(default_factory=QueuePolicy)
+    """For all requests except those of a priority level with a policy of its own (S27, D4)."""
     decoupled: bool = False
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def json(self) -> str:
-        """The configuration as the protocol prints it (contract H12, R62, R63). Made anew for each who asks: a load
-        does without."""
+        """The configuration as the protocol prints it (H12, R62, R63). Made on each call: a load does not need it."""
         return json_text(parse_bytes(self.message))
 
     def value(self, path: str) -> Any:
@@ -233,7 +190,9 @@ class ModelConfig:
         return [value_at(message, path) for path in paths]
 
     def instances_beside(self, host_policy: str) -> int:
-        """How many instances of groups that name this policy (empty: none) are given batches: they share its cores."""
+        """The number of active instances of all groups with this host policy: they share its cores. An empty string
+        stands for groups that name none.
+        """
         return sum(
             group.count * max(1, len(group.gpus))
             for group in self.instance_groups
@@ -242,24 +201,24 @@ class ModelConfig:
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """What the server keeps of each sequence for the model (contract S67)."""
+        """The states that the server keeps for each sequence (S67)."""
         return self.sequence_batching.states if self.sequence_batching is not None else ()
 
     @property
     def control_inputs(self) -> tuple[TensorSpec, ...]:
-        """What the server tells the model of each request of a sequence, as the inputs that they are (contract S58)."""
+        """The inputs that tell the model about each request's place in its sequence (S58). The server fills them."""
         batching = self.sequence_batching
         controls = batching.controls if batching is not None else ()
         return tuple(TensorSpec(control.name, control.datatype, (1,)) for control in controls)
 
     @property
     def state_inputs(self) -> tuple[TensorSpec, ...]:
-        """The states as the inputs that the model reads them from; no client gives them."""
+        """The inputs from which the model reads its states (S67). The server fills them."""
         return tuple(TensorSpec(state.input_name, state.datatype, state.dims) for state in self.states)
 
     @property
     def state_outputs(self) -> tuple[TensorSpec, ...]:
-        """The states as the outputs that the model writes the next ones to, those that are no outputs of `outputs`."""
+        """The outputs to which the model writes its next states, without those that `outputs` lists too (S67)."""
         listed = {spec.name for spec in self.outputs}
         return tuple(
             TensorSpec(state.output_name, state.datatype, state.dims)
@@ -269,27 +228,27 @@ class ModelConfig:
 
     @property
     def model_inputs(self) -> tuple[TensorSpec, ...]:
-        """What the model is given: with what the server adds to the requests of a sequence."""
+        """All inputs of the model: those of requests, and those that the server fills."""
         return (*self.inputs, *self.control_inputs, *self.state_inputs)
 
     @property
     def model_outputs(self) -> tuple[TensorSpec, ...]:
-        """What the model answers with: with what the server keeps."""
+        """All outputs of the model: those of responses, and the states that the server keeps."""
         return (*self.outputs, *self.state_outputs)
 
     response_cache: bool = False
-    """Whether responses may be kept and sent again, where the server has a cache (contract K1)."""
+    """Whether responses are cached, if the server has a response cache (K1)."""
     runtime: str = ""
-    """What runs it where that is not its backend's own: `model.py` of a Python-based one (contract R43)."""
+    """The file that runs the model instead of its backend's own: `model.py` of a Python-based backend (R43)."""
     warmup: tuple[WarmupSample, ...] = ()
     metric_tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Labels of its metrics besides its name and version (contract R55)."""
+    """Labels of the model's metrics, besides its name and version (R55)."""
     metric_buckets: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
-    """The bounds of a histogram that the model has other buckets of, by the family's name (contract R61)."""
+    """The upper bounds of the buckets of histograms, by the family's name, if the model sets its own (R61)."""
     batch_inputs: tuple[BatchInput, ...] = ()
     batch_outputs: tuple[BatchOutput, ...] = ()
     agents: tuple[str, ...] = ()
-    """The repository agents that it names."""
+    """The names of its repository agents (R22)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +287,7 @@ class BatchDimension(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DescribedTensor:
-    """A tensor as a model file declares it: `shape` is full, -1 where symbolic, None where the rank is unknown.
+    """A tensor as a model file declares it: `shape` is full, -1 for a symbolic size, None for an unknown rank.
     `layout` has a letter for each dimension, with N for the batch, or is empty."""
 
     name: str
@@ -372,8 +331,10 @@ class CompletionRules:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a model file says of itself, to complete a configuration from (contract R72). `opened` is what its backend
-    had to open for that, and need not open again."""
+    """What a model file declares, to complete a configuration from (R72).
+
+    `opened` is what the backend had to open for that, so that the load need not open it again.
+    """
 
     inputs: tuple[DescribedTensor, ...]
     outputs: tuple[DescribedTensor, ...]

@@ -1,7 +1,8 @@
-"""A configuration as JSON, as the protocol prints it (contract H12, R62, R63). Pure, any thread.
+"""Prints a configuration as the protocol's JSON (H12, R62, R63). Pure, any thread.
 
-Fields in the order of the schema, plain fields always, messages and members of a oneof only where set, enums by name.
-Not protobuf's own printer: that one orders by "set" and "default" and writes every 64-bit number as a string.
+Fields come in the order of the schema. Plain fields are always printed; messages and members of a oneof only if set.
+Enums are printed by name. protobuf's own printer cannot do this: it prints set fields before defaults, and every 64-bit
+number as a string.
 """
 
 import math
@@ -18,18 +19,18 @@ from halimede.config.message import Message, enum_name
 _SINGLE, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _FLOATS = (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE)
 _WIDE = (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64)
-_AS_TEXT = {
+_STRINGS = {
     "inference.ModelInstanceGroup.SecondaryDevice.device_id",
     "inference.ModelOptimizationPolicy.Cuda.GraphSpec.Shape.dim",
     "inference.ModelSequenceBatching.InitialState.dims",
 }
-"""The 64-bit fields that Triton leaves as protobuf's JSON has them: strings (contract R62)."""
+"""The 64-bit fields that Triton prints as strings, like protobuf's own JSON (R62)."""
 
 
 def json_text(message: Message) -> str:
-    """The configuration as one line of JSON; text outside ASCII as it is, controls escaped as the real server does.
+    """The configuration as one line of JSON. Text outside ASCII is not escaped, as in Triton.
 
-    The entries of a map are sorted: the real server's order is its hash table's.
+    The entries of a map are sorted. Triton prints them in the order of its hash table.
     """
     return str(rapidjson.dumps(_object(message), ensure_ascii=False))
 
@@ -58,24 +59,26 @@ def _object(message: Message) -> dict[str, Any]:
     return values
 
 
-_KEPT_PARTS = 1000
-_LONGEST_PART = 300
-"""Bytes."""
+_MAX_CACHED_PARTS = 1000
+"""Printed parts that are kept, least recently used first out."""
+_MAX_CACHED_BYTES = 300
+"""The largest serialized part that is kept: longer ones seldom come twice."""
 
 
 def _part(message: Message) -> dict[str, Any]:
-    """The same; of what is in many configurations, once. Nobody changes it."""
+    """A message inside the configuration. Its result may be shared, so callers must not change it."""
     content = message.SerializePartialToString()
-    return _object(message) if len(content) > _LONGEST_PART else _known_part(message.__class__, content)
+    # Many configurations have equal parts (optimization, instance groups): each is converted once.
+    return _object(message) if len(content) > _MAX_CACHED_BYTES else _cached_part(message.__class__, content)
 
 
-@lru_cache(_KEPT_PARTS)
-def _known_part(kind: Any, content: bytes) -> dict[str, Any]:
+@lru_cache(_MAX_CACHED_PARTS)
+def _cached_part(kind: Any, content: bytes) -> dict[str, Any]:
     return _object(kind.FromString(content))
 
 
 class _Form:
-    """How messages of one kind are printed."""
+    """How messages of one type are printed."""
 
     def __init__(self, descriptor: Any) -> None:
         self._fields = sorted(descriptor.fields, key=_comes_last)
@@ -83,8 +86,7 @@ class _Form:
         self._empty: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def empty(self, there: tuple[str, ...]) -> dict[str, Any]:
-        """A message with nothing set but these of the fields that have presence, which have no value yet: its keys are
-        in the order of printing. To be copied."""
+        """A template with the given presence fields, unset, in the order of printing. Copy it before use."""
         known = self._empty.get(there)
         if known is None:
             known = self._empty[there] = {
@@ -105,7 +107,7 @@ def _form_of(descriptor: Any) -> _Form:
 
 
 def _comes_last(field: Any) -> bool:
-    """Plain members of a oneof follow the fields that are always printed; messages keep their place."""
+    """Whether a field is a plain member of a oneof. Triton prints these after all other fields."""
     return field.containing_oneof is not None and field.message_type is None
 
 
@@ -124,7 +126,7 @@ def _scalar(field: Any) -> Callable[[Any], Any]:
         return _part
     if field.enum_type:
         return partial(enum_name, field)
-    if field.cpp_type in _WIDE and field.full_name in _AS_TEXT:
+    if field.cpp_type in _WIDE and field.full_name in _STRINGS:
         return str
     return partial(_number, field) if field.cpp_type in _FLOATS else _as_it_is
 
@@ -134,8 +136,9 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _number(field: Any, value: float) -> float | int | str:
-    """As protobuf writes it: as short as its type allows, a whole number where it writes neither fraction nor exponent;
-    a text where JSON has no number for it."""
+    """A number with the digits that protobuf prints: the fewest that keep its value in its type. It is an int if these
+    have neither fraction nor exponent, and a string for infinities and NaN, which JSON cannot write as numbers.
+    """
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     is_single = field.cpp_type == FieldDescriptor.CPPTYPE_FLOAT

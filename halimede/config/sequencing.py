@@ -1,6 +1,6 @@
-"""How requests that belong together reach their model: `sequence_batching` of a configuration (contract S54 to S66).
+"""The sequence batcher of a model: values, defaults, and checks in Triton's words and order (S54 to S66).
 
-The checks are in Triton's words and order. Pure values, any thread.
+The states of sequences are in `states`. Knows the protobuf message and nothing of schedulers. Pure, any thread.
 """
 
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from halimede.config.states import StateSpec, states_of
 from halimede.protocol import model_config_pb2 as pb
 from halimede.tensors import BOOL, BY_NUMBER, BYTES, FP32, INT32, INT64, UINT32, UINT64, DataType
 
-IDLE_US = 1_000_000
-"""How long a sequence may be idle where the configuration does not say (contract S56)."""
+DEFAULT_IDLE_US = 1_000_000
+"""How long a sequence may be idle if the configuration does not say (S56)."""
 
 
 class ControlKind(Enum):
-    """What a control tensor tells the model of its request (contract S58)."""
+    """What a control input tells the model about its request (S58)."""
 
     START = "CONTROL_SEQUENCE_START"
     READY = "CONTROL_SEQUENCE_READY"
@@ -28,8 +28,10 @@ class ControlKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """An input that the server adds to each request. `when` is what it holds for false and for true; a correlation id
-    has none."""
+    """A control input, which the server adds to each request (S58).
+
+    `when` has its values for false and for true; a correlation id does not use them.
+    """
 
     kind: ControlKind
     name: str
@@ -39,8 +41,11 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class DirectStrategy:
-    """A sequence keeps one row of the batches of one instance (contract S61). A batch waits for `max_queue_delay_us`
-    until so much of its rows is ready, between 0 and 1; where either is 0 it does not wait (contract S62)."""
+    """Each sequence keeps one row of the batches of one instance (S61).
+
+    A batch waits for at most `max_queue_delay_us` until the fraction `minimum_slot_utilization` of its rows is ready.
+    If either is 0, it does not wait (S62).
+    """
 
     max_queue_delay_us: int = 0
     minimum_slot_utilization: float = 0.0
@@ -48,8 +53,10 @@ class DirectStrategy:
 
 @dataclass(frozen=True, slots=True)
 class OldestStrategy:
-    """Of so many sequences of an instance a dynamic batcher takes the oldest requests, one of each (contract S63).
-    `preferred_batch_sizes` sorted; 0 candidates are as many as fit a batch."""
+    """A dynamic batcher takes the oldest requests of the candidate sequences of an instance, one of each (S63).
+
+    `max_candidate_sequences` is per instance; 0 stands for the maximum batch size. `preferred_batch_sizes` are sorted.
+    """
 
     max_candidate_sequences: int = 0
     preferred_batch_sizes: tuple[int, ...] = ()
@@ -59,37 +66,41 @@ class OldestStrategy:
 
 @dataclass(frozen=True, slots=True)
 class SequenceBatching:
-    """A sequence without a request for `max_idle_us` is over (contract S56). `iterative`: a request is a sequence of
-    its own, run again until the model has finished it (contract S72)."""
+    """The settings of a sequence batcher (S54).
+
+    A sequence ends after `max_idle_us` without a request (S56). `iterative`: each request is a sequence of its own,
+    which runs again until the model finishes it (S72).
+    """
 
     strategy: DirectStrategy | OldestStrategy
-    max_idle_us: int = IDLE_US
+    max_idle_us: int = DEFAULT_IDLE_US
     controls: tuple[Control, ...] = ()
     iterative: bool = False
     states: tuple[StateSpec, ...] = ()
 
     def control(self, kind: ControlKind) -> Control | None:
-        """The tensor that tells this, where the model wants one."""
+        """The control input of this kind; None if the model has none."""
         return next((control for control in self.controls if control.kind is kind), None)
 
 
 _FLAGS = (ControlKind.START, ControlKind.END, ControlKind.READY)
-"""In the order in which they are checked."""
-_VALUES = {"int32_false_true": INT32, "fp32_false_true": FP32, "bool_false_true": BOOL}
+"""The kinds with values for false and true, in Triton's order of checks."""
+_VALUE_FIELDS = {"int32_false_true": INT32, "fp32_false_true": FP32, "bool_false_true": BOOL}
+"""The fields with the values for false and true, and their datatypes."""
 _ID_TYPES = (UINT64, INT64, UINT32, INT32, BYTES)
 
 
 def fill_sequence_defaults(message: Message) -> None:
-    """Idle time, and a preferred batch size where the oldest strategy has none. Changes the message."""
+    """Fills in the idle time, and a preferred batch size for the oldest strategy. Changes the message."""
     batcher = message.sequence_batching
     if not batcher.max_sequence_idle_microseconds:
-        batcher.max_sequence_idle_microseconds = IDLE_US
+        batcher.max_sequence_idle_microseconds = DEFAULT_IDLE_US
     if batcher.HasField("oldest") and not batcher.oldest.preferred_batch_size and message.max_batch_size > 0:
         batcher.oldest.preferred_batch_size.append(message.max_batch_size)
 
 
 def sequence_problems(message: Message) -> Iterator[str]:
-    """What is wrong with the sequence batcher of a configuration that has one (contract S60, S62)."""
+    """What is wrong with the sequence batcher of a configuration that has one (S60, S62)."""
     batcher, model = message.sequence_batching, message.name
     for kind in _FLAGS:
         yield from _control_problems(batcher, kind, model)
@@ -105,7 +116,7 @@ def sequence_problems(message: Message) -> Iterator[str]:
 
 
 def _control_problems(batcher: Any, kind: ControlKind, model: str) -> Iterator[str]:
-    """Of all control tensors their names, of those of this kind the rest."""
+    """Checks the names of all control inputs, and the other fields of those of one kind."""
     names: set[str] = set()
     found = 0
     for control_input in batcher.control_input:
@@ -126,7 +137,7 @@ def _control_problems(batcher: Any, kind: ControlKind, model: str) -> Iterator[s
 
 
 def _flag_problems(control: Any, kind: str, model: str) -> Iterator[str]:
-    given = [field for field in _VALUES if getattr(control, field)]
+    given = [field for field in _VALUE_FIELDS if getattr(control, field)]
     names = "'int32_false_true', 'fp32_false_true'"
     if not given:
         yield f"sequence batching must specify either {names} or 'bool_false_true' for {kind} for {model}"
@@ -138,7 +149,7 @@ def _flag_problems(control: Any, kind: str, model: str) -> Iterator[str]:
 
 
 def _id_problems(control: Any, kind: str, model: str) -> Iterator[str]:
-    if any(getattr(control, field) for field in _VALUES):
+    if any(getattr(control, field) for field in _VALUE_FIELDS):
         yield (
             "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or 'bool_false_true' for "
             f"{kind} for {model}"
@@ -181,9 +192,9 @@ def _control(name: str, control: Any) -> Control:
     kind = _kind(control)
     if kind is ControlKind.CORRID:
         return Control(kind, name, BY_NUMBER[control.data_type])
-    field = next(field for field in _VALUES if getattr(control, field))
+    field = next(field for field in _VALUE_FIELDS if getattr(control, field))
     false, true = getattr(control, field)
-    return Control(kind, name, _VALUES[field], (false, true))
+    return Control(kind, name, _VALUE_FIELDS[field], (false, true))
 
 
 def _kind(control: Any) -> ControlKind:

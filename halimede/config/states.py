@@ -1,5 +1,6 @@
-"""The implicit states of a sequence batcher: what a configuration says of them, and the checks that it must pass
-(contract S67, S69). Reads no file. Pure, any thread.
+"""The implicit states of a sequence batcher: values and checks (S67, S69).
+
+Reads no file: initial states from files are read when a version loads. Pure, any thread.
 """
 
 from collections import Counter
@@ -13,8 +14,10 @@ from halimede.tensors import BY_NUMBER, DataType, Shape
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """What a state is when its sequence starts: zeros, or what `file` in the model's folder `initial_state` holds.
-    `dims` without the batch dimension."""
+    """A state at the start of its sequence: zeros, or the content of `file` in the model's folder `initial_state`.
+
+    `dims` are without the batch dimension.
+    """
 
     dims: Shape
     file: str | None = None
@@ -22,10 +25,10 @@ class InitialState:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """A state that the server keeps for each sequence: the model reads it as `input_name` and writes the next one as
-    `output_name`. `dims` without the batch dimension, -1 where any size goes.
+    """A state that the server keeps for each sequence (S67).
 
-    `same_buffer` and `growable` say how the real server shall lay out its memory (contract S70).
+    The model reads it as `input_name` and writes the next one as `output_name`. `dims` are without the batch dimension,
+    -1 for any size. `same_buffer` and `growable` are hints for Triton's memory (S70).
     """
 
     input_name: str
@@ -58,14 +61,15 @@ def _initial(initial: Message) -> InitialState:
 
 
 def check_states(message: Message) -> None:
-    """Raises Invalid for the first thing that is wrong with the states. Called where a version is loaded: the real
-    server reads such a configuration, and fails the load."""
+    """Raises Invalid for the first problem of the states. Called when a version loads: Triton accepts such a
+    configuration, and fails the load.
+    """
     for problem in state_problems(message):
         raise Invalid(problem)
 
 
 def state_problems(message: Message) -> Iterator[str]:
-    """All that `check_states` could say."""
+    """Everything for which `check_states` would raise."""
     states = message.sequence_batching.state
     for state in states:
         yield from _initial_problems(state)
@@ -77,7 +81,7 @@ def state_problems(message: Message) -> Iterator[str]:
 
 
 def _initial_problems(state: Message) -> Iterator[str]:
-    """In the order and the words of the real server."""
+    """Initial states, in Triton's order and words (S69)."""
     name, given = state.input_name, state.initial_state
     if len(given) > 1:
         yield (
@@ -114,7 +118,7 @@ def _dims_problems(name: str, dims: Sequence[int], wanted: Sequence[int]) -> Ite
 
 
 def _state_problems(state: Message, model: str) -> Iterator[str]:
-    """What the real server takes, and then crashes or hands out memory that nobody wrote."""
+    """Fields that Triton does not check; it crashes later, or hands out uninitialized memory. The texts are ours."""
     for field in ("input_name", "output_name"):
         if not getattr(state, field):
             yield f"sequence batching state must specify '{field}' for {model}"
@@ -128,6 +132,7 @@ def _state_problems(state: Message, model: str) -> Iterator[str]:
 
 
 def _clashes(message: Message) -> Iterator[str]:
+    """Names that a state shares with an input, a control or another state."""
     batching, model = message.sequence_batching, message.name
     taken = {spec.name: "an input" for spec in message.input}
     taken |= {control.name: "a control" for control in batching.control_input}
@@ -141,7 +146,7 @@ def _clashes(message: Message) -> Iterator[str]:
 
 
 def _unlike_outputs(message: Message) -> Iterator[str]:
-    """A state may be an output too, to be looked at (contract S67); then both are the same tensor."""
+    """A state may also be an output, so that clients see it (S67). Both must then describe the same tensor."""
     outputs = {spec.name: spec for spec in message.output}
     for state in message.sequence_batching.state:
         spec = outputs.get(state.output_name)

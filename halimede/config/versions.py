@@ -1,22 +1,57 @@
-"""Which version directories of a model are served (contract R2, R3, R44). Pure, any thread."""
+"""Which version directories of a model are served: the version policy, and its choice among names (R2, R3, R44).
+
+Knows names of directories; the caller lists them. Pure, any thread.
+"""
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
 
-from halimede.config.model_config import VersionChoice, VersionPolicy
+from halimede.config.message import Message
 from halimede.errors import Invalid
 
-_NO_VERSIONS = frozenset({"configs", "initial_state", "warmup"})
-"""Directories of a model that hold something else."""
-_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
-_LARGEST = 2**63 - 1
+
+class VersionChoice(Enum):
+    """The kind of a version policy (R44)."""
+
+    LATEST = "latest"
+    ALL = "all"
+    SPECIFIC = "specific"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPolicy:
+    """Which of the version directories are served: the `latest` n, all, or the listed ones (R44)."""
+
+    choice: VersionChoice = VersionChoice.LATEST
+    latest: int = 1
+    specific: tuple[int, ...] = ()
+
+
+_NOT_VERSIONS = frozenset({"configs", "initial_state", "warmup"})
+"""Directories of a model that hold something else, and get no warning."""
+_LEADING_NUMBER = re.compile(r"\s*\+?(\d+)", re.ASCII)
+_MAX_VERSION = 2**63 - 1
+
+
+def version_policy_of(message: Message) -> VersionPolicy:
+    """The version policy of a configuration."""
+    policy = message.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "latest":
+            return VersionPolicy(VersionChoice.LATEST, latest=policy.latest.num_versions)
+        case "specific":
+            return VersionPolicy(VersionChoice.SPECIFIC, specific=tuple(policy.specific.versions))
+        case _:  # a policy without a choice means all, as in Triton
+            return VersionPolicy(VersionChoice.ALL)
 
 
 def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) -> tuple[list[int], list[str]]:
-    """The versions to serve, ascending, and warnings to log, for the names of a model's sub-directories.
+    """The versions to serve, ascending, and warnings to log. `names` are those of the model's subdirectories.
 
-    A name counts by the number it begins with, as with C's conversion: `1abc` is version 1. A negative one is no
-    version (-1 means "any" on the wire). Raises Invalid where no version is left (R3).
+    A name counts by the number that it begins with, like C's `strtol`: `1abc` is version 1. Raises Invalid if no
+    version is left (R3).
     """
     present, warnings = _present(names)
     if policy.choice is VersionChoice.SPECIFIC:
@@ -33,11 +68,12 @@ def versions_to_load(policy: VersionPolicy, names: Iterable[str], model: str) ->
 
 def _present(names: Iterable[str]) -> tuple[set[int], list[str]]:
     present, warnings = set(), []
-    for name in sorted(set(names) - _NO_VERSIONS):
-        number = _NUMBER.match(name)
+    for name in sorted(set(names) - _NOT_VERSIONS):
+        # No minus sign in the pattern: -1 means "any version" on the wire.
+        number = _LEADING_NUMBER.match(name)
         if len(name) > 1 and name.startswith("0"):
             warnings.append(f"ignore version directory '{name}' which contains leading zeros in its directory name")
-        elif number and int(number[1]) <= _LARGEST:
+        elif number and int(number[1]) <= _MAX_VERSION:
             present.add(int(number[1]))
         else:
             warnings.append(f"ignore version directory '{name}' which fails to convert to integral number")

@@ -119,12 +119,14 @@ class _Work:
         """Adds the steps of an ensemble. `known` are the numbers of its tensors by name, and grows."""
         for step in _steps(config):
             model, version = str(step.get("model_name", "")), int(step.get("model_version", LATEST))
+            # Without this check a circle would expand for ever.
             if model in path:
                 raise Invalid(f"circular dependency between ensembles: {' -> '.join((*path, model))}")
             member = self._config_of(model, version)
             reads = self._numbers(step.get("input_map", {}), member, "input", known)
             writes = self._numbers(step.get("output_map", {}), member, "output", known)
             if _steps(member):
+                # Only the inputs and outputs of the inner ensemble are tensors of the outer one.
                 self.expand(member, dict(reads) | dict(writes), (*path, model))
             else:
                 self.add(model, version, member, reads, writes, path[1:])
@@ -141,7 +143,7 @@ class _Work:
             if tensor not in known:
                 known[tensor] = len(self.tensors)
                 self.tensors.append(Tensor(tensor, kind))
-            elif not self.tensors[known[tensor]].kind:
+            elif not self.tensors[known[tensor]].kind:  # the model that was seen first does not declare it
                 self.tensors[known[tensor]] = Tensor(tensor, kind)
             numbers.append((own, known[tensor]))
         return numbers
@@ -162,6 +164,7 @@ class _Work:
 def kind_of(spec: Config, config: Config) -> str:
     """Datatype and shape of an input or output, such as `FP32[-1,384]`."""
     datatype = str(spec.get("data_type", "")).removeprefix("TYPE_").replace("STRING", "BYTES")
+    # The dims of a batching model do not have the batch dimension.
     batch = [-1] if _batch(config) else []
     shape = ",".join(str(size) for size in (*batch, *map(int, spec.get("dims", ()))))
     return f"{datatype}[{shape}]"

@@ -108,6 +108,7 @@ def described(found: FoundModel) -> dict[str, Any]:
     """
     draft = read(found.folder)
     text = draft.json()
+    # An ensemble has no file that could complete it.
     if draft.needs_description and not draft.is_ensemble:
         text = _completed(found) or text
     config: dict[str, Any] = json.loads(text)

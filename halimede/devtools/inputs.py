@@ -27,6 +27,7 @@ _FLOATS = (FP16, BF16)
 def request_of(words: Sequence[str], config: ModelConfig, version: int) -> InferRequest:
     """The request: one word that names a file with a whole request in HTTP's JSON, or a word for each input."""
     specs = {spec.name: spec for spec in config.inputs}
+    # `NAME=x.json` is an input if the model has that input, and a file otherwise.
     files = [word for word in words if word.partition("=")[0] not in specs and _names_a_file(word)]
     if files and len(words) == 1:
         request = _request_in(Path(files[0]), config.name, version)
@@ -39,6 +40,7 @@ def request_of(words: Sequence[str], config: ModelConfig, version: int) -> Infer
             if tensor.name in request.inputs:
                 raise Invalid(f"input '{tensor.name}' is given twice")
             request.inputs[tensor.name] = tensor
+    # A raw request has the bytes of the only input, without its name.
     missing = [spec.name for spec in config.inputs if not spec.optional and spec.name not in request.inputs]
     if missing and request.raw is None:
         raise Invalid(f"{_named('input', missing)} missing; {takes(config)}")
@@ -99,6 +101,7 @@ def _input(word: str, specs: dict[str, TensorSpec], config: ModelConfig) -> Tens
 
 def _typed(value: str, spec: TensorSpec) -> Any:
     """The value on a command line: JSON, or for BYTES also the text itself."""
+    # A text such as `12` or `true` is valid JSON, but means itself.
     if spec.datatype is BYTES and value[:1] not in ("[", '"'):
         return value
     try:
@@ -136,16 +139,19 @@ def _array_in(path: Path) -> npt.NDArray[Any]:
 
 
 def _from_array(array: npt.NDArray[Any], spec: TensorSpec, config: ModelConfig) -> Tensor:
+    # numpy has no strings of their own length, so each element becomes an object.
     if spec.datatype is BYTES:
         if array.dtype.kind not in "SU":
             raise Invalid(f"input '{spec.name}' takes BYTES, the file has {array.dtype}")
         elements = np.empty(array.size, dtype=object)
         elements[:] = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
         return _fitted(elements.reshape(array.shape), spec, config)
+    # numpy has no BF16: numbers are read as FP32 and rounded below.
     wanted = np.dtype(np.float32) if spec.datatype is BF16 else spec.datatype.numpy
     if not np.can_cast(array.dtype, wanted, "same_kind"):
         raise Invalid(f"input '{spec.name}' takes {spec.datatype}, the file has {array.dtype}")
     cast = array.astype(wanted)
+    # Integers that do not fit wrap around silently.
     if wanted.kind in "iu" and not np.array_equal(cast, array):
         raise Invalid(f"input '{spec.name}' takes {spec.datatype}, which cannot hold all numbers of the file")
     return _fitted(_halved(cast) if spec.datatype is BF16 else cast, spec, config)
@@ -208,6 +214,7 @@ def fit(shape: Shape, spec: TensorSpec, config: ModelConfig) -> Shape:
         return shape
     if _fits(shape, dims):
         return batch + shape
+    # Only a flat list is folded. Other wrong shapes are more likely mistakes.
     if len(shape) <= 1 and (folded := _folded(prod(shape), dims)) is not None:
         return batch + folded
     raise Invalid(

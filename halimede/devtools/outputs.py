@@ -40,7 +40,7 @@ def _values(tensor: Tensor, array: npt.NDArray[Any]) -> str:
     if tensor.datatype is BYTES:
         shown = np.array([_string(each) for each in array.reshape(-1).tolist()], dtype=object).reshape(array.shape)
         return _array_text(shown, {"object": str})
-    if tensor.datatype is BF16:
+    if tensor.datatype is BF16:  # numpy has no BF16; its bits are the upper half of FP32
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return _array_text(array)
 

@@ -79,6 +79,7 @@ def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus
     if name.isdecimal():
         raise Invalid(f"'{name}' is the name of a version and cannot be that of a model: give another with --name")
     folder = repository / name
+    # `lexists` sees a link to a missing target too, which a rename would replace.
     if os.path.lexists(folder):
         raise Invalid(f"'{folder}' exists already; --name gives the model another name")
     if repository.exists() and not repository.is_dir():
@@ -134,6 +135,7 @@ def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun
             raise type(error)(str(error).replace(str(draft.parent), str(folder.parent)) + hint) from error
         config_file.write_text(config_text(folder.name, kind.backend, declared), encoding="utf-8")
         config, notes = _reviewed(draft, options)
+        # The model's own code may have run for a while. Somebody may have made the folder meanwhile.
         if os.path.lexists(folder):
             raise Invalid(f"'{folder}' exists already")
         draft.rename(folder)

@@ -121,11 +121,12 @@ class Session:
         """
         assert self._engine is not None
         reply = Collected(arrived)
-        request.decoupled_ok = True
+        request.decoupled_ok = True  # `Collected` takes any number of responses
         key = self._engine.infer(request, reply)
         try:
             await reply.over.wait()
         finally:
+            # The caller was cancelled, or cannot take more responses.
             if reply.broken is not None or not reply.over.is_set():
                 self._engine.cancel(key)
         if reply.broken is not None:
@@ -136,6 +137,6 @@ class Session:
         """Unloads the models. Returns whether all of them ended within `seconds`."""
         if self._engine is None:
             return True
-        if not self._engine.started:
+        if not self._engine.started:  # `open` did not end: its loads must stop first
             await self._engine.give_up()
         return await self._engine.stop(seconds)

@@ -46,7 +46,7 @@ from halimede.platform.gpus import visible_gpus
 from halimede.platform.offload import Offload
 from halimede.platform.timers import Timers
 from halimede.platform.worker_poller import WorkerPoller
-from halimede.requests import InferRequest, Moment, Reply
+from halimede.requests import InferRequest, Reply, Stamp
 from halimede.scheduling.inference import SETTLED, Inference, State
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.rate_limiter import RateLimiter
@@ -178,7 +178,7 @@ class Engine:
             version,
         ) in self._inferences.values():  # a dict keeps the order of arrival: the first is the oldest
             if version not in found and inference.state is not State.SETTLED and version.is_queued(inference):
-                found[version] = inference.times[Moment.REQUEST_START]
+                found[version] = inference.times[Stamp.REQUEST_START]
         return found
 
     async def start(self) -> bool:

@@ -22,7 +22,7 @@ from halimede.cache.keys import key_of, make_private, on_host
 from halimede.config import ModelConfig
 from halimede.engine.offload import Offload
 from halimede.errors import Cancelled, Error, Internal, Invalid
-from halimede.requests import Answer, InferRequest, InferResponse, Moment, Reply, Resume
+from halimede.requests import Answer, InferRequest, InferResponse, Reply, Resume, Stamp
 from halimede.scheduling.assembly import place
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import PLACED_BYTES
@@ -38,8 +38,8 @@ LOG_INTERVAL_NS = 60_000_000_000
 MAX_RESUMED_PER_TURN = 64
 """Requests that continue in one turn of the loop after the request that they waited for."""
 
-_COMPUTE_START = int(Moment.COMPUTE_START)
-_QUEUE_START = int(Moment.QUEUE_START)
+_COMPUTE_START = int(Stamp.COMPUTE_START)
+_QUEUE_START = int(Stamp.QUEUE_START)
 
 
 class Version(Protocol):

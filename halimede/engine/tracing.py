@@ -15,8 +15,8 @@ from halimede.engine_port import Query, TraceInfo, TraceSettings
 from halimede.errors import Error, Invalid
 from halimede.models.lifecycle import ModelTable
 from halimede.options import TraceOptions
-from halimede.requests import NOBODY, InferRequest, Reply
-from halimede.traces import TENSORS, TIMESTAMPS, Context, Front, Root, Sampler
+from halimede.requests import NULL_REPLY, InferRequest, Reply
+from halimede.traces import TENSORS, TIMESTAMPS, Context, RootTrace, Sampler, StampNames
 from halimede.tracing.files import FileStream, TraceFile
 from halimede.tracing.writer import Writer
 
@@ -35,7 +35,7 @@ _BITS = {"TIMESTAMPS": TIMESTAMPS, "TENSORS": TENSORS}
 class Sink(Protocol):
     """Writes finished traces."""
 
-    def take(self, root: Root) -> None: ...
+    def take(self, root: RootTrace) -> None: ...
 
 
 class Spans(Sink, Protocol):
@@ -102,7 +102,7 @@ class Setting:
         self.active = False
         self.passing = 0
 
-    def take(self, root: Root) -> None:
+    def take(self, root: RootTrace) -> None:
         self._sink.take(root)
         self.dropped()
 
@@ -168,7 +168,7 @@ class Tracing(Sampler):
         self,
         request: InferRequest,
         reply: Reply,
-        front: Front,
+        front: StampNames,
         received: tuple[int, int],
         context: Context | None = None,
         tells_end: bool = True,
@@ -183,7 +183,7 @@ class Tracing(Sampler):
         if self.takes_context and level & TENSORS:
             self._refuse_tensors()
             level = TIMESTAMPS
-        root = request.trace = Root(
+        root = request.trace = RootTrace(
             reply, setting, self._ids, level, front, received, context, self.takes_context, tells_end, gone
         )
         return root
@@ -195,7 +195,9 @@ class Tracing(Sampler):
         except Error:
             return False
 
-    def undecoded(self, model: str, front: Front, received: tuple[int, int], context: Context | None = None) -> None:
+    def undecoded(
+        self, model: str, front: StampNames, received: tuple[int, int], context: Context | None = None
+    ) -> None:
         setting = self._own.get(model, self._global)
         if not setting.hits(context is not None):
             return
@@ -204,7 +206,7 @@ class Tracing(Sampler):
         if self._spans is None:
             setting.dropped()
         else:
-            setting.take(Root(NOBODY, setting, self._ids, setting.level, front, received, context, True))
+            setting.take(RootTrace(NULL_REPLY, setting, self._ids, setting.level, front, received, context, True))
 
     def _refuse_tensors(self) -> None:
         if not self._said_tensors:

@@ -19,7 +19,7 @@ from halimede.config.model_config import ModelConfig
 from halimede.devices import Device, DeviceArray, HostArray
 from halimede.errors import Error
 from halimede.models.policies import ragged_of
-from halimede.requests import NOBODY, InferRequest, Parameters
+from halimede.requests import NULL_REPLY, InferRequest, Parameters
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ragged import Ragged
@@ -294,7 +294,7 @@ def _inference(message: frames.Frame, model: str) -> Inference:
     request.inputs = {
         name: Tensor(name, BY_NUMBER[number], shape, HostMemory(view)) for name, number, shape, view in inputs
     }
-    return Inference(0, request, NOBODY, rows, outputs)
+    return Inference(0, request, NULL_REPLY, rows, outputs)
 
 
 def _write(outcome: Outcome, meta: list[bytes], tensors: list[Buffer]) -> None:

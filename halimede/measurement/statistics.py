@@ -10,7 +10,7 @@ from time import monotonic_ns, time_ns
 from halimede.engine_port import BatchCounts, Duration, ModelCounts, ResponseCounts
 from halimede.errors import Cancelled, Error
 from halimede.measurement.latencies import Latencies
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.runner_config import Reason
 
@@ -166,7 +166,7 @@ class Statistics:
 
     def failed(self, inference: Inference, now: int, reason: Reason) -> None:
         self.failures[reason] += 1
-        self._fail_ns += now - inference.times[Moment.REQUEST_START]
+        self._fail_ns += now - inference.times[Stamp.REQUEST_START]
         self._last_ns = time_ns()
 
     def responded(self, index: int, answer: Answer, ns: int, age: int = 0) -> None:

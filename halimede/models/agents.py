@@ -24,7 +24,7 @@ from pathlib import Path
 
 from halimede.agents import AgentModel, RepositoryAgent
 from halimede.agents.registry import find_agent
-from halimede.config import AskedAgents, agents_of
+from halimede.config import ConfiguredAgents, agents_of
 from halimede.errors import Error, Internal, Unsupported
 from halimede.models.repository import Fingerprint, FoundModel
 from halimede.platform.scratch import Scratch, remove_leftovers
@@ -51,7 +51,7 @@ class _State(Enum):
 class Engagement:
     """The agents of one model for one load. `folder` is where they have put the model."""
 
-    def __init__(self, found: FoundModel, seen: Fingerprint, asked: AskedAgents) -> None:
+    def __init__(self, found: FoundModel, seen: Fingerprint, asked: ConfiguredAgents) -> None:
         self.found, self.seen, self.asked = found, seen, asked
         self.folder = found.folder
         self._agents: list[tuple[str, RepositoryAgent]] = []
@@ -63,7 +63,7 @@ class Engagement:
         """How many of the versions are being closed."""
         self._state = _State.LOADING
 
-    def fits(self, found: FoundModel, seen: Fingerprint, asked: AskedAgents) -> bool:
+    def fits(self, found: FoundModel, seen: Fingerprint, asked: ConfiguredAgents) -> bool:
         """Whether a load of the model, as it is now, can use this engagement."""
         lasts = self._state in (_State.LOADING, _State.SERVING)
         return lasts and (self.found, self.seen, self.asked) == (found, seen, asked)
@@ -250,7 +250,7 @@ class Agents:
                 before = self._current.pop((found.key, found.config is not None))
             before.fail()
 
-    def _engaged(self, found: FoundModel, seen: Fingerprint, asked: AskedAgents) -> Engagement:
+    def _engaged(self, found: FoundModel, seen: Fingerprint, asked: ConfiguredAgents) -> Engagement:
         engagement = Engagement(found, seen, asked)
         with self._lock:
             is_first = not self._current
@@ -264,7 +264,7 @@ class Agents:
         engagement.begin(self.directory)
         return engagement
 
-    def _allow(self, found: FoundModel, asked: AskedAgents) -> None:
+    def _allow(self, found: FoundModel, asked: ConfiguredAgents) -> None:
         """Raises Unsupported if a client's configuration would run other agents than the one in the repository."""
         if agents_of(found.folder, config_name=self._config_name) != asked:
             raise Unsupported(

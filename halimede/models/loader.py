@@ -18,7 +18,7 @@ from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
 from halimede.backends.traits import Completes, Traits
 from halimede.config import (
-    LATENCY_TARGET,
+    LATENCY_TARGET_PARAMETER,
     Description,
     Draft,
     InstanceGroup,
@@ -317,7 +317,7 @@ def prepare_draft(
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
-        draft.serve_by(PYTHON_BASED, runtime.environment)
+        draft.set_runtime(PYTHON_BASED, runtime.environment)
     return folder, backends.get(runtime.backend)
 
 
@@ -329,8 +329,8 @@ def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) ->
     strategy = strategy_of(config, folder)
     if strategy is not None and config.dynamic_batching is not None and config.dynamic_batching.latency_target_us:
         raise Invalid(
-            f"model '{config.name}' has both a batch strategy and '{LATENCY_TARGET}', and both decide when a batch is "
-            "full; remove one of them"
+            f"model '{config.name}' has both a batch strategy and '{LATENCY_TARGET_PARAMETER}', and both decide when a "
+            "batch is full; remove one of them"
         )
     return strategy
 

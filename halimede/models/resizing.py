@@ -143,7 +143,7 @@ def _resize(
     """None if the version must be opened again instead."""
     draft, _, backend = prepare(found, number, backends, options, seen)
     # The model's files are the same, so its description is too: there is no need to ask the model for it again.
-    draft.complete_as(now.config.message)
+    draft.complete_from_loaded(now.config.message)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
     left = list(now.signatures)

@@ -24,7 +24,7 @@ from halimede.models.loader import LoadedVersion
 from halimede.models.policies import policy_for, ragged_of, sequence_policy
 from halimede.models.readiness import ask_all
 from halimede.models.resizing import InstancesNow, Resized, Signature, Vacant, signatures_of
-from halimede.requests import InferRequest, InferResponse, Moment, Reply
+from halimede.requests import InferRequest, InferResponse, Reply, Stamp
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import QUEUED, Inference
 from halimede.scheduling.instances import Instances
@@ -217,7 +217,7 @@ class ModelVersion:
         """Begins an inference that arrived at `start`. Raises Error if the request does not fit the model."""
         fit = self._check.fit(request)
         inference = Inference(key, request, reply, fit.batch_size, fit.outputs, fit.batch_key)
-        inference.times[Moment.REQUEST_START] = start
+        inference.times[Stamp.REQUEST_START] = start
         if request.trace is not None:  # the steps of an ensemble have traces of their own
             request.trace.begun(request, self.number, inference.times, self.config.ensemble is None)
         self.held += 1
@@ -354,7 +354,7 @@ def _ensemble_config(loaded: LoadedVersion, runner_config: RunnerConfig) -> Ense
         version=runner_config.model_version,
         graph=parts.graph,
         decoupled=runner_config.decoupled,
-        most_in_flight=ensemble.most_in_flight,
+        most_in_flight=ensemble.max_in_flight,
         bind=parts.bind,
         changes=parts.changes,
         restore=runner_config.restore,

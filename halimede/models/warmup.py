@@ -21,7 +21,7 @@ from halimede.config.files import read_whole
 from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.models.checks import Fit, RequestCheck
 from halimede.models.policies import ragged_of
-from halimede.requests import NOBODY, InferRequest
+from halimede.requests import NULL_REPLY, InferRequest
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.tensors import BOOL, BYTES, DataType, HostMemory, Tensor
@@ -155,7 +155,7 @@ def _execution(
     warming: Warming, sample: WarmupSample, request: InferRequest, fit: Fit, told: Callable[[Execution], None]
 ) -> Execution:
     """The batch of a sample: its request, as often as the sample says."""
-    reply, number = NOBODY, sample.batch_size
+    reply, number = NULL_REPLY, sample.batch_size
     batch = [Inference(0, request, reply, fit.batch_size, fit.outputs, fit.batch_key) for _ in range(number)]
     execution = Execution(batch, number, 0, warming.datatypes, warming.config.decoupled, told)
     execution.ragged = ragged_of(warming.config)

@@ -71,6 +71,7 @@ def _checked(value: Value | None, kind: type[_Value]) -> _Value:
 
 def _is_read_in_part(text: str, value: Value) -> bool:
     """Whether only the start of `text` is a number: `80x` is read as 80 (C1)."""
+    # A text that begins with a letter is a word such as `true`, which some kinds accept for a number.
     if isinstance(value, bool) or not isinstance(value, int | float) or text[:1].isalpha():
         return False
     try:
@@ -90,6 +91,7 @@ def suggestion(word: str, known: Sequence[str], shown: str = "{}") -> str:
 def _find(name: str, word: str) -> Flag:
     if name in FLAGS:
         return FLAGS[name]
+    # getopt accepts any unambiguous start of a name.
     candidates = [known for known in FLAGS if known.startswith(name)]
     if len(candidates) == 1:
         return FLAGS[candidates[0]]
@@ -115,7 +117,7 @@ def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
             others.extend(words)
         elif word.startswith("--"):
             yield _read_flag(word, words)
-        elif word.startswith("-") and word != "-":
+        elif word.startswith("-") and word != "-":  # getopt takes a single dash for an argument
             raise _single_dash(word)
         else:
             others.append(word)
@@ -138,6 +140,7 @@ def _read_flag(word: str, following: Iterator[str]) -> tuple[Flag, str]:
 
 def _environment_words(environment: Mapping[str, str]) -> list[str]:
     """Flags that the environment sets. Those of the command line come later and override them (C21, C37)."""
+    # Vertex AI sets this variable in its containers.
     if environment.get("AIP_MODE") != "PREDICTION":
         return []
     return ["--allow-http=false", "--allow-vertex-ai=true"]
@@ -183,6 +186,7 @@ def _check_ports(options: ServerOptions) -> None:
 def _auto_complete(given: _Given) -> bool:
     if "disable-auto-complete-config" not in given:
         return not given.last("strict-model-config", bool)
+    # Both flags were given, and they contradict each other.
     if "strict-model-config" in given and not given.last("strict-model-config", bool):
         given.warnings.append(
             "Overriding deprecated '--strict-model-config' from False to True in favor of "
@@ -257,6 +261,7 @@ def _endpoint(given: _Given, service: str) -> Endpoint:
 
 
 def _metrics(given: _Given, http: Endpoint) -> Endpoint:
+    # Metrics cannot share the Unix socket of HTTP.
     inherited = "127.0.0.1" if http.address.startswith("unix:") else http.address
     address = given.last("metrics-address", str) if "metrics-address" in given else inherited
     return Endpoint(given.last("metrics-port", int), address, given.last("allow-metrics", bool))
@@ -266,7 +271,7 @@ def _measuring(given: _Given) -> MetricsOptions:
     settings = [(setting, value) for _, setting, value in given.every("metrics-config", tuple)]
     allowed = given.last("allow-metrics", bool)
     on_http = given.last("http-metrics", bool)
-    measures = allowed or on_http
+    measures = allowed or on_http  # without a port for them, measuring would only cost time
     return replace(
         metrics_options(settings, given.warnings.append),
         gpu=measures and given.last("allow-gpu-metrics", bool),

@@ -53,7 +53,7 @@ def trace_options(
             key = ("triton" if setting in ("file", "log-frequency") else "", setting)
             if key in given:
                 warn(f"Overriding deprecated '--{flag}' in favor of provided {called} in --trace-config!")
-            elif setting == "level" and not {"off", "false"}.isdisjoint(old[flag]):
+            elif setting == "level" and not {"off", "false"}.isdisjoint(old[flag]):  # one `off` overrides all levels
                 given[key] = ["off"]
             else:
                 given[key] = list(old[flag])
@@ -130,6 +130,7 @@ def _resource(settings: Iterable[str]) -> Mapping[str, str]:
 
 def _batching(given: Mapping[tuple[str, str], Sequence[str]], name: str, environment: Mapping[str, str]) -> int:
     """A setting of the batch processor: from the flag, else the environment, else the default (C42)."""
+    # OpenTelemetry's own variables. A malformed one is ignored.
     said = environment.get(f"OTEL_{name.upper()}", "").strip()
     text = _last(given, "opentelemetry", name, said if said.isdecimal() else str(SPAN_BATCHING[name]))
     if not text.isdecimal() or not 0 < int(text) <= _INT32_MAX:

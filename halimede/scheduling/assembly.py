@@ -37,7 +37,7 @@ def scatter(
 ) -> list[list[Tensor]]:
     """For each inference of the batch its rows of `arrays`, as the outputs that it asked for. Views, no copy.
 
-    Raises Internal where an array does not hold a row for every row of the batch.
+    Raises Internal if an array does not hold a row for every row of the batch.
     """
     total = 0
     for inference in rows:
@@ -61,7 +61,7 @@ def scatter(
 
 def place(outputs: Sequence[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:
     """Writes the outputs that have a destination there: the one copy on their way. In the result they are empty, since
-    nothing of them is left to send. Raises Internal for a destination that is too small (contract H98)."""
+    nothing of them is left to send. Raises Internal for a destination that is too small (H98)."""
     placed = []
     for tensor in outputs:
         destination = destinations.get(tensor.name)

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.queue import FifoQueue
 
-_QUEUE_START = int(Moment.QUEUE_START)
+_QUEUE_START = int(Stamp.QUEUE_START)
 
 
 class Forming:

@@ -18,7 +18,7 @@ from time import monotonic_ns
 from typing import ClassVar
 
 from halimede.errors import Cancelled, Error, Internal
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.ensemble_run import Run
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
 from halimede.scheduling.runner_config import Observer, Reason
@@ -27,7 +27,7 @@ from halimede.scheduling.step_graph import Frame
 
 log = logging.getLogger(__name__)
 
-_QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
+_QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
 class EnsembleRunner:

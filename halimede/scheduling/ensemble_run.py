@@ -22,7 +22,7 @@ from time import monotonic_ns
 from typing import Protocol
 
 from halimede.errors import Cancelled, Error, Invalid
-from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Parameters, Resume
+from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Parameters, Resume, Stamp
 from halimede.scheduling.assembly import place
 from halimede.scheduling.inference import SETTLED, Inference
 from halimede.scheduling.runner_config import Reason
@@ -30,7 +30,7 @@ from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerC
 from halimede.scheduling.step_graph import Course, Frame, Marks
 from halimede.tensors import Destination, MemoryKind, Tensor
 
-_COMPUTE_START = int(Moment.COMPUTE_START)
+_COMPUTE_START = int(Stamp.COMPUTE_START)
 MAX_RESPONSES_AHEAD = 32
 """Responses of decoupled steps whose following steps are not over. At this number the decoupled steps must wait."""
 

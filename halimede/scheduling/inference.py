@@ -35,7 +35,7 @@ class Inference:
     batch_size -- rows of the request, 0 for a model without batching
     outputs -- names of the outputs to answer with, never empty
     batch_key -- requests with an equal key may share a batch (S4, S5); None if the model takes any
-    times -- monotonic nanoseconds, indexed by `Moment`
+    times -- monotonic nanoseconds, indexed by `Stamp`
     """
 
     # Class attributes instead of slots: most are never set, so an instance is made faster.

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from halimede.errors import Error
-from halimede.requests import Answer, Moment, Reply, Resume
+from halimede.requests import Answer, Reply, Resume, Stamp
 from halimede.scheduling.inference import Inference
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class _BufferedReply:
             self.kept.clear()
             if not final:
                 return True
-        never_ran = self.inference is not None and not self.inference.times[Moment.COMPUTE_START]
+        never_ran = self.inference is not None and not self.inference.times[Stamp.COMPUTE_START]
         if final and never_ran and isinstance(answer, Error):  # a response from a cache never ran either, but waits
             self.settled = True
             return self.reply.send(answer, final)

@@ -38,7 +38,7 @@ from functools import partial
 from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
-from halimede.requests import Answer, InferResponse, Moment, Parameters
+from halimede.requests import Answer, InferResponse, Parameters, Stamp
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_NS = 100_000_000
 """Time until a policy whose timer raised is asked again."""
-_QUEUE_START, _COMPUTE_START = int(Moment.QUEUE_START), int(Moment.COMPUTE_START)
+_QUEUE_START, _COMPUTE_START = int(Stamp.QUEUE_START), int(Stamp.COMPUTE_START)
 
 
 class TimerTarget:
@@ -595,7 +595,7 @@ class Runner:
         self._policy.released(inference, now, True)
 
     def _count_response(self, inference: Inference, answer: Answer, now: int) -> None:
-        age = 0 if inference.responses else now - inference.times[Moment.REQUEST_START]
+        age = 0 if inference.responses else now - inference.times[Stamp.REQUEST_START]
         self._observer.responded(inference.responses, answer, now - inference.responded_at, age)
         inference.responses += 1
         inference.responded_at = now

@@ -40,7 +40,7 @@ class ModelRates:
 
 def rates(before: Snapshot, after: Snapshot) -> list[ModelRates]:
     """The rates of every version in `after`, the busiest first."""
-    seconds = max(after.at - before.at, 1e-9)
+    seconds = max(after.at - before.at, 1e-9)  # the first view compares a snapshot with itself
     nothing = ModelSample()
     found = []
     for key, now in after.models.items():

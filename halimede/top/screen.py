@@ -17,7 +17,7 @@ _Cell = Callable[[ModelRates], Text]
 def _number(value: float | None, digits: int = 1, style: str = "") -> Text:
     if value is None:
         return Text("-", "dim")
-    if value == 0:
+    if value == 0:  # dim, so that the models at work stand out
         return Text("0", "dim")
     return Text(f"{value:,.{digits}f}" if value < 1000 else f"{value:,.0f}", style)
 

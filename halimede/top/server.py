@@ -41,6 +41,7 @@ class Server:
         statistics = self._json("/v2/models/stats")
         at = self._clock()
         told = metrics or []
+        # Triton's metrics do not have the number of instances.
         if not any(sample.name == "halimede_instances" for sample in told):
             self._ask_for_instances(statistics)
         try:
@@ -69,7 +70,7 @@ class Server:
         for place in self._places:
             try:
                 text = fetch(place, "", LIMIT).decode(errors="replace")
-            except Unavailable:
+            except Unavailable:  # metrics are optional
                 continue
             samples = list(read_metrics(text))
             if samples:

@@ -1,7 +1,7 @@
-"""Traces as text: the objects of contract T3, with commas between them. Pure.
+"""Traces as text: JSON objects separated by commas, in Triton's order (T3). Pure, any thread.
 
-The order of names is that of the real server. What would break its JSON is escaped here: quotes and control characters
-in names and in elements of BYTES; INT8 and UINT8 are characters, as there.
+Triton writes INT8 and UINT8 elements as characters, and so does this module. Triton does not escape quotes and control
+characters in names and BYTES elements, so that its files are broken JSON; this module escapes them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,63 +14,69 @@ from typing import Final
 import numpy as np
 
 from halimede.errors import Error
-from halimede.requests import MOMENTS, Moment
+from halimede.requests import STAMP_COUNT, Stamp
 from halimede.tensors import BF16, BYTES, FP16, DataType, split_bytes
-from halimede.traces import TIMESTAMPS, Root, Seen, Trace
+from halimede.traces import TIMESTAMPS, RootTrace, TensorRecord, Trace
 
 Objects = tuple[list[str], list[int | str]]
-"""Names of moments and, beside them, their nanoseconds; beside an empty name the text of an object of another kind."""
+"""The names of stamps and their times in ns. An empty name stands for an object of another kind; its value is its
+text."""
 
 _COMPUTE = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
-_BEGIN = 3
-"""The objects of a trace before its tensors: the head, and two moments."""
-_USUAL = 16
-"""Objects of most traces; more of them are those of many responses."""
+_FIRST_OBJECTS = 3
+"""The objects of a trace before its tensors: the head and two stamps."""
+_MAX_CACHED_OBJECTS = 16
+"""Most traces have at most this many objects. Longer ones have many responses, and their templates are not cached."""
 _ID: Final = "\0"
-"""Stands for the id of a trace until its text is whole; JSON has no such character."""
+"""Stands for the id of a trace in a template. JSON text never has this character."""
 _CHARACTERS = frozenset({"INT8", "UINT8"})
 _REALS = frozenset({"FP32", "FP64"})
 _quoted = JSONEncoder().encode
 
 
-def text_of(root: Root) -> str:
-    """Calls come before the root, the last one first, as in the real server. Empty where there is nothing to tell."""
+def text_of(root: RootTrace) -> str:
+    """The text of a root and its calls; empty if there is nothing to write.
+
+    Calls come before the root, the last call first, as in Triton.
+    """
     if not root.calls:
         return _text(root, root)
     members = (*reversed(root.calls), root)
     return ",".join(filter(None, [_text(trace, root) for trace in members if trace.times is not None]))
 
 
-def _text(trace: Trace, root: Root) -> str:
+def _text(trace: Trace, root: RootTrace) -> str:
     names, values = _objects(trace, root) if root.level & TIMESTAMPS else _tensors(trace)
     if not names:
         return ""
-    template = (_usual_template if len(names) <= _USUAL else _template)(tuple(names))
+    template = (_cached_template if len(names) <= _MAX_CACHED_OBJECTS else _template)(tuple(names))
     return (template % tuple(values)).replace(_ID, str(trace.id))
 
 
 def _template(names: Sequence[str]) -> str:
-    """With a place for each value: four times as quick as one by one."""
+    """A format with a place for each value. To fill one in is four times as fast as to format each object."""
     return ",".join([f'{{"id":{_ID},"timestamps":[{{"name":"{name}","ns":%d}}]}}' if name else "%s" for name in names])
 
 
-_usual_template = lru_cache(maxsize=256)(_template)
+_cached_template = lru_cache(maxsize=256)(_template)
 
 
-def _objects(trace: Trace, root: Root) -> Objects:
+def _objects(trace: Trace, root: RootTrace) -> Objects:
     names, values = _core(trace)
     if trace.tensors:
-        names[_BEGIN:_BEGIN], values[_BEGIN:_BEGIN] = _tensors(trace)
+        at = _FIRST_OBJECTS
+        names[at:at], values[at:at] = _tensors(trace)
     if trace is not root:
         return names, values
-    front, sends, sent = root.front, root.moments, root.moments_at
+    front, sends, sent = root.front, root.stamps, root.stamp_times
     if not front.completes_each:
         names += (front.receive_start, front.receive_end, *sends)
         values += (*root.received, *sent)
         return names, values
-    # The first answer before what the core tells at the end; of many answers all come before it.
+    # Triton's order over HTTP: INFER_RESPONSE_COMPLETE comes before the compute stamps, and the stamps of sending come
+    # last. If there are several responses, all their stamps come before.
     whole = 1 if len(sends) <= 3 else len(sends)
-    begin = _BEGIN + len(trace.tensors)
+    begin = _FIRST_OBJECTS + len(trace.tensors)
     return (
         [front.receive_start, front.receive_end, *names[:begin], *sends[:whole], *names[begin:], *sends[whole:]],
         [*root.received, *values[:begin], *sent[:whole], *values[begin:], *sent[whole:]],
@@ -78,11 +84,11 @@ def _objects(trace: Trace, root: Root) -> Objects:
 
 
 def _core(trace: Trace) -> Objects:
-    """What the core knows of the way of an inference."""
-    times = trace.times or [0] * MOMENTS
-    start, computed = times[Moment.REQUEST_START], times[Moment.COMPUTE_START :]
+    """The objects of an inference in the core: the head and the stamps of `Stamp`."""
+    times = trace.times or [0] * STAMP_COUNT
+    start, computed = times[Stamp.REQUEST_START], times[Stamp.COMPUTE_START :]
     names = ["", "REQUEST_START", "QUEUE_START"]
-    values: list[int | str] = [_head(trace), start, times[Moment.QUEUE_START] or start]
+    values: list[int | str] = [_head(trace), start, times[Stamp.QUEUE_START] or start]
     if trace.computes:
         names += compress(_COMPUTE, computed)
         values += filter(None, computed)
@@ -102,7 +108,7 @@ def _tensors(trace: Trace) -> Objects:
     return [""] * len(trace.tensors), [_tensor(seen) for seen in trace.tensors]
 
 
-def _tensor(seen: Seen) -> str:
+def _tensor(seen: TensorRecord) -> str:
     shape = ",".join(map(str, seen.shape))
     data = dumps(",".join(elements(seen.datatype, seen.shape, seen.data)), ensure_ascii=False)
     return (
@@ -112,7 +118,7 @@ def _tensor(seen: Seen) -> str:
 
 
 def elements(datatype: DataType, shape: tuple[int, ...], data: bytes) -> Iterator[str]:
-    """The elements as the contract has them (T3): none of half precision, numbers as C++ prints them."""
+    """The elements of a tensor as Triton writes them (T3): none for half precision, numbers as C++ prints them."""
     name = str(datatype)
     if datatype is FP16 or datatype is BF16:
         return

@@ -1,7 +1,7 @@
-"""The thread that writes traces, so that no disk and no collector holds serving.
+"""The thread that writes traces, so that a slow disk or collector does not delay requests.
 
-What waits for it is bounded by its bytes; what comes beyond that is lost, and said so. The thread starts with the first
-work, gathers for a moment what comes, and lets the event loop go before its own work.
+Its queue is limited in bytes. Traces beyond that are dropped, and the log says so. The thread starts with the first
+job. It waits a little to gather jobs, and yields the interpreter to the event loop between them.
 """
 
 import logging
@@ -13,45 +13,52 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING: Final = 1 << 26
-"""Bytes that wait to be written, at most."""
+MAX_QUEUED_BYTES: Final = 1 << 26
+"""The limit of the queue, in approximate bytes of its traces."""
 _GATHER_SECONDS = 0.05
-_YIELD_EVERY = 32
-"""Pieces of work after which the event loop goes first, if it waits."""
+"""How long the thread waits for more jobs before it begins."""
+_JOBS_PER_YIELD = 32
+"""Jobs after which the thread yields the interpreter."""
 
-Work = Callable[[], object]
+Job = Callable[[], object]
 
 
 class Writer:
-    """`put` is for the event loop; the work runs in its order on the thread. `close` writes what is left, within a
-    limit. `gather` is how long the thread waits for more before it begins."""
+    """Runs jobs on one thread, in their order. `put` and `close` are called on the event loop.
+
+    `gather` is the number of seconds that the thread waits for more jobs before it begins.
+    """
 
     def __init__(self, gather: float = _GATHER_SECONDS) -> None:
         self._gather = gather
-        self._jobs: deque[tuple[Work, int]] = deque()
+        self._jobs: deque[tuple[Job, int]] = deque()
         self._wake = threading.Event()
         self._put_bytes = 0
         self._done_bytes = 0
-        self._lost = 0
+        self._dropped = 0
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def put(self, work: Work, cost: int, traces: int = 1) -> bool:
-        """`cost` are the bytes, about, that wait with the work. False where so many traces are lost, since the writer
-        does not keep up."""
-        waiting = self._put_bytes - self._done_bytes
-        if waiting > MAX_WAITING or self._closed:
-            if not self._lost:
+    def put(self, job: Job, cost: int, traces: int = 1) -> bool:
+        """Queues a job. `cost` is the approximate number of bytes that it keeps in memory.
+
+        Returns False if the queue is full. The job is dropped then, and with it that many traces.
+        """
+        # Two counters, each written by one thread only, need no lock.
+        queued = self._put_bytes - self._done_bytes
+        if queued > MAX_QUEUED_BYTES or self._closed:
+            if not self._dropped:
                 log.warning(
                     "traces are dropped: they arrive faster than the disk or collector takes them; lower the trace rate"
                 )
-            self._lost += traces
+            self._dropped += traces
             return False
-        if self._lost and waiting * 2 < MAX_WAITING:
-            log.warning("%d traces were dropped", self._lost)
-            self._lost = 0
+        # At half the limit, so that the two lines do not alternate while the queue is nearly full.
+        if self._dropped and queued * 2 < MAX_QUEUED_BYTES:
+            log.warning("%d traces were dropped", self._dropped)
+            self._dropped = 0
         self._put_bytes += cost
-        self._jobs.append((work, cost))
+        self._jobs.append((job, cost))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="halimede-traces", daemon=True)
             self._thread.start()
@@ -61,14 +68,14 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work that is not done."""
+        """Whether a job is queued or running."""
         return self._put_bytes != self._done_bytes
 
     def close(self, timeout: float) -> bool:
-        """Whether all was written. Waits so many seconds at most."""
+        """Runs the remaining jobs. Waits at most `timeout` seconds. Returns whether all have run."""
         self._closed = True
-        if self._lost:
-            log.warning("%d traces were dropped", self._lost)
+        if self._dropped:
+            log.warning("%d traces were dropped", self._dropped)
         if self._thread is None:
             return True
         self._wake.set()
@@ -80,7 +87,7 @@ class Writer:
             self._wake.wait()
             if not self._closed:
                 sleep(self._gather)
-            self._wake.clear()
+            self._wake.clear()  # before the jobs are taken, so that a later `put` wakes the thread again
             self._drain()
             if self._closed and not self._jobs:
                 return
@@ -88,19 +95,19 @@ class Writer:
     def _drain(self) -> None:
         count = 0
         while self._jobs:
-            work, cost = self._jobs.popleft()
+            job, cost = self._jobs.popleft()
             try:
-                work()
+                job()
             except Exception:
                 log.exception("failed to write a trace")
             self._done_bytes += cost
             count += 1
-            if count % _YIELD_EVERY == 0 and not self._closed:
-                sleep(0)
+            if count % _JOBS_PER_YIELD == 0 and not self._closed:
+                sleep(0)  # lets the event loop take the interpreter lock, if it waits for it
 
 
-class Outage:
-    """Says once that something does not work, and once that it works again. One thread."""
+class OutageLog:
+    """Logs once that something fails, and once that it works again. Used on one thread."""
 
     def __init__(self) -> None:
         self._since = 0.0

@@ -1,4 +1,4 @@
-"""What is kept comes back as it was; what is not ours is refused, whatever it is."""
+"""Entries: what was encoded is decoded unchanged, and all other bytes are refused."""
 
 import pytest
 from hypothesis import given, settings
@@ -36,7 +36,7 @@ def seen(tensor: Tensor) -> tuple[object, ...]:
 
 @given(st.lists(tensors(), max_size=4), PARAMETERS)
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
-def test_entry_comes_back_as_it_was(outputs: list[Tensor], parameters: Parameters | None) -> None:
+def test_entry_is_decoded_unchanged(outputs: list[Tensor], parameters: Parameters | None) -> None:
     entry = decoded(encoded(outputs, parameters))
     assert [seen(tensor) for tensor in entry.outputs] == [seen(tensor) for tensor in outputs]
     assert entry.parameters == parameters
@@ -48,25 +48,25 @@ SAMPLE = encoded([Tensor("OUTPUT0", INT32, (1, 3), HostMemory(bytes(range(12))))
 
 @given(st.binary(max_size=64))
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True)
-def test_other_bytes_are_no_entry(data: bytes) -> None:
+def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(Invalid, match="not an entry of a response cache"):
         decoded(data)
 
 
 @pytest.mark.parametrize("length", range(len(SAMPLE)))
-def test_entry_cut_short_is_none(length: int) -> None:
+def test_truncated_entry_is_refused(length: int) -> None:
     with pytest.raises(Invalid):
         decoded(SAMPLE[:length])
 
 
-def test_entry_of_another_size_than_its_shape_is_none() -> None:
+def test_data_that_does_not_fill_its_shape_is_refused() -> None:
     wrong = SAMPLE.replace((3).to_bytes(8, "little"), (4).to_bytes(8, "little"))
     assert wrong != SAMPLE
     with pytest.raises(Invalid, match="of another size than its shape"):
         decoded(wrong)
 
 
-def test_parameters_must_be_parameters() -> None:
+def test_parameters_must_be_an_object_of_scalars() -> None:
     with pytest.raises(Invalid):
         decoded(SAMPLE.replace(b'{"p": "x"}', b'["p", "x"]'))
     with pytest.raises(Invalid):
@@ -84,7 +84,7 @@ def test_parameters_must_be_parameters() -> None:
         '{"\\ud800": 1}',
     ],
 )
-def test_parameters_that_nobody_can_send_are_none(words: str) -> None:
+def test_parameters_that_no_protocol_can_send_are_refused(words: str) -> None:
     fine = encoded([], {"p": "x"})
     head = fine.removesuffix(b'{"p": "x"}')
     with pytest.raises(Invalid):
@@ -101,7 +101,7 @@ def test_parameters_that_nobody_can_send_are_none(words: str) -> None:
         (BYTES, (1 << 62, 1 << 62), b""),
     ],
 )
-def test_shape_that_cannot_be_is_none(datatype: DataType, shape: Shape, data: bytes) -> None:
+def test_impossible_shape_is_refused(datatype: DataType, shape: Shape, data: bytes) -> None:
     with pytest.raises(Invalid, match="shape"):
         decoded(encoded([Tensor("x", datatype, shape, HostMemory(data))], None))
 

@@ -1,4 +1,4 @@
-"""Which requests are equal (contract K2, stricter): everything that the answer depends on is in the key."""
+"""Which requests have equal keys (K2, and stricter): everything that the response depends on is in the key."""
 
 from collections.abc import Callable
 
@@ -59,25 +59,25 @@ def without_an_input() -> InferRequest:
         without_an_input,
     ],
 )
-def test_other_inputs_are_another_key(other: Callable[[], InferRequest]) -> None:
+def test_other_inputs_give_another_key(other: Callable[[], InferRequest]) -> None:
     assert a_key(a_request()) != a_key(other())
 
 
-def test_key_is_of_the_version_and_of_the_outputs() -> None:
+def test_key_depends_on_version_and_outputs() -> None:
     assert a_key(a_request()) != a_key(a_request(), identity=b"1" * 32)
     assert a_key(a_request()) != a_key(a_request(), outputs=("X",))
     assert a_key(a_request(), outputs=("X,Y",)) != a_key(a_request(), outputs=("X", "Y"))
     assert a_key(a_request(), outputs=("Y", "X")) == a_key(a_request(), outputs=("X", "Y"))
 
 
-def test_order_of_inputs_does_not_count() -> None:
+def test_key_does_not_depend_on_the_order_of_inputs() -> None:
     request = a_request()
     request.inputs = dict(reversed(request.inputs.items()))
     assert a_key(request) == a_key(a_request())
 
 
 @pytest.mark.parametrize("seen", [False, True])
-def test_what_the_answer_carries_back_or_waits_for_does_not_count(seen: bool) -> None:
+def test_key_does_not_depend_on_id_priority_and_timeout(seen: bool) -> None:
     other = a_request(id="other", priority=3, timeout_us=5)
     assert a_key(other, seen) == a_key(a_request(), seen)
 
@@ -87,7 +87,7 @@ def test_what_the_answer_carries_back_or_waits_for_does_not_count(seen: bool) ->
     [{"parameters": {"p": 1}}, {"correlation_id": 3}, {"correlation_id": "3"}, {"sequence_start": True}],
     ids=str,
 )
-def test_what_a_model_can_see_counts_where_it_sees_it(fields: dict[str, object]) -> None:
+def test_key_depends_on_parameters_if_the_model_can_see_them(fields: dict[str, object]) -> None:
     other = a_request()
     for name, value in fields.items():
         setattr(other, name, value)
@@ -95,7 +95,7 @@ def test_what_a_model_can_see_counts_where_it_sees_it(fields: dict[str, object])
     assert a_key(other, seen=True) != a_key(a_request(), seen=True)
 
 
-def test_parameters_of_other_types_are_other_parameters() -> None:
+def test_equal_parameters_of_other_types_give_another_key() -> None:
     values: list[object] = [1, True, "1", 1.0, "true"]
     keys = {a_key(a_request(parameters={"p": value}), seen=True) for value in values}
     assert len(keys) == len(values)
@@ -103,7 +103,7 @@ def test_parameters_of_other_types_are_other_parameters() -> None:
     assert a_key(a_request(parameters=both), seen=True) == a_key(a_request(parameters=swapped), seen=True)
 
 
-def test_boundaries_between_inputs_count() -> None:
+def test_key_depends_on_the_boundaries_between_inputs() -> None:
     def two(first: bytes, second: bytes) -> InferRequest:
         request = InferRequest("m")
         request.inputs = {
@@ -114,7 +114,7 @@ def test_boundaries_between_inputs_count() -> None:
     assert a_key(two(b"ab", b"c")) != a_key(two(b"a", b"bc"))
 
 
-def test_memory_of_the_client_is_copied_before_it_is_looked_at() -> None:
+def test_shared_memory_is_copied_before_the_key_is_made() -> None:
     data, request = bytearray(b"\1\0\0\0"), InferRequest("m")
     request.inputs = {"A": Tensor("A", INT32, (1,), FakeMemory(data, MemoryKind.SHARED))}
     make_private(request)

@@ -1,10 +1,10 @@
-"""The cache in memory: never more bytes than it was given, and what was not used for longest goes first (K7)."""
+"""The cache in memory: it never exceeds its size, and evicts the least recently used entries first (K7)."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.cache.local import LEAST, MOST, OVERHEAD, LocalCache, open_local
+from halimede.cache.local import MAX_SIZE, MIN_SIZE, OVERHEAD, LocalCache, open_local
 from halimede.errors import Error, Internal, Invalid
 
 
@@ -15,7 +15,7 @@ def look(cache: LocalCache, key: bytes) -> bytes | None:
     return found[0]
 
 
-def test_what_was_inserted_is_found() -> None:
+def test_inserted_entry_is_found() -> None:
     cache = LocalCache(4096)
     assert look(cache, b"a") is None
     assert cache.insert(b"a", b"entry")
@@ -27,14 +27,14 @@ def test_what_was_inserted_is_found() -> None:
     assert counts.insertion_ns > 0
 
 
-def test_the_first_entry_of_a_key_stays() -> None:
+def test_first_entry_of_a_key_stays() -> None:
     cache = LocalCache(4096)
     assert cache.insert(b"a", b"first")
     assert not cache.insert(b"a", b"second")
     assert look(cache, b"a") == b"first"
 
 
-def test_what_was_not_used_for_longest_goes_first() -> None:
+def test_least_recently_used_entry_is_evicted_first() -> None:
     cache = LocalCache(3 * (OVERHEAD + 10))
     for key in (b"a", b"b", b"c"):
         cache.insert(key, bytes(10))
@@ -44,7 +44,7 @@ def test_what_was_not_used_for_longest_goes_first() -> None:
     assert cache.counts.evictions == 1
 
 
-def test_entry_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> None:
+def test_entry_larger_than_the_cache_is_not_kept_and_evicts_nothing() -> None:
     cache = LocalCache(1000)
     cache.insert(b"a", bytes(10))
     assert cache.room_for(1000 - OVERHEAD)
@@ -56,8 +56,8 @@ def test_entry_larger_than_the_cache_is_not_kept_and_drives_nothing_out() -> Non
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 900)), max_size=60))
 @settings(max_examples=60, deadline=None, derandomize=True)
-def test_histories_keep_to_the_size_and_find_what_was_used_last(steps: list[tuple[bool, int, int]]) -> None:
-    """Against a model: the keys in the order of their last use."""
+def test_random_histories_keep_to_the_size_and_to_the_order_of_use(steps: list[tuple[bool, int, int]]) -> None:
+    """Compares the cache with a model: the keys in the order of their last use."""
     cache, size = LocalCache(2000), 2000
     order: dict[int, int] = {}
     for inserts, key, length in steps:
@@ -81,23 +81,27 @@ def test_histories_keep_to_the_size_and_find_what_was_used_last(steps: list[tupl
     [
         ("abc", Internal, "stoull: 'size' must be a number of bytes, got 'abc'"),
         ("", Internal, "stoull: 'size' must be a number of bytes, got ''"),
-        ("-1", Internal, f"failed to allocate buffer: 'size' must be at most {MOST} bytes, got '-1'"),
-        (str(MOST + 1), Internal, f"failed to allocate buffer: 'size' must be at most {MOST} bytes, got '{MOST + 1}'"),
+        ("-1", Internal, f"failed to allocate buffer: 'size' must be at most {MAX_SIZE} bytes, got '-1'"),
+        (
+            str(MAX_SIZE + 1),
+            Internal,
+            f"failed to allocate buffer: 'size' must be at most {MAX_SIZE} bytes, got '{MAX_SIZE + 1}'",
+        ),
         (
             "100",
             Internal,
             "Could not initialize buffer in basic_managed_external_buffer constructor: "
-            f"'size' must be at least {LEAST} bytes, got '100'",
+            f"'size' must be at least {MIN_SIZE} bytes, got '100'",
         ),
     ],
 )
-def test_size_that_makes_no_sense_is_refused(size: str, kind: type[Error], text: str) -> None:
+def test_bad_size_is_refused(size: str, kind: type[Error], text: str) -> None:
     with pytest.raises(kind) as caught:
         open_local({"size": size})
     assert str(caught.value) == f"Failed to initialize LocalCache: {text}"
 
 
-def test_size_is_required_and_read_as_far_as_it_is_a_number() -> None:
+def test_size_is_required_and_text_after_its_number_is_ignored() -> None:
     with pytest.raises(Invalid) as caught:
         open_local({"foo": "1"})
     assert str(caught.value) == "Failed to initialize LocalCache: config didn't contain a valid 'size' field."

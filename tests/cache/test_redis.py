@@ -1,4 +1,4 @@
-"""The cache in a Redis server without one: what happens when it answers, hangs and is gone (contract K8)."""
+"""The cache in a Redis server, over a fake store: what happens when Redis answers, hangs or is gone (K8)."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 
 from halimede.cache import redis as redis_module
-from halimede.cache.couriers import MOST_TOGETHER, Couriers, Errand
-from halimede.cache.outage import PAUSE_NS
-from halimede.cache.redis import MOST_ON_THE_WAY, RedisCache, RedisOptions, redis_options, wants_tls
+from halimede.cache.redis import MAX_PENDING_BYTES, RETRY_NS, RedisCache, RedisOptions, redis_options, wants_tls
+from halimede.cache.store_threads import MAX_TASKS_PER_BATCH, CacheTask, StoreThreads
 from tests.cache.fakes import FakeStore
 from tests.fakes import PATIENCE, ManualLoop
 
@@ -18,7 +17,7 @@ WAIT_NS = 100_000_000
 
 
 class Rig:
-    """A cache before one store, its loop turned by hand and its clock moved by hand."""
+    """A cache with one store. Tests run its loop and move its clock by hand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000
@@ -28,7 +27,7 @@ class Rig:
         self.cache = RedisCache(lambda: self.store, self.loop, "h:1", 1, WAIT_NS)
 
     def ask(self, key: bytes) -> list[bytes | None]:
-        """What it will be told, and has been if it was told at once."""
+        """Starts a lookup. The list gets its answer."""
         told: list[bytes | None] = []
         self.cache.lookup(key, told.append)
         return told
@@ -46,7 +45,7 @@ class Rig:
         self.store.gate.set()
 
     def pass_time(self, ns: int) -> None:
-        """The timers that are due meanwhile ring."""
+        """Moves the clock, and runs the timers that fall due."""
         until = self.now + ns
         while self.loop.timers and self.loop.timers[0][0] <= until:
             self.now = self.loop.timers[0][0]
@@ -75,7 +74,7 @@ OUT = "response cache: Redis at h:1 is not available; requests run without it un
 BACK = "response cache: Redis at h:1 is available again"
 
 
-def test_what_was_inserted_is_found(rig: Rig) -> None:
+def test_inserted_entry_is_found(rig: Rig) -> None:
     assert rig.get(b"a") is None
     assert rig.cache.insert(b"a", b"entry")
     assert rig.get(b"a") == b"entry"
@@ -83,9 +82,7 @@ def test_what_was_inserted_is_found(rig: Rig) -> None:
     assert rig.cache.counts is None
 
 
-def test_nobody_waits_longer_than_the_limit_and_one_outage_is_told_once(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lookups_expire_and_one_outage_is_logged_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.hang()
     with logged(caplog, OUT + "no answer within 100 ms"):
         first = rig.ask(b"a")
@@ -98,11 +95,11 @@ def test_nobody_waits_longer_than_the_limit_and_one_outage_is_told_once(
         assert (first, second) == ([None], [])
         rig.pass_time(WAIT_NS // 2)
         assert (first, second) == ([None], [None])
-        assert [rig.ask(b"c") for _ in range(3)] == [[None]] * 3, "nobody waits during an outage"
+        assert [rig.ask(b"c") for _ in range(3)] == [[None]] * 3, "no lookup waits during an outage"
         assert not rig.cache.room_for(1)
 
 
-def test_only_an_answer_that_comes_in_time_ends_the_outage(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_an_answer_in_time_ends_the_outage(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     with logged(caplog, OUT + "no answer within 100 ms", BACK):
         for _ in range(2):
             rig.hang()
@@ -110,30 +107,30 @@ def test_only_an_answer_that_comes_in_time_ends_the_outage(rig: Rig, caplog: pyt
             rig.store.asked.get(timeout=PATIENCE)
             rig.pass_time(WAIT_NS)
             rig.go_on()
-            rig.loop.run_until(partial(next, iter((False, True))))  # what came back is heard
-            assert told == [None], "told once"
-            assert not rig.cache.room_for(1), "one that is always late would hold every request"
-            rig.now += PAUSE_NS
+            rig.loop.run_until(partial(next, iter((False, True))))  # the late answer arrives
+            assert told == [None], "answered once"
+            assert not rig.cache.room_for(1), "a server that is always late would delay every request"
+            rig.now += RETRY_NS
         assert rig.get(b"a") is None
         assert rig.cache.room_for(1)
 
 
-def test_a_server_that_is_gone_is_asked_once_a_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_that_is_gone_is_asked_once_per_second(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.store.errors = [ConnectionError("refused")] * 2
     with logged(caplog, OUT + "ConnectionError: refused", BACK):
         assert rig.get(b"a") is None
         assert rig.ask(b"a") == [None]
-        rig.now += PAUSE_NS
+        rig.now += RETRY_NS
         assert rig.get(b"a") is None
         assert rig.ask(b"a") == [None]
-        assert len(rig.store.journeys) == 2
-        rig.now += PAUSE_NS
+        assert len(rig.store.batches) == 2
+        rig.now += RETRY_NS
         assert rig.get(b"a") is None
         rig.cache.insert(b"a", b"x")
         assert rig.get(b"a") == b"x"
 
 
-def test_insertion_that_is_refused_is_told_once_and_lookups_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_insertion_is_logged_once_and_lookups_go_on(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.store.refuses = RuntimeError("OOM")
     with logged(caplog, "response cache: Redis at h:1 refused an entry: OOM"):
         for _ in range(3):
@@ -142,9 +139,9 @@ def test_insertion_that_is_refused_is_told_once_and_lookups_go_on(rig: Rig, capl
         assert rig.get(b"a") is None
 
 
-def test_no_more_is_on_the_way_than_fits(rig: Rig) -> None:
+def test_pending_insertions_are_limited(rig: Rig) -> None:
     rig.hang()
-    half = bytes(MOST_ON_THE_WAY // 2 + 1)
+    half = bytes(MAX_PENDING_BYTES // 2 + 1)
     rig.cache.insert(b"a", half)
     assert not rig.cache.room_for(len(half))
     rig.cache.insert(b"b", half)
@@ -154,33 +151,33 @@ def test_no_more_is_on_the_way_than_fits(rig: Rig) -> None:
     assert rig.get(b"a") == half
 
 
-def test_what_nobody_waits_for_is_not_asked(rig: Rig) -> None:
+def test_abandoned_lookup_is_not_run(rig: Rig) -> None:
     rig.hang()
     rig.ask(b"a")
     rig.store.asked.get(timeout=PATIENCE)
     rig.ask(b"b")
     rig.pass_time(WAIT_NS)
     rig.go_on()
-    rig.now += PAUSE_NS
+    rig.now += RETRY_NS
     assert rig.get(b"c") is None
-    assert rig.store.journeys == [[b"a"], [b"c"]]
+    assert rig.store.batches == [[b"a"], [b"c"]]
 
 
-def test_lookups_that_wait_travel_together() -> None:
+def test_queued_lookups_run_in_batches() -> None:
     store, loop = FakeStore(), ManualLoop()
     back: list[int] = []
-    couriers = Couriers(1, lambda: store, loop, lambda errands, results: back.append(len(results)))
+    threads = StoreThreads(1, lambda: store, loop, lambda tasks, results: back.append(len(results)))
     store.gate.clear()
     ignore: Callable[[bytes | None], None] = lambda entry: None  # noqa: E731
-    couriers.send(Errand(b"first", found=ignore))
+    threads.submit(CacheTask(b"first", on_found=ignore))
     assert store.asked.get(timeout=PATIENCE) == 1
-    for _ in range(MOST_TOGETHER + 3):
-        couriers.send(Errand(b"more", found=ignore))
-    couriers.close()
+    for _ in range(MAX_TASKS_PER_BATCH + 3):
+        threads.submit(CacheTask(b"more", on_found=ignore))
+    threads.close()
     store.gate.set()
-    assert store.closed.wait(PATIENCE), "what was given before the end is carried"
-    loop.run_until(lambda: sum(back) == MOST_TOGETHER + 4)
-    assert back == [1, MOST_TOGETHER, 3]
+    assert store.closed.wait(PATIENCE), "tasks from before the end are run"
+    loop.run_until(lambda: sum(back) == MAX_TASKS_PER_BATCH + 4)
+    assert back == [1, MAX_TASKS_PER_BATCH, 3]
 
 
 def test_settings() -> None:
@@ -202,5 +199,5 @@ def test_settings() -> None:
         *(({name: "x"}, True) for name in ("cert", "key", "cacert", "cacert_dir", "sni")),
     ],
 )
-def test_settings_of_tls_are_never_passed_over(settings: dict[str, str], wanted: bool) -> None:
+def test_tls_settings_are_never_ignored(settings: dict[str, str], wanted: bool) -> None:
     assert wants_tls(settings) is wanted

@@ -13,12 +13,12 @@ LOCAL = {"size": "4096"}
 REDIS = {"host": "h", "port": "1"}
 
 
-def test_no_name_is_no_cache() -> None:
+def test_no_name_opens_no_cache() -> None:
     assert open_cache({}, DIRECTORY, ManualLoop()) is None
 
 
 @pytest.mark.parametrize(("setting", "flight"), [({}, False), ({"single_flight": "true"}, True)])
-def test_local_cache_and_whether_requests_wait_for_each_other(setting: dict[str, str], flight: bool) -> None:
+def test_local_cache_and_its_single_flight_setting(setting: dict[str, str], flight: bool) -> None:
     opened = open_cache({"local": {**LOCAL, **setting}}, DIRECTORY, ManualLoop())
     assert opened is not None
     cache, single_flight = opened
@@ -67,13 +67,13 @@ def test_local_cache_and_whether_requests_wait_for_each_other(setting: dict[str,
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(configs: dict[str, dict[str, str]], text: str) -> None:
+def test_bad_settings_are_refused(configs: dict[str, dict[str, str]], text: str) -> None:
     with pytest.raises(Invalid) as caught:
         open_cache(configs, DIRECTORY, ManualLoop())
     assert str(caught.value) == text
 
 
-def test_key_that_has_a_password_is_refused_and_not_asked_for(tmp_path: Path) -> None:
+def test_key_file_with_a_password_is_refused_without_a_prompt(tmp_path: Path) -> None:
     identity = Authority.made(tmp_path, "authority").signs("client")
     files = {"cert": str(identity.certificate), "key": str(encrypted(identity.key))}
     with pytest.raises(Invalid, match="the key is encrypted, and its password cannot be given"):

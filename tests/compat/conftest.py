@@ -1,4 +1,4 @@
-"""Servers for many tests of the official clients: one with every datatype, one with the models of the kinds."""
+"""Servers that many tests of the official clients share: one with every datatype, one with the models of the kinds."""
 
 import re
 from collections.abc import Iterator
@@ -12,9 +12,10 @@ from tests.compat.serving import Serving, write_repository
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A running server: `server.http_url` and `server.grpc_url` are `host:port`, `server.log_text()` is what it said.
+    """A running server. `server.http_url` and `server.grpc_url` are `host:port`; `server.log_text()` is its log.
 
-    Its models: `serving.write_repository`. At the end it must stop by SIGTERM with exit status 0 and leave nothing.
+    Its models are those of `serving.write_repository`. At the end it must stop on SIGTERM with exit status 0, and leave
+    nothing behind.
     """
     folder = tmp_path_factory.mktemp("compat")
     with Serving(write_repository(folder / "models"), folder / "server.log") as serving:
@@ -38,7 +39,7 @@ _OF_A_PYTHON = re.compile(r"test_python_environments\.py::.*\[(3\.\d+)\]")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says which Pythons models were served with, and which this machine does not have."""
+    """Lists the Python versions in which models were served, and those that this machine does not have."""
     passed = [_OF_A_PYTHON.search(report.nodeid) for report in terminalreporter.stats.get("passed", ())]
     served = {found[1] for found in passed if found}
     if served:

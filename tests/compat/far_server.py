@@ -1,6 +1,7 @@
-"""`python -m tests.compat.far_server FLAGS`: the server with its front ends at a port that serialises every message.
+"""`python -m tests.compat.far_server FLAGS`: the server with its front ends at a port that serializes every message.
 
-What several front-end processes would do: nothing but bytes crosses, and it arrives a turn of the loop later.
+This shows what several front-end processes would do: only bytes cross the port, and they arrive one turn of the event
+loop later.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The kinds of the official example clients, by their public names, and which test of ours is one of that kind; the
-models that they ask, and a client of any of the four as one object.
+"""The kinds of the official example clients, and which test of ours covers each; the models that they ask; and one
+object for all four clients.
 
-The examples' code is not here: each kind was written anew. `test_kinds` keeps the table true.
+The examples' code is not here: each kind was written anew. `test_kinds_all` checks that the table is complete.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "simple_http_aio_infer_client, simple_grpc_aio_infer_client": (f"{_ALL}.test_sum_and_difference",),
     "simple_http_async_infer_client": (
         "test_http_clients.test_requests_of_the_clients_pool_each_get_their_own_answer",
-        f"{_HTTP}.test_pending_answer_that_is_not_there_yet",
+        f"{_HTTP}.test_pending_answer",
     ),
     "simple_grpc_async_infer_client": ("test_grpc_clients.test_async_infer", f"{_GRPC}.test_pending_call_is_cancelled"),
     "simple_http_string_infer_client, simple_grpc_string_infer_client": (f"{_ALL}.test_numbers_as_text",),
-    "simple_http_shm_client, simple_grpc_shm_client": (f"{_SHARED}.test_numbers_in_and_out",),
-    "simple_http_shm_string_client, simple_grpc_shm_string_client": (f"{_SHARED}.test_strings_in_and_out",),
-    "simple_http_cudashm_client, simple_grpc_cudashm_client": (f"{_SHARED}.test_cuda_region_where_no_gpu_is",),
+    "simple_http_shm_client, simple_grpc_shm_client": (f"{_SHARED}.test_numbers_in_regions",),
+    "simple_http_shm_string_client, simple_grpc_shm_string_client": (f"{_SHARED}.test_strings_in_regions",),
+    "simple_http_cudashm_client, simple_grpc_cudashm_client": (f"{_SHARED}.test_cuda_region_without_a_gpu",),
     "simple_http_model_control, simple_grpc_model_control": (
         f"{_CONTROL}.test_model_is_loaded_listed_and_unloaded",
         f"{_CONTROL}.test_model_comes_with_its_configuration_and_files",
@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "simple_grpc_keepalive_client": (f"{_TRANSPORT}.test_keep_alive_of_the_client", f"{_GRPC}.test_keep_alive_options"),
     "simple_grpc_custom_args_client": (f"{_GRPC}.test_channel_arguments",),
     "simple_grpc_custom_repeat": (f"{_GRPC}.test_repeated_answers", f"{_AIO}.test_repeated_answers"),
-    "grpc_client": (f"{_GRPC}.test_stub_asks_everything",),
+    "grpc_client": (f"{_GRPC}.test_stub_calls_every_rpc",),
     "grpc_explicit_int_content_client": ("test_grpc_clients.test_infer_typed_contents",),
     "grpc_explicit_int8_content_client": ("test_grpc_clients.test_infer_typed_contents",),
     "grpc_explicit_byte_content_client": ("test_grpc_clients.test_infer_typed_contents",),
@@ -66,12 +66,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "simple_grpc_aio_sequence_stream_infer_client": (
         f"{_SEQUENCES}.test_all_at_once_in_a_stream_of_the_asyncio_client",
     ),
-    "reuse_infer_objects_client": (f"{_ALL}.test_objects_are_used_again",),
+    "reuse_infer_objects_client": (f"{_ALL}.test_objects_are_reused",),
     "memory_growth_test": (f"{_ALL}.test_memory_does_not_grow",),
     "client plugins, BasicAuth": (f"{_ALL}.test_basic_authentication",),
-    "TLS": (f"{_HTTP}.test_tls_of_a_proxy", f"{_TRANSPORT}.test_tls", f"{_TRANSPORT}.test_mutual_tls"),
+    "TLS": (f"{_HTTP}.test_tls_with_a_proxy", f"{_TRANSPORT}.test_tls", f"{_TRANSPORT}.test_mutual_tls"),
     "timeouts": (
-        f"{_HTTP}.test_client_that_waits_no_longer",
+        f"{_HTTP}.test_client_with_a_timeout",
         f"{_GRPC}.test_call_with_a_timeout",
         f"{_GRPC}.test_stream_with_a_timeout",
         f"{_AIO}.test_call_with_a_timeout",
@@ -89,7 +89,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """One of the four clients: an opened one for each `ask`, which gets it as an argument; its answers as they come."""
+    """One of the four clients. Each `ask` opens a client of its own."""
 
     name: str
     serving: Serving
@@ -103,7 +103,7 @@ class Spoken:
         return self.name.startswith("grpc")
 
     def ask(self, ask: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]], plugin: Any = None) -> Any:
-        """Runs `ask(call)`, where `await call(method, ...)` is a method of the client, also of one that blocks."""
+        """Runs `ask(call)`. `await call(method, ...)` calls a method of the client, also of a blocking client."""
         url = self.serving.grpc_url if self.is_grpc else self.serving.http_url
 
         async def asynchronous() -> Any:
@@ -235,9 +235,9 @@ def _write(folder: Path, name: str, source: str, inputs: Tensors, outputs: Tenso
 
 
 def write_kinds(folder: Path) -> Path:
-    """The models: `simple`, `simple_int8` and `simple_string` (sum and difference of 16 numbers), `echo` (what comes
-    with a request, as JSON text), `repeat` (decoupled), `stalls` (until a file lets it go or it is cancelled,
-    which a file says)."""
+    """Writes the models: `simple`, `simple_int8` and `simple_string` (sum and difference of 16 numbers), `echo` (the
+    request's parameters and headers as JSON), `repeat` (decoupled), and `stalls` (waits until a file releases it or it
+    is cancelled, and reports that by a file)."""
     for name, kind in {"simple": "INT32", "simple_int8": "INT8", "simple_string": "STRING"}.items():
         inputs, outputs = ({f"{word}{n}": (kind, (16,)) for n in (0, 1)} for word in ("INPUT", "OUTPUT"))
         _write(folder, name, _SIMPLE, inputs, outputs, "max_batch_size: 8\n")
@@ -251,13 +251,13 @@ def write_kinds(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The running server of the kinds, and what its model `stalls` has seen."""
+    """The running server of the kinds, and the reports of its model `stalls`."""
 
     serving: Serving
     repository: Path
 
     def began(self, request: str) -> bool:
-        """Whether it has: a client that gave up early may have sent nothing, where the machine stood still."""
+        """Whether the model began the request. On a stalled machine, a client may give up before it has sent it."""
         return self._said(f"begun-{request}")
 
     def until_stalled(self, request: str) -> None:
@@ -274,7 +274,8 @@ class Kinds:
 
 
 TIMES = (0.3, 3.0, 30.0)
-"""Seconds that a client waits for an answer that does not come: more, where fewer were over before its model began."""
+"""Seconds that a client waits for an answer that does not come. The next is tried if the model did not begin in time.
+"""
 SIXTEEN = np.arange(16, dtype=np.int32).reshape(1, 16)
 ONES = np.ones((1, 16), np.int32)
 ONE = np.ones(1, np.int32)

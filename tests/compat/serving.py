@@ -1,6 +1,6 @@
-"""What `tests/compat` serves and how: a repository of small models, and `halimede serve` as a process on free ports.
+"""The repository of small models that `tests/compat` serves, and `halimede serve` as a process on free ports.
 
-One thread; every wait is bounded. A process that a test leaves is stopped with its whole group.
+One thread; every wait is bounded. A process that a test leaves behind is stopped with its whole group.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ ANSWER_SECONDS = 60.0
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 HELD_SECONDS = 120.0
-"""For how long a held model waits to be let go, at most: longer than any test waits for anything else."""
+"""The longest time for which a held model waits for its release: longer than any test waits for anything."""
 
 _HELD = f"""import time
 from pathlib import Path
@@ -71,7 +71,7 @@ def answer(request):
 def write_model(
     repository: Path, name: str, datatype: str, *, backend: str = "identity", max_batch_size: int = 0, more: str = ""
 ) -> Path:
-    """A model with INPUT0 and OUTPUT0 of one variable dimension; returns the folder of its version 1."""
+    """Writes a model with INPUT0 and OUTPUT0 of one variable dimension. Returns the folder of its version 1."""
     kind = "STRING" if datatype == "BYTES" else datatype
     tensor = f"data_type: TYPE_{kind} dims: [ -1 ]"
     version = repository / name / "1"
@@ -88,16 +88,16 @@ def write_model(
 
 
 def write_held_model(repository: Path, name: str = "held") -> Path:
-    """A Python model (INT32) that says by a file `begun` in its folder that it executes, and goes on when there is a
-    file `go`. Returns that folder."""
+    """Writes a Python model (INT32) that makes a file `begun` in its folder when it executes, and continues when there
+    is a file `go`. Returns that folder."""
     version = write_model(repository, name, "INT32", backend="python")
     (version / "model.py").write_text(_HELD)
     return version.parent
 
 
 def write_repository(repository: Path) -> Path:
-    """`identity_<datatype>` (batches up to 64, dynamically) and `flat_<datatype>` (no batching) for every datatype in
-    lower case."""
+    """Writes `identity_<datatype>` (batches up to 64, dynamic batching) and `flat_<datatype>` (no batching) for every
+    datatype in lower case."""
     repository.mkdir(parents=True, exist_ok=True)
     for datatype in DATATYPES:
         word = datatype.lower()
@@ -109,13 +109,13 @@ def write_repository(repository: Path) -> Path:
 
 
 class ServeError(AssertionError):
-    """The server did not do what it should; the message ends with the end of its log."""
+    """The server did not do what it should. The message ends with the end of its log."""
 
 
 class Serving:
-    """One `halimede serve` process on free ports of 127.0.0.1.
+    """A `halimede serve` process on free ports of 127.0.0.1.
 
-    `http_url` and `grpc_url` are `host:port`. A context manager that leaves nothing running; a test that wants the
+    `http_url` and `grpc_url` are `host:port`. As a context manager it leaves nothing running; a test that needs the
     exit status stops it itself.
     """
 
@@ -164,26 +164,26 @@ class Serving:
         return self.log.read_text(errors="replace")
 
     def wait_until_live(self) -> Self:
-        """Until the HTTP port answers: by then all models are loaded and the gRPC port is open (contract C61). And
-        until the metrics port is, which comes last, unless flags speak of it."""
+        """Waits until the HTTP port answers: by then all models are loaded and the gRPC port is open (C61). Also waits
+        for the metrics port, which opens last, unless flags configure it."""
         self.until(self._answers, "did not come up", START_SECONDS)
         if self._has_metrics:
             self.until(self._is_scraped, "opened no port for metrics", START_SECONDS)
         return self
 
     def until_logged(self, text: str, seconds: float = STOP_SECONDS) -> None:
-        """A thread writes the log: a line may come later than what it tells of."""
+        """Waits until the log has the text. A thread writes the log, so a line may come after the event."""
         self.until(lambda: text in self.log_text(), f"did not say '{text}'", seconds)
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = STOP_SECONDS) -> None:
-        """Waits, while the server runs, until something holds; ServeError when it does not in that time."""
+        """Waits, while the server runs, until something holds. Raises ServeError if it does not within that time."""
         limit = time.monotonic() + seconds
         while not holds():
             if self._ended_within(0.02) or time.monotonic() > limit:
                 raise ServeError(f"the server {what} (exit status {self.process.poll()}): ...{self.log_text()[-3000:]}")
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """The exit status of a server that ends; ServeError when it does not, or leaves a process behind."""
+        """The exit status of a server that ends. Raises ServeError if it does not end, or leaves a process behind."""
         if not self._ended_within(seconds):
             raise ServeError(f"the server did not end in {seconds} s: ...{self.log_text()[-3000:]}")
         limit = time.monotonic() + STOP_SECONDS
@@ -198,7 +198,7 @@ class Serving:
         return self.wait()
 
     def kill(self) -> None:
-        """Ends whatever still runs."""
+        """Ends all processes that still run."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_SECONDS)
@@ -220,7 +220,7 @@ class Serving:
         return False
 
     def status(self, path: str) -> int | None:
-        """The status of a GET, or None where nobody answers."""
+        """The status of a GET, or None if nothing answers."""
         try:
             with urllib.request.urlopen(f"http://{self.http_url}{path}", timeout=5) as answer:
                 return int(answer.status)
@@ -230,7 +230,7 @@ class Serving:
             return None
 
     def ask(self, path: str, body: bytes | None = None) -> tuple[int, Any]:
-        """Status and JSON (None where there is no text) of a GET, or of a POST where there is a body."""
+        """Status and JSON of a GET, or of a POST if there is a body. JSON is None if the answer has no text."""
         try:
             request = urllib.request.Request(f"http://{self.http_url}{path}", body)
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
@@ -245,7 +245,7 @@ class Serving:
             return str(answer.read().decode())
 
     def pending(self, model: str) -> int:
-        """How many requests for a model wait, by the metrics."""
+        """How many requests for a model wait, according to the metrics."""
         for line in self.metrics().splitlines():
             if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
                 return int(line.rsplit(" ", 1)[1])
@@ -253,7 +253,7 @@ class Serving:
 
 
 def processes_with(mark: str) -> Iterator[int]:
-    """The running processes that inherited `mark` in their environment (where the system shows that)."""
+    """The running processes that inherited `mark` in their environment, if the system shows environments."""
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark.encode() in environment.read_bytes():

@@ -1,5 +1,5 @@
-"""A started server whose models lie in Azure Blob Storage, which Azurite plays: `make test-azure` fetches that from the
-registry of Node packages; HALIMEDE_AZURITE names its `azurite-blob`."""
+"""A server whose models are in Azure Blob Storage, simulated by Azurite. `make test-azure` fetches Azurite;
+HALIMEDE_AZURITE names its `azurite-blob`."""
 
 import base64
 import hashlib
@@ -25,7 +25,7 @@ KEY = base64.b64encode(b"a key of the tests").decode()
 
 
 def put(port: int, path: str, content: bytes = b"", query: str = "", **headers: str) -> None:
-    """One signed request (shared key)."""
+    """A signed request (shared key)."""
     sent = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06", **headers}
     canonical = "".join(f"{name}:{sent[name]}\n" for name in sorted(sent))
     asked = "".join(f"\n{part.replace('=', ':')}" for part in query.split("&") if part)

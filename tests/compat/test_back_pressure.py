@@ -1,6 +1,7 @@
-"""A client that does not read what a decoupled model sends: memory is bounded, others are served, and nothing is lost.
+"""A client that does not read what a decoupled model sends: memory stays bounded, other clients are served, and nothing
+is lost.
 
-The stream is read message by message and raw, so that the client library holds no more than its own window.
+The stream is read raw, message by message, so that the client library buffers no more than its own window.
 """
 
 import json
@@ -32,11 +33,12 @@ ELEMENTS = 25_000
 SIZE = 4 * ELEMENTS
 AHEAD = 8 << 20
 """How far a model may get ahead of a client that does not read: 2 MiB in its worker's window, 1 MiB on the call, one
-response each, what sockets hold, and what the client's library takes."""
+response each, and the buffers of sockets and of the client's library."""
 NARROW = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_536)]
-"""For a client whose window does not grow with the speed at which it is sent to: to 16 MiB and more."""
+"""The same limit for a client whose window grows with the speed of the sender, to 16 MiB and more."""
 GROWTH = 48 << 20
-"""What server and worker together may grow meanwhile: the same, and what allocators keep. All responses are 1 GB."""
+"""How much the memory of server and worker may grow: the limit above, and what allocators keep. All responses are 1 GB.
+"""
 
 _FLOOD = f"""import os
 import struct
@@ -70,7 +72,8 @@ class TritonPythonModel:
 
 
 class Flooded:
-    """A server whose model `flood` answers with as many responses of `SIZE` bytes as its input says: 0, 1, 2, ..."""
+    """A server with the model `flood`, which answers with as many responses of `SIZE` bytes as its input says: 0, 1, 2,
+    ..."""
 
     def __init__(self, serving: Serving, repository: Path, count: int) -> None:
         self.serving = serving
@@ -78,12 +81,12 @@ class Flooded:
         self._progress = repository / "flood" / "progress"
 
     def worker(self) -> int:
-        """The process of `flood`, which is the only Python model."""
+        """The worker process of `flood`, the only Python model."""
         [pid] = set(processes_with(self.serving.mark)) - {self.serving.process.pid}
         return pid
 
     def progress(self) -> tuple[int, bool]:
-        """How many responses the last request has sent, and whether its model saw that the client has gone."""
+        """How many responses the last request has sent, and whether its model saw the client leave."""
         sent, cancelled = struct.unpack("<qq", self._progress.read_bytes() or bytes(16))
         return sent, bool(cancelled)
 
@@ -95,7 +98,7 @@ class Flooded:
         return stands_still(self.serving, lambda: self.progress()[0], self.probe)
 
     def probe(self) -> None:
-        """A request of no responses: once it is over, neither the server nor the worker stands still itself."""
+        """A request without responses. When it is done, neither the server nor the worker is stalled."""
         body = json.dumps({"INPUT0": 0}).encode()
         url = f"http://{self.serving.http_url}/v2/models/flood/generate_stream"
         with urllib.request.urlopen(url, body, timeout=LIMIT) as answer:
@@ -103,12 +106,13 @@ class Flooded:
 
 
 def memory_of(serving: Serving) -> int:
-    """Bytes of all processes of the server."""
+    """Resident bytes of all processes of the server."""
     return sum(_resident(pid) for pid in processes_with(serving.mark))
 
 
 def stands_still(serving: Serving, count: Callable[[], int], probe: Callable[[], object]) -> int:
-    """What is counted, once it grows no more for a while in which whoever makes it grow answered each `probe`."""
+    """The count, once it has not grown during several rounds of `probe`. So a stalled machine does not count as
+    standing still."""
     seen: list[int] = []
 
     def still() -> bool:
@@ -146,7 +150,7 @@ def flooded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 class Client:
-    """One stream of raw messages."""
+    """A stream of raw messages."""
 
     def __init__(self, url: str) -> None:
         self._channel = grpc.insecure_channel(url, NARROW)
@@ -168,7 +172,7 @@ class Client:
         self._requests.put(message.SerializeToString())
 
     def numbers(self) -> list[int]:
-        """The numbers of the responses until the last, which has none. All elements of a response are its number."""
+        """The numbers of the responses up to the last, which has none. All elements of a response are its number."""
         found: list[int] = []
         for message in self.answers:
             if len(message) < SIZE:
@@ -181,7 +185,7 @@ class Client:
 
 
 class RoomForNothing:
-    """A client whose window on the stream is that of an answer when it is asked for, and else nothing."""
+    """A client whose window on the stream is open only for the answer that it asks for."""
 
     def __init__(self, url: str) -> None:
         host, _, port = url.rpartition(":")
@@ -208,7 +212,7 @@ class RoomForNothing:
         self._flush()
 
     def take_one(self) -> None:
-        """Lets the prefix of a message come, and then as much as it says."""
+        """Opens the window for the prefix of a message, and then for the length in it."""
         (size,) = struct.unpack(">xI", self._take(5))
         assert len(self._take(size)) == size
 
@@ -235,7 +239,7 @@ def other_model_answers(serving: Serving) -> bool:
 
 
 def flood(flooded: Flooded, client: Client) -> None:
-    """A request whose responses nobody reads, until the model is held back."""
+    """Starts a request whose responses are not read. Returns when the model is held back."""
     before = flooded.memory()
     client.ask(flooded.count)
     sent = flooded.wait_until_it_stands_still()
@@ -272,7 +276,7 @@ def test_client_that_goes_without_reading_releases_the_model(flooded: Flooded) -
 @pytest.mark.rows("G32")
 @pytest.mark.parametrize("size", [1, 3])
 def test_pool_of_responses_counts_those_that_the_client_has_no_room_for(tmp_path: Path, size: int) -> None:
-    """By a client that gives room for one response after the other, and not a byte more."""
+    """The client gives room for one response after the other, and no byte more."""
     with (
         served(tmp_path, f"--grpc-max-response-pool-size={size}") as flooded,
         RoomForNothing(flooded.serving.grpc_url) as client,

@@ -1,4 +1,4 @@
-"""`class_count` of the official clients, over HTTP and gRPC, with a label file (contract H80 to H83)."""
+"""`class_count` of the official clients, over HTTP and gRPC, with a label file (H80 to H83)."""
 
 import asyncio
 import queue
@@ -57,8 +57,8 @@ ensemble_scheduling {
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A server of `scores`, which batches and has three labels, of `flags`, whose output is BOOL, and of the ensemble
-    `read_and_scored`: a model that makes numbers of the bytes of files, and `scores`."""
+    """A server with `scores` (batches, three labels), `flags` (a BOOL output), and the ensemble `read_and_scored`,
+    which makes numbers of files and passes them to `scores`."""
     folder = tmp_path_factory.mktemp("classification")
     write_model(folder / "models", "scores", "FP32", max_batch_size=4)
     config = folder / "models" / "scores" / "config.pbtxt"
@@ -138,7 +138,7 @@ def test_asyncio_clients_read_classes(labelled: Serving) -> None:
 
 
 @pytest.mark.parametrize("client", [http_client, grpc_client])
-def test_client_is_told_that_there_are_no_classes(labelled: Serving, client: Any) -> None:
+def test_classes_of_a_bool_output_are_an_error(labelled: Serving, client: Any) -> None:
     url = labelled.http_url if client is http_client else labelled.grpc_url
     with client.InferenceServerClient(url) as connected, pytest.raises(InferenceServerException) as caught:
         connected.infer("flags", **asked(client, 1, np.array([True])))
@@ -147,7 +147,8 @@ def test_client_is_told_that_there_are_no_classes(labelled: Serving, client: Any
 
 @pytest.mark.parametrize("client", [http_client, grpc_client])
 def test_files_go_in_and_classes_of_the_last_model_come_out(labelled: Serving, client: Any) -> None:
-    """A batch of files of different lengths to an ensemble, whose input and output the client asks for first."""
+    """The client sends files of different lengths to an ensemble, and asks the server for the names of input and output
+    first."""
     files = [" ".join(map(str, scores)).encode() for scores in SCORES.tolist()]
     assert len({len(file) for file in files}) == 2
     url = labelled.http_url if client is http_client else labelled.grpc_url

@@ -1,4 +1,4 @@
-"""A started server whose models lie in cloud storage: an S3 of this machine beside a folder."""
+"""A server whose models are in cloud storage: an S3 server on this machine, beside a local folder."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def storage(tmp_path: Path) -> Iterator[XmlStorage]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts a server on a repository of this machine, with the model `here`, and one away."""
+    """Starts a server with a local repository, which has the model `here`, and a remote one."""
     write_model(tmp_path / "here", "here", "INT32")
     (tmp_path / "tmp").mkdir()
     started: list[Serving] = []
@@ -125,7 +125,7 @@ def test_models_of_s3_come_and_go(serve: Serve, storage: XmlStorage, tmp_path: P
     assert copies(tmp_path) == []
 
 
-def test_storage_that_answers_500_is_told_in_the_index(serve: Serve, storage: XmlStorage) -> None:
+def test_storage_that_answers_500_is_the_reason_in_the_index(serve: Serve, storage: XmlStorage) -> None:
     storage.status = 500
     url = f"s3://127.0.0.1:{storage.port}/bucket/models"
     server = serve(url, *EXPLICIT)
@@ -136,7 +136,7 @@ def test_storage_that_answers_500_is_told_in_the_index(serve: Serve, storage: Xm
     storage.status = 200
 
 
-def test_model_that_cannot_be_fetched_is_told_in_the_index(serve: Serve, storage: XmlStorage) -> None:
+def test_model_that_cannot_be_fetched_has_its_reason_in_the_index(serve: Serve, storage: XmlStorage) -> None:
     storage.spoilt.add("models/never/1/model.py")
     server = serve(f"s3://127.0.0.1:{storage.port}/bucket/models", *EXPLICIT)
     state, reason = index(server)["never"]

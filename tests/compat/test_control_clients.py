@@ -1,5 +1,5 @@
-"""Model control and settings with the official clients, all four of them, against a server in explicit mode; the same
-once more where the front ends talk to the engine in bytes only."""
+"""Model control and settings with all four official clients, against a server in explicit mode; and again with front
+ends that talk to the engine in bytes only."""
 
 import asyncio
 import json
@@ -71,7 +71,8 @@ MARK_CONFIG = {
 
 
 class Client:
-    """One of the clients. A call opens it, says one thing and closes it; answers of gRPC come as plain data too."""
+    """One of the four clients. Each call opens it, makes one request and closes it. Answers of gRPC are converted to
+    plain data."""
 
     def __init__(self, name: str, serving: Serving) -> None:
         self.module: Any = CLIENTS[name]
@@ -90,7 +91,7 @@ class Client:
             return await getattr(client, method)(*arguments, **named)
 
     def index(self) -> dict[str, str]:
-        """The state of each model, its reason where it has one."""
+        """The state of each model, or its reason if it has one."""
         listed = self.call("get_model_repository_index", **self.plain)
         models = listed["models"] if self.plain else listed
         return {model["name"]: model.get("reason") or model.get("state", "") for model in models}
@@ -192,7 +193,7 @@ def test_log_settings_act(client: Client, serving: Serving) -> None:
 
 
 def logged_so_far(client: Client, serving: Serving) -> int:
-    """How long the log is once all is there that was said until now: a thread writes it."""
+    """The length of the log when everything logged so far is written: a thread writes it."""
     mark = f"mark_{uuid.uuid4().hex}"
     client.call("load_model", mark, config=json.dumps(MARK_CONFIG), files={"file:1/nothing": b""})
     client.call("unload_model", mark)
@@ -201,7 +202,7 @@ def logged_so_far(client: Client, serving: Serving) -> int:
 
 
 def settings(client: Client, answer: Any) -> dict[str, Any]:
-    """Log settings as HTTP has them."""
+    """The log settings over HTTP."""
     if not client.plain:
         return dict(answer)
     return {key: next(iter(value.values()), None) for key, value in answer["settings"].items()}
@@ -223,7 +224,7 @@ def test_trace_settings_are_kept(client: Client) -> None:
 
 
 @pytest.mark.rows("G8", "G41", "R17")
-def test_load_that_takes_long_holds_nobody_up(client: Client, serving: Serving, tmp_path: Path) -> None:
+def test_slow_load_delays_no_other_request(client: Client, serving: Serving, tmp_path: Path) -> None:
     go = tmp_path / "go"
     source = ECHO.replace("    def execute", WAITS.format(go=go) + "\n    def execute", 1)
     files = {"file:1/model.py": source.encode()}
@@ -243,7 +244,7 @@ def test_load_that_takes_long_holds_nobody_up(client: Client, serving: Serving, 
     until(serving, lambda: "waits" not in client.index())
 
 
-def test_code_is_not_taken_without_consent(tmp_path: Path) -> None:
+def test_uploaded_code_needs_consent(tmp_path: Path) -> None:
     flags = ("--model-control-mode=explicit", "--allow-grpc=false")
     with Serving(repository(tmp_path / "models"), tmp_path / "server.log", *flags) as serving:
         serving.wait_until_live()

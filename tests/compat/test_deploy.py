@@ -1,5 +1,6 @@
-"""The dashboard and the alerts of `deploy/`: every expression is one, and its metrics and labels are in a scrape of a
-loaded server. What a GPU tells is written by the server's own code from a fake reading, as there may be none here."""
+"""The dashboard and the alerts of `deploy/`. Every expression must be valid, and its metrics and labels must be in a
+scrape of a loaded server. The server's own code writes the GPU metrics from a fake reading, as this machine may have
+none."""
 
 import json
 import re
@@ -37,7 +38,7 @@ Labels = Mapping[str, str]
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Labels]]:
-    """The labels of each series by name, of a server that has done something of everything."""
+    """The labels of each series by name, from a server that has done some of everything."""
     folder = tmp_path_factory.mktemp("deploy")
     models = folder / "models"
     write_model(models, "batched", "INT32", max_batch_size=8, more="dynamic_batching { }\n")

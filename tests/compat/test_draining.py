@@ -1,4 +1,4 @@
-"""What gRPC clients are told while the server waits, after SIGTERM, for the requests that it has accepted (G35)."""
+"""What gRPC clients get while the server waits, after SIGTERM, for the requests that it has accepted (G35)."""
 
 import queue
 import signal
@@ -25,7 +25,7 @@ def asked(model: str, request: str = "") -> pb.ModelInferRequest:
 
 
 class Stream:
-    """A stream that the client keeps open; its answers, and how it ends."""
+    """A stream that the client keeps open. Collects its answers and its end."""
 
     def __init__(self, stub: Any) -> None:
         self._requests: queue.SimpleQueue[pb.ModelInferRequest | None] = queue.SimpleQueue()
@@ -35,7 +35,7 @@ class Stream:
         self._requests.put(request)
 
     def rest(self) -> tuple[list[Any], tuple[Any, str]]:
-        """All answers, and the status that ends the stream though the client does not."""
+        """All answers, and the status with which the server ends the stream."""
         answers: list[Any] = []
         with pytest.raises(grpc.RpcError) as caught:
             answers.extend(self._call)
@@ -59,7 +59,7 @@ def serving(repository: Path, tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.mark.rows("G35")
 def test_requests_while_others_end(serving: Serving, repository: Path) -> None:
-    """Unary inferences, and messages on a stream that is open."""
+    """Sends unary inferences, and messages on an open stream."""
     held = repository / "held"
     with grpc.insecure_channel(serving.grpc_url) as channel:
         stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
@@ -79,7 +79,8 @@ def test_requests_while_others_end(serving: Serving, repository: Path) -> None:
 
 
 def refused(stub: Any) -> bool:
-    """Whether a new call is: in the contract's words, or in the library's because nobody listens to its next try."""
+    """Whether a new call is refused: with the contract's text, or with the library's if nothing listens any more when
+    it retries."""
     try:
         stub.ModelInfer(asked("good"), timeout=LIMIT)
     except grpc.RpcError as caught:

@@ -1,5 +1,5 @@
-"""Ensembles of Python models under real clients: streams of decoupled members, clients that leave, slow readers; and
-that nothing is left running."""
+"""Ensembles of Python models with real clients: streams of decoupled members, clients that leave, slow readers. Nothing
+may be left running."""
 
 import re
 import time
@@ -170,7 +170,7 @@ def test_client_that_leaves_a_stream_stops_the_members(client: grpcclient.Infere
 
 
 def _failures(serving: Serving) -> dict[tuple[str, str], int]:
-    """How many requests failed by model and reason, those left out that are 0."""
+    """The failed requests by model and reason, without zeros."""
     found = {}
     for line in serving.metrics().splitlines():
         if line.startswith("nv_inference_request_failure{") and not line.endswith(" 0"):
@@ -190,8 +190,10 @@ def test_failure_counts_once_for_the_member_and_twice_for_the_ensemble(
     assert {key: count for key, count in more.items() if count} == {("picky", "BACKEND"): 1, ("fails", "OTHER"): 2}
 
 
-def test_model_that_waits_for_itself_behind_an_ensemble_is_told(client: grpcclient.InferenceServerClient) -> None:
-    """Its only instance calls an ensemble whose first step is the model itself. The real server never answers."""
+def test_model_that_waits_for_itself_through_an_ensemble_gets_an_error(
+    client: grpcclient.InferenceServerClient,
+) -> None:
+    """The model's only instance calls an ensemble whose first step is the model itself. Triton never answers."""
     answer = client.infer("ring", _input(0)).as_numpy("OUTPUT0")
     assert answer is not None
     assert answer.tolist() == [100]

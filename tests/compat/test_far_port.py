@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 class FarServing(Serving):
-    """`Serving`, with the serialising port between front ends and engine."""
+    """`Serving` with the serializing port between front ends and engine."""
 
     def command(self, repository: Path) -> Sequence[str]:
         flags = super().command(repository)[4:]
@@ -42,7 +42,7 @@ def infer(module: Any, client: Any, model: str, array: np.ndarray[Any, Any], dat
 
 @pytest.fixture(params=["http", "grpc"])
 def spoken(request: pytest.FixtureRequest, far: FarServing) -> Iterator[tuple[Any, Any]]:
-    """A client's module and a client, of each protocol."""
+    """The module of a client, and a client, for each protocol."""
     module = httpclient if request.param == "http" else grpcclient
     with module.InferenceServerClient(far.http_url if request.param == "http" else far.grpc_url) as client:
         yield module, client

@@ -1,6 +1,7 @@
-"""The generate extension over plain HTTP: events as they come, clients that do not read or leave, streams without end.
+"""The generate extension over plain HTTP: events arrive when they are sent; clients that do not read, or leave; endless
+streams.
 
-Raw sockets and the standard library, so that nothing reads ahead but the system.
+Uses raw sockets and the standard library, so that nothing but the operating system reads ahead.
 """
 
 import json
@@ -61,8 +62,8 @@ class TritonPythonModel:
 
 
 def write_stepwise(repository: Path) -> Path:
-    """A decoupled model: for 0 a response, and a second when there is a file `go` in the folder that is returned; for
-    anything else responses without end, until the client has gone, of which a file `left` tells."""
+    """Writes a decoupled model. For 0 it sends a response, and a second one when there is a file `go` in the returned
+    folder. For other values it sends responses until the client has gone, and then makes a file `left`."""
     decoupled = "model_transaction_policy { decoupled: true }\n"
     version = write_model(repository, "stepwise", "INT32", backend="python", more=decoupled)
     (version / "model.py").write_text(_STEPWISE)
@@ -87,7 +88,7 @@ def generating(repository: Path, request: pytest.FixtureRequest) -> Iterator[Ser
 
 
 class Events:
-    """A request for a stream on a connection of its own, and its events one by one."""
+    """A request for a stream on its own connection, with its events one by one."""
 
     def __init__(self, serving: Serving, model: str, body: Any) -> None:
         self._connection = HTTPConnection("127.0.0.1", serving.http_port, timeout=LIMIT)
@@ -109,7 +110,7 @@ class Events:
 
 
 def asked_raw(serving: Serving, model: str, body: Any) -> socket.socket:
-    """A connection that has asked for a stream, and reads nothing."""
+    """A connection that has asked for a stream and reads nothing."""
     text = json.dumps(body).encode()
     made = socket.create_connection(("127.0.0.1", serving.http_port), LIMIT)
     head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
@@ -167,7 +168,7 @@ def test_requests_of_all_kinds_on_one_connection(generating: Serving, repository
 
 
 def test_large_text_there_and_back(generating: Serving) -> None:
-    """Read and written on another thread."""
+    """The server decodes and encodes it on another thread."""
     text = "é\n" * 1_000_000
     with Events(generating, "text", {"INPUT0": [text, "b"]}) as events:
         [event] = events
@@ -210,7 +211,7 @@ def flooded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flooded]:
 
 
 def flood(flooded: Flooded) -> socket.socket:
-    """A stream that nobody reads, once its model is held back."""
+    """A stream that is not read, once its model is held back."""
     before = flooded.memory()
     made = asked_raw(flooded.serving, "flood", {"INPUT0": flooded.count})
     sent = flooded.wait_until_it_stands_still()

@@ -1,5 +1,5 @@
-"""The official gRPC client in all its ways of calling, against a started server. Models: `identity_<datatype>` batches
-(input INPUT0 [-1], output OUTPUT0), `flat_<datatype>` does not."""
+"""The official gRPC client in all its forms, against a running server. `identity_<datatype>` batches (input INPUT0
+[-1], output OUTPUT0); `flat_<datatype>` does not."""
 
 import asyncio
 import queue
@@ -215,7 +215,7 @@ def test_asyncio_stream(server: Server) -> None:
 
 
 class StreamUser:
-    """A client's stream and what came back on it."""
+    """A client's stream, and the answers on it."""
 
     def __init__(self, client: Any, **how: Any) -> None:
         self.answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
@@ -273,7 +273,7 @@ def test_stream_with_status_errors_takes_refusals_too(open_stream: Callable[...,
     check_fp32(stream.answer()[0])
 
 
-def test_stream_cancelled_by_the_client_leaves_the_server_well(client: Any) -> None:
+def test_server_serves_on_after_a_cancelled_stream(client: Any) -> None:
     for _ in range(10):
         stream = StreamUser(client)
         stream.send("identity_fp32", FP32, "FP32")
@@ -423,7 +423,7 @@ def test_infer_same_input_twice(stub: Any) -> None:
     assert error.details() == "[request id: 7] input 'INPUT0' already exists in request"
 
 
-def test_message_that_is_none(server: Server) -> None:
+def test_bytes_that_are_no_message(server: Server) -> None:
     with grpc.insecure_channel(server.grpc_url) as channel:
         raw: Any = channel.unary_unary
         for rpc in ("ModelInfer", "ModelReady", "ServerLive"):
@@ -433,7 +433,7 @@ def test_message_that_is_none(server: Server) -> None:
             assert (error.code(), error.details()) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
-def test_method_that_is_none(server: Server) -> None:
+def test_unknown_method(server: Server) -> None:
     with grpc.insecure_channel(server.grpc_url) as channel:
         raw: Any = channel.unary_unary
         for path in ("/inference.GRPCInferenceService/Nothing", "/other.Service/ModelInfer"):

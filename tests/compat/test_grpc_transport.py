@@ -1,4 +1,4 @@
-"""The flags of the gRPC port on started servers, by the official client: TLS, Unix sockets, compression, keep-alive."""
+"""Flags of the gRPC port on running servers, with the official client: TLS, Unix sockets, compression, keep-alive."""
 
 import json
 import queue
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @contextmanager
 def serving(repository: Path, log: Path, *flags: str) -> Iterator[Serving]:
-    """A started server, which must end well."""
+    """A running server, which must end with status 0."""
     with Serving(repository, log / "server.log", *flags) as server:
         server.until(lambda: "Started Metrics Service at " in server.log_text(), "did not come up", 60)
         yield server
@@ -86,7 +86,7 @@ def check_refused(client: Any) -> None:
 @pytest.mark.rows("G37", "C32")
 @pytest.mark.parametrize("flag", ["--grpc-use-ssl=true", "--grpc-use-ssl-mutual=false"])
 def test_tls(repository: Path, tmp_path: Path, made: Certificates, flag: str) -> None:
-    """Either flag asks for it."""
+    """Each of the two flags requires TLS."""
     with serving(repository, tmp_path, *tls_flags(made, flag)) as server:
         with secure(server, made) as client:
             assert client.is_server_live()
@@ -108,7 +108,7 @@ def test_mutual_tls(repository: Path, tmp_path: Path, made: Certificates) -> Non
 
 
 def test_tls_with_a_file_that_is_missing(repository: Path, tmp_path: Path, made: Certificates) -> None:
-    """Said at the start; the original would start, and fail every handshake."""
+    """The start fails. Triton would start, and fail every handshake."""
     flags = ["--grpc-use-ssl=true", f"--grpc-server-cert={tmp_path}/none", f"--grpc-server-key={made.server.key}"]
     with Serving(repository, tmp_path / "server.log", *flags) as server:
         assert server.wait(60) == 1
@@ -119,7 +119,7 @@ def test_tls_with_a_file_that_is_missing(repository: Path, tmp_path: Path, made:
 
 
 def test_unix_sockets(repository: Path, tmp_path: Path) -> None:
-    """For gRPC and HTTP; the metrics keep their port. Their paths are gone with the server."""
+    """gRPC and HTTP use sockets; the metrics keep their port. The socket files are removed when the server ends."""
     with TemporaryDirectory(prefix="h") as folder:  # a short path: that of a socket has at most 107 bytes
         grpc_path, http_path = Path(folder, "grpc"), Path(folder, "http")
         flags = [f"--grpc-address=unix:{grpc_path}", f"--http-address=unix:{http_path}"]
@@ -147,7 +147,7 @@ def _request() -> bytes:
 
 
 def answer_on_the_wire(server: Serving, rpc: str, accept: str, payload: bytes) -> tuple[str, int, int]:
-    """The encoding in the head of an answer, and the compressed flag and size of its message, as no client shows it."""
+    """The encoding in the headers of an answer, and the compressed flag and size of its message."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -181,7 +181,7 @@ ALL = "identity, deflate, gzip"
 @pytest.mark.rows("G36", "C33")
 @pytest.mark.parametrize(("level", "chosen"), [("none", "identity"), ("low", "gzip"), ("high", "deflate")])
 def test_response_compression(repository: Path, tmp_path: Path, level: str, chosen: str) -> None:
-    """Of both inference RPCs and no other; what is chosen is what the real server chooses."""
+    """Responses of both inference RPCs are compressed, and no others. The choice is Triton's."""
     with serving(repository, tmp_path, f"--grpc-infer-response-compression-level={level}") as server:
         for rpc in ("ModelInfer", "ModelStreamInfer"):
             for accept, encoding in ((ALL, chosen), ("identity", "identity")):
@@ -202,9 +202,9 @@ TRIES = 10
 
 @contextmanager
 def idle_stream(server: Serving, options: Any = None) -> Iterator["queue.SimpleQueue[tuple[Any, Any]]"]:
-    """An open stream with nothing on it but one answer; how it ends comes by the queue.
+    """An open stream that is idle after one answer. Its end is put into the queue.
 
-    Where its connection came of age before the answer was there, since the machine stood still, it is another one.
+    If the machine stalls, the connection may reach its age before that answer. Then another stream is opened.
     """
     with client_module.InferenceServerClient(server.grpc_url, keepalive_options=options) as client:
         for _ in range(TRIES):
@@ -222,7 +222,7 @@ def idle_stream(server: Serving, options: Any = None) -> Iterator["queue.SimpleQ
 
 @pytest.mark.rows("G38", "C34")
 def test_keep_alive_of_the_client(repository: Path, tmp_path: Path) -> None:
-    """A client that pings each second is sent away unless the flags permit it."""
+    """A client that pings every second is disconnected, unless the flags permit it."""
     often = client_module.KeepAliveOptions(keepalive_time_ms=1000, http2_max_pings_without_data=0)
     strict, lax = tmp_path / "strict", tmp_path / "lax"
     strict.mkdir()
@@ -246,7 +246,7 @@ def test_keep_alive_of_the_client(repository: Path, tmp_path: Path) -> None:
 
 @pytest.mark.rows("G38", "C34")
 def test_age_of_connections(repository: Path, tmp_path: Path) -> None:
-    """Unary calls go on, on new connections; the stream of an old one is ended after the grace."""
+    """Unary calls continue on new connections. The stream of an old connection ends after the grace period."""
     age = ["--grpc-max-connection-age=300", "--grpc-max-connection-age-grace=200"]
     with (
         serving(repository, tmp_path, *age) as server,

@@ -1,4 +1,4 @@
-"""HTTP/2 clients that know no gRPC, `nghttp` and `h2load`, against the gRPC transport on a port of 127.0.0.1."""
+"""HTTP/2 clients that do not know gRPC, `nghttp` and `h2load`, against the gRPC transport on a port of 127.0.0.1."""
 
 import asyncio
 import re
@@ -26,7 +26,8 @@ on_both_loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=list(LOOPS))
 
 
 class Echo:
-    """`/t/Echo` answers with the message between `<` and `>`, `/t/Chat` so with each, `/t/Fail` with status 5."""
+    """`/t/Echo` answers with the message between `<` and `>`, `/t/Chat` does so for each message, `/t/Fail` answers
+    with status 5."""
 
     def rpcs(self) -> dict[str, Unary | Bidirectional]:
         return {"/t/Echo": Unary(self._echo), "/t/Fail": Unary(self._fail), "/t/Chat": Bidirectional(Chat)}
@@ -53,7 +54,7 @@ class Chat:
 
 
 async def run(*command: str) -> bytes:
-    """What a program writes; it must end well and in time."""
+    """The output of a program, which must end with status 0 and in time."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
@@ -67,7 +68,7 @@ async def run(*command: str) -> bytes:
 
 
 def served(loop: Callable[[], asyncio.AbstractEventLoop], test: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-    """Runs a test with the URL of a server."""
+    """Runs a coroutine with the URL of a server."""
 
     async def serve() -> None:
         server = GrpcServer(Echo().rpcs())

@@ -33,12 +33,12 @@ NUMPY = {
     "BYTES": np.object_,
     "BF16": triton_to_np_dtype("BF16"),
 }
-"""What the client takes and gives for each datatype; for BF16 that is not the same in all its versions."""
+"""What the client accepts and returns for each datatype. For BF16 this differs between its versions."""
 NOT_IN_JSON = ("FP16", "BF16")
 
 
 def values(datatype: str) -> Array:
-    """Six values with the ends of the type among them, exact in that type."""
+    """Six values that the type represents exactly, its limits among them."""
     dtype: np.dtype[Any] = np.dtype(NUMPY[datatype])
     if datatype == "BYTES":
         return np.array([b"", b"a", "zwölf".encode(), b"\x00\x7f", b'"\\\n', b"x" * 300], dtype=np.object_)
@@ -82,7 +82,7 @@ def client(server: Serving) -> Iterator[Any]:
 
 @pytest.mark.rows("H36")
 @pytest.mark.parametrize("datatype", DATATYPES)
-def test_datatype_goes_binary_through_models_with_and_without_batching(client: Any, datatype: str) -> None:
+def test_datatype_as_binary_with_and_without_batching(client: Any, datatype: str) -> None:
     for model, array in (("identity", values(datatype).reshape(2, 3)), ("flat", values(datatype))):
         asked = [client_input(datatype, array)]
         result = client.infer(f"{model}_{datatype.lower()}", asked, outputs=[output()])
@@ -92,7 +92,7 @@ def test_datatype_goes_binary_through_models_with_and_without_batching(client: A
 
 @pytest.mark.parametrize("datatype", [name for name in DATATYPES if name not in NOT_IN_JSON])
 @pytest.mark.parametrize("binary", [True, False], ids=["answer binary", "answer JSON"])
-def test_datatype_goes_as_json(client: Any, datatype: str, binary: bool) -> None:
+def test_datatype_as_json(client: Any, datatype: str, binary: bool) -> None:
     array = values(datatype).reshape(3, 2)
     if datatype == "BYTES":
         array = np.array([["", "a", "zwölf"], ['"\\\n', "\u2028", "x" * 300]], dtype=np.object_)
@@ -170,7 +170,7 @@ def test_answer_names_model_and_version(client: Any) -> None:
     assert (answer["model_name"], answer["model_version"]) == ("flat_int32", "1")
 
 
-def test_own_parameters_and_headers_are_taken(client: Any) -> None:
+def test_parameters_and_headers_of_the_client_are_accepted(client: Any) -> None:
     asked = [client_input("INT32", np.ones(1, np.int32))]
     result = client.infer(
         "flat_int32", asked, headers={"X-Own": "y"}, query_params={"a": "b c"}, parameters={"one": 1, "two": "2"}
@@ -178,8 +178,8 @@ def test_own_parameters_and_headers_are_taken(client: Any) -> None:
     assert_same(result.as_numpy("OUTPUT0"), np.ones(1, np.int32))
 
 
-def test_body_made_and_parsed_by_hand_of_the_client(client: Any, server: Serving) -> None:
-    """The client offers both halves to those who carry the bytes themselves."""
+def test_body_made_and_parsed_by_the_clients_own_functions(client: Any, server: Serving) -> None:
+    """The client offers its encoder and decoder to users who transport the bytes themselves."""
     array = np.arange(4, dtype=np.int64)
     body, head = sync.InferenceServerClient.generate_request_body([client_input("INT64", array)], outputs=[output()])
     answer = client._post(
@@ -226,7 +226,7 @@ def test_clients_of_several_threads_each_get_their_own_answers(server: Serving) 
 # Administration.
 
 
-def test_health_is_well(client: Any) -> None:
+def test_health(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("identity_fp32")
@@ -262,7 +262,7 @@ def test_model_config_is_complete(client: Any) -> None:
     assert "dynamic_batching" not in client.get_model_config("flat_bf16", "1")
 
 
-def test_statistics_count_what_was_asked(client: Any) -> None:
+def test_statistics_count_requests(client: Any) -> None:
     def counts() -> tuple[int, int, int]:
         (one,) = client.get_inference_statistics("identity_uint16")["model_stats"]
         return (
@@ -330,7 +330,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize(("model", "version", "datatype", "array", "status", "text"), WRONG)
-def test_wrong_request_raises_the_protocols_text_and_the_connection_stays_good(
+def test_bad_request_raises_tritons_text_and_the_connection_goes_on(
     server: Serving, model: str, version: str, datatype: str, array: Array, status: str, text: str
 ) -> None:
     own = sync.InferenceServerClient(server.http_url, concurrency=1, network_timeout=LIMIT)
@@ -388,7 +388,7 @@ def test_error_of_a_pending_request_is_raised_for_it_alone(client: Any) -> None:
         ),
     ],
 )
-def test_question_about_an_unknown_model_raises_the_protocols_text(client: Any, ask: Any, text: str) -> None:
+def test_query_of_an_unknown_model_raises_tritons_text(client: Any, ask: Any, text: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         ask(client)
     assert caught.value.message() == text
@@ -416,7 +416,7 @@ def test_aio_client_sends_every_datatype(server: Serving) -> None:
     with_aio(server, talk)
 
 
-def test_aio_client_asks_many_at_once(server: Serving) -> None:
+def test_aio_client_sends_many_requests_at_once(server: Serving) -> None:
     async def one(client: Any, number: int) -> None:
         array = np.full((2, 2), number, np.int64)
         asked = [client_input("INT64", array, client=aio)]
@@ -430,7 +430,7 @@ def test_aio_client_asks_many_at_once(server: Serving) -> None:
     with_aio(server, talk)
 
 
-def test_aio_client_asks_about_server_and_models(server: Serving) -> None:
+def test_aio_client_queries_server_and_models(server: Serving) -> None:
     async def talk(client: Any) -> None:
         assert await client.is_server_live()
         assert await client.is_server_ready()
@@ -444,7 +444,7 @@ def test_aio_client_asks_about_server_and_models(server: Serving) -> None:
     with_aio(server, talk)
 
 
-def test_aio_client_raises_the_protocols_text(server: Serving) -> None:
+def test_aio_client_raises_tritons_text(server: Serving) -> None:
     async def talk(client: Any) -> None:
         with pytest.raises(InferenceServerException) as caught:
             await client.infer("nope", [client_input("FP32", ONE, client=aio)])

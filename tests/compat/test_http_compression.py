@@ -1,4 +1,4 @@
-"""Compressed bodies with the official HTTP clients, and what a server must survive that takes such bodies."""
+"""Compressed bodies with the official HTTP clients, and bodies that attack a server which accepts them."""
 
 import asyncio
 import gzip
@@ -22,7 +22,7 @@ LIMIT = 30.0
 MAX_INPUT_SIZE = 1 << 20
 CODINGS = (None, "gzip", "deflate")
 SIZES = (3, 2_000, 100_000)
-"""Of numbers: handled on the event loop, out of it in one direction, and in both."""
+"""Sizes in numbers: decompressed and compressed on the event loop, one of both off it, both off it."""
 
 
 def numbers(count: int) -> npt.NDArray[np.float32]:
@@ -82,7 +82,7 @@ def test_aio_client_sends_and_takes_compressed_bodies(
     asyncio.run(run())
 
 
-# By the standard library, where a client would not do it.
+# With the standard library, for requests that the client cannot make.
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def ask(serving: Serving, body: bytes, path: str = "/v2/models/m/infer", **headers: str) -> tuple[int, Any, bytes]:
-    """Status, headers and body as they came."""
+    """Status, headers and body as received."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     asked = urllib.request.Request(f"http://{serving.http_url}{path}", data=body, headers=named)
     try:
@@ -109,14 +109,14 @@ def ask(serving: Serving, body: bytes, path: str = "/v2/models/m/infer", **heade
 
 
 def resident(serving: Serving) -> int:
-    """Bytes of memory that the server has used at most."""
+    """The server's maximum resident memory so far, in bytes."""
     status = Path(f"/proc/{serving.process.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
 @pytest.mark.rows("H140")
-def test_body_up_to_the_limit_is_taken(limited: Serving) -> None:
+def test_body_up_to_the_limit_is_accepted(limited: Serving) -> None:
     exact = gzip.compress(bytes(MAX_INPUT_SIZE))
     headers = {"Inference_Header_Content_Length": "0", "Content_Encoding": "gzip"}
     assert ask(limited, exact, **headers)[0] == 200
@@ -130,7 +130,7 @@ def test_body_up_to_the_limit_is_taken(limited: Serving) -> None:
 
 
 @pytest.mark.rows("H140")
-def test_bomb_takes_no_memory(limited: Serving) -> None:
+def test_decompression_bomb_uses_no_memory(limited: Serving) -> None:
     squeeze = zlib.compressobj(1)
     zeros = bytes(1 << 20)
     bomb = b"".join(squeeze.compress(zeros) for _ in range(256)) + squeeze.flush()

@@ -1,6 +1,5 @@
-"""How connections end: the client goes or only ends its side, the server refuses a client that still sends, the server
-stops.
-"""
+"""How connections end: the client leaves or closes its sending half, the server refuses a client that is still sending,
+the server stops."""
 
 import json
 import signal
@@ -52,7 +51,7 @@ client.recv(1)
 
 
 class Watched:
-    """A server with the model `watch`, which says by files named after the id of a request what became of it, and ends
+    """A server with the model `watch`. The model reports what became of a request in files named after its id, and ends
     it when there is a file `ID.go`."""
 
     def __init__(self, serving: Serving, folder: Path) -> None:
@@ -151,8 +150,8 @@ def test_request_that_waits_never_runs_when_its_client_goes(watched: Watched) ->
 
 @pytest.mark.rows("H22")
 @pytest.mark.parametrize("late", [False, True], ids=["soon", "late"])
-def test_client_that_only_sends_no_more_gets_its_answer(watched: Watched, late: bool) -> None:
-    """As from the real server (2.51), and the same bytes, though the first come early where the answer is late."""
+def test_client_that_closes_its_sending_half_gets_its_answer(watched: Watched, late: bool) -> None:
+    """The same bytes as from Triton 2.51. Ours sends the first of them early if the answer is late."""
     name = "late" if late else "soon"
     with watched.ask(name) as client:
         client.shutdown(socket.SHUT_WR)
@@ -169,7 +168,7 @@ def test_client_that_only_sends_no_more_gets_its_answer(watched: Watched, late: 
 
 
 def talk(port: int, *parts: bytes) -> bytes:
-    """Sends everything before it reads anything, as most clients do."""
+    """Sends everything before it reads anything, like most clients."""
     with socket.create_connection(("127.0.0.1", port), LIMIT) as client:
         for part in parts:
             client.sendall(part)
@@ -206,7 +205,7 @@ def test_goaway_reaches_a_client_that_still_sends(watched: Watched) -> None:
 
 
 @pytest.mark.rows("H21", "C61")
-def test_stopping_server_says_each_second_whom_it_waits_for(tmp_path: Path) -> None:
+def test_stopping_server_logs_each_second_what_it_waits_for(tmp_path: Path) -> None:
     folder = write_held_model(tmp_path / "models")
     with Serving(tmp_path / "models", tmp_path / "server.log", "--exit-timeout-secs=90") as serving:
         serving.wait_until_live()

@@ -1,4 +1,4 @@
-"""`--http-max-input-size`: what of an HTTP request is limited by it, and what is not."""
+"""`--http-max-input-size`: which parts of an HTTP request it limits, and which not."""
 
 import json
 import urllib.error
@@ -26,7 +26,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def infer(serving: Serving, body: bytes, header_length: int | None = None) -> tuple[int, str]:
-    """Status, and the error's text or nothing."""
+    """The status, and the error's text or an empty string."""
     asked = urllib.request.Request(f"http://{serving.http_url}/v2/models/m/infer", data=body)
     if header_length is not None:
         asked.add_header("Inference-Header-Content-Length", str(header_length))

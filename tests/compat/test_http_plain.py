@@ -1,4 +1,4 @@
-"""Plain HTTP by the standard library, as curl would send it: exact bytes, one connection after mistakes, uploads."""
+"""Plain HTTP with the standard library, like curl: exact bytes, a connection that goes on after mistakes, uploads."""
 
 import json
 import socket
@@ -68,7 +68,7 @@ def test_raw_body_is_the_single_input(connection: HTTPConnection) -> None:
 
 @pytest.mark.rows("H42")
 def test_listed_output_decides_for_itself(connection: HTTPConnection) -> None:
-    """`binary_data_output` is for requests that list no outputs."""
+    """`binary_data_output` only applies to requests that list no outputs."""
     listed = BODY[:-1] + b',"parameters":{"binary_data_output":true},"outputs":[{"name":"OUTPUT0"}]}'
     assert ask(connection, "POST", INFER, listed) == (200, ANSWER)
     unlisted = BODY[:-1] + b',"parameters":{"binary_data_output":true}}'
@@ -106,8 +106,8 @@ def test_connection_goes_on_after_wrong_paths_and_methods(connection: HTTPConnec
     assert ask(connection, "POST", INFER, BODY) == (200, ANSWER)
 
 
-def test_ten_thousand_headers_are_taken(server: Serving) -> None:
-    """Written by hand: the standard library would refuse to send them one by one as fast."""
+def test_ten_thousand_headers_are_accepted(server: Serving) -> None:
+    """Written by hand: the standard library sends headers slowly."""
     head = b"".join(b"X-%d: y\r\n" % number for number in range(10_000))
     sent = b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (
         INFER.encode(),
@@ -134,6 +134,6 @@ def test_too_many_chunks_are_refused_and_closed(server: Serving) -> None:
     )
 
 
-def test_name_that_is_no_text_is_not_found(connection: HTTPConnection) -> None:
+def test_model_name_that_is_not_utf8_is_not_found(connection: HTTPConnection) -> None:
     status, content = ask(connection, "POST", "/v2/models/%FF%00/infer", BODY)
     assert (status, content) == (404, b'{"error":"Request for unknown model: \'%FF%00\' is not found"}')

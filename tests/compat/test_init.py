@@ -1,4 +1,4 @@
-"""A model that `halimede init` made passes `halimede check`, serves, and answers clients."""
+"""A model made by `halimede init` passes `halimede check`, serves, and answers clients."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def halimede(*words: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`sums`, `lengths` and `doubles`, made by the command of files beside it."""
+    """`sums`, `lengths` and `doubles`, made by the command from files beside them."""
     folder = tmp_path_factory.mktemp("init")
     (folder / "sums.onnx").write_bytes(add_and_subtract(["n", 2]))
     (folder / "lengths.py").write_text(_LENGTHS)

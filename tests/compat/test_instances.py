@@ -1,4 +1,4 @@
-"""A started server whose instances run at the same time, run nowhere, or wait for what others have."""
+"""A running server with instances that run at the same time, that are passive, or that wait for resources of others."""
 
 import json
 import os
@@ -143,21 +143,22 @@ def test_passive_instance_does_not_answer_the_calls_of_its_model_to_itself(servi
     assert "The call would wait for ever" in str(infer(serving, "itself"))
 
 
-def test_call_to_a_model_whose_resource_is_there_is_answered(serving: Serving) -> None:
+def test_call_to_a_model_whose_resource_is_free_is_answered(serving: Serving) -> None:
     assert infer(serving, "outer") == [7]
 
 
 @pytest.mark.rows("D14")
 def test_call_to_a_model_that_needs_what_the_caller_has_gets_an_error(serving: Serving) -> None:
-    """The real server waits for ever."""
+    """Triton waits forever."""
     answer = infer(serving, "greedy")
     assert isinstance(answer, str)
     assert "The call would wait for ever" in answer
     assert infer(serving, "outer") == [7]
 
 
-def test_call_goes_before_a_model_whose_turn_it_is_but_that_waits_for_the_caller(serving: Serving) -> None:
-    """`slow_outer` holds one of two, `large` needs both and is to go first, and one is left for what is called."""
+def test_call_overtakes_a_model_that_waits_for_the_caller(serving: Serving) -> None:
+    """`slow_outer` holds one of two resources. `large` needs both and is first in the queue. The called model needs the
+    one that is left."""
     folder = serving.log.parent / "models" / "slow_outer"
     with ThreadPoolExecutor(2) as pool:
         caller = pool.submit(infer, serving, "slow_outer")

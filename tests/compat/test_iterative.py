@@ -1,6 +1,5 @@
-"""Requests that run until their model has finished them, beside others that join and leave (contract S72, P49): in a
-worker and in the server's own process, with one answer and with many.
-"""
+"""Iterative requests, which run until their model finishes them, beside others that join and leave (S72, P49): in a
+worker and in the server's process, with one answer and with many."""
 
 import json
 import queue
@@ -175,7 +174,7 @@ def test_requests_with_an_answer_for_each_run(serving: Serving, model: str) -> N
 
 @pytest.mark.rows("P49")
 @pytest.mark.parametrize("model", ["single", "single_inside"])
-def test_answer_of_a_request_that_shall_run_again(serving: Serving, model: str) -> None:
+def test_answer_of_a_request_that_runs_again(serving: Serving, model: str) -> None:
     with (
         triton.InferenceServerClient(serving.grpc_url) as client,
         pytest.raises(InferenceServerException, match="Expected a None object in the execute function return list for"),

@@ -1,4 +1,4 @@
-"""Kinds of example clients that all four official clients have (`kinds.KINDS`)."""
+"""The kinds of example clients that all four official clients have (`kinds.KINDS`)."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from tests.compat.kinds import KINDS, ONE, ONES, SIXTEEN, Kinds, Spoken
 
 GROWTH = 16 << 20
-"""Bytes that allocators may keep while 1,000 requests of 200 kB pass; all of them are 200 MB."""
+"""Bytes that allocators may keep after 1,000 requests of 200 kB, 200 MB in all."""
 
 
 @pytest.fixture(params=["http", "grpc", "http.aio", "grpc.aio"])
@@ -31,7 +31,7 @@ def test_table_of_kinds_names_tests_that_exist() -> None:
 
 
 def test_sum_and_difference(spoken: Spoken) -> None:
-    """With both outputs asked for, with none named, and with one; with an id, headers and whatever else comes along."""
+    """With both outputs requested, with none named, and with one; with an id, headers and other options."""
     given = [spoken.tensor("INPUT0", SIXTEEN, "INT32"), spoken.tensor("INPUT1", ONES, "INT32")]
     more = {} if spoken.is_grpc else {"query_params": {"test_1": 1, "test_2": "two words"}}
 
@@ -127,7 +127,7 @@ def test_custom_parameters(spoken: Spoken) -> None:
 
 
 def test_basic_authentication(spoken: Spoken) -> None:
-    """The plugin's header goes with every request: seen by a model to which the header is forwarded."""
+    """The plugin adds its header to every request. A model with forwarded headers sees it."""
 
     async def ask(call: Any) -> Any:
         result = await call("infer", "echo", [spoken.tensor("INPUT0", ONE, "INT32")])
@@ -137,8 +137,8 @@ def test_basic_authentication(spoken: Spoken) -> None:
     assert spoken.ask(ask) is None
 
 
-def test_objects_are_used_again(spoken: Spoken) -> None:
-    """One pair of inputs and one pair of outputs: with data, in shared memory, and with data again."""
+def test_objects_are_reused(spoken: Spoken) -> None:
+    """The same inputs and outputs are used with data, in shared memory, and with data again."""
     given = [spoken.tensor("INPUT0", SIXTEEN, "INT32"), spoken.tensor("INPUT1", ONES, "INT32")]
     wanted = spoken.wanted("OUTPUT0", "OUTPUT1")
     name = f"halimede_kinds_{os.getpid()}_{uuid.uuid4().hex}"

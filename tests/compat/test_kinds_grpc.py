@@ -1,4 +1,5 @@
-"""Kinds of example clients that only the gRPC client has (`kinds.KINDS`): streams, cancellation, channels, the stub."""
+"""The kinds of example clients that only the gRPC client has (`kinds.KINDS`): streams, cancellation, channels, the
+stub."""
 
 import queue
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ def check_sum(result: Any) -> None:
 
 
 class Answers:
-    """A callback, and what it was told."""
+    """A callback that keeps its arguments."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -98,14 +99,14 @@ def test_call_with_a_timeout(client: Any, kinds: Kinds) -> None:
 
 @pytest.mark.rows("G34")
 def test_stream_with_a_timeout(client: Any, kinds: Kinds) -> None:
-    """The stream ends with its time, what is in it with it, and the client can open another."""
+    """The timeout ends the stream and its requests. The client can open another one."""
     for seconds in TIMES:
         answers, request = Answers(), f"stream timeout {seconds}"
         client.start_stream(answers, stream_timeout=seconds)
         client.async_stream_infer("stalls", STALLED, request_id=request)
         status, words = answers.error()
         assert status == DEADLINE[0]
-        assert DEADLINE[1] in words  # "Stream removed (...)" where the server is quicker than the client's own clock
+        assert DEADLINE[1] in words  # "Stream removed (...)" if the server is faster than the client's timer
         client.stop_stream()
         if kinds.began(request):
             break
@@ -156,7 +157,7 @@ def test_repeated_answers(client: Any, empty: bool) -> None:
 
 
 def test_channel_arguments(kinds: Kinds) -> None:
-    """What is not known to the channel, and a size that answers may not pass, which is the client's own refusal."""
+    """An argument that the channel does not know, and a maximum size of answers, which the client enforces itself."""
     args = [("grpc.max_receive_message_length", 4096), ("grpc.primary_user_agent", "own"), ("own.argument", 1)]
     with module.InferenceServerClient(kinds.serving.grpc_url, channel_args=args) as client:
         check_sum(client.infer("simple", simple()))
@@ -167,7 +168,7 @@ def test_channel_arguments(kinds: Kinds) -> None:
 
 
 def test_keep_alive_options(kinds: Kinds) -> None:
-    """The example's options, which the default flags permit."""
+    """The options of the example, which the default flags permit."""
     options = module.KeepAliveOptions(
         keepalive_time_ms=2**31 - 1,
         keepalive_timeout_ms=20000,
@@ -191,7 +192,7 @@ def test_compressed_stream(client: Any, algorithm: str) -> None:
 
 
 @pytest.mark.rows("G1", "G16", "G22")
-def test_stub_asks_everything(kinds: Kinds) -> None:
+def test_stub_calls_every_rpc(kinds: Kinds) -> None:
     with grpc.insecure_channel(kinds.serving.grpc_url) as channel:
         stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ServerLive(pb.ServerLiveRequest()).live
@@ -220,7 +221,7 @@ def test_stub_asks_everything(kinds: Kinds) -> None:
 
 @pytest.mark.rows("G6")
 def test_answers_as_json(client: Any) -> None:
-    """What the official client makes of messages: each field under its own name, numbers of 64 bits as text."""
+    """The official client converts messages to JSON: each field has its own name, and 64-bit numbers are strings."""
     answer = client.infer("simple", simple(), request_id="j").get_response(as_json=True)
     assert answer["outputs"][0] == {"name": "OUTPUT0", "datatype": "INT32", "shape": ["1", "16"]}
     stats = client.get_inference_statistics("simple", as_json=True)["model_stats"][0]

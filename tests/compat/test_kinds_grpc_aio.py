@@ -1,4 +1,4 @@
-"""Kinds of example clients for the asyncio client of gRPC (`kinds.KINDS`): streams, timeouts, cancellation."""
+"""The kinds of example clients for the asyncio client of gRPC (`kinds.KINDS`): streams, timeouts, cancellation."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Kinds of example clients that only the HTTP clients have (`kinds.KINDS`): greenlets, timeouts, TLS by a proxy."""
+"""Kinds of example clients that only the HTTP clients have (`kinds.KINDS`): greenlets, timeouts, TLS with a proxy."""
 
 import asyncio
 import contextlib
@@ -33,8 +33,9 @@ def check_sum(result: Any) -> None:
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), SIXTEEN + ONES)
 
 
-def test_pending_answer_that_is_not_there_yet(kinds: Kinds) -> None:
-    """Asked for without waiting, waited for too short; others of the same client come meanwhile."""
+def test_pending_answer(kinds: Kinds) -> None:
+    """The client asks without waiting, and with too short a timeout. Other requests of the same client are answered
+    meanwhile."""
     with sync.InferenceServerClient(kinds.serving.http_url, concurrency=2, network_timeout=LIMIT) as client:
         pending = client.async_infer("stalls", [tensor("INPUT0", ONE)], request_id="greenlet")
         for how in ({"block": False}, {"timeout": 0.2}):
@@ -45,8 +46,8 @@ def test_pending_answer_that_is_not_there_yet(kinds: Kinds) -> None:
         assert pending.get_result(timeout=LIMIT).as_numpy("OUTPUT0").tolist() == [0]
 
 
-def test_client_that_waits_no_longer(kinds: Kinds) -> None:
-    """Both clients raise at their time limit, and others are served meanwhile and afterwards."""
+def test_client_with_a_timeout(kinds: Kinds) -> None:
+    """Both clients raise at their timeout. Other requests are served meanwhile and afterwards."""
 
     def blocking(seconds: float, request: str) -> None:
         with (
@@ -75,8 +76,8 @@ def test_client_that_waits_no_longer(kinds: Kinds) -> None:
         check_sum(client.infer("simple", simple()))
 
 
-def test_all_words_of_the_client(kinds: Kinds, capsys: pytest.CaptureFixture[str]) -> None:
-    """`verbose` prints what was sent and what came, status and headers included."""
+def test_verbose_client(kinds: Kinds, capsys: pytest.CaptureFixture[str]) -> None:
+    """`verbose` prints what was sent and received, with status and headers."""
     with sync.InferenceServerClient(kinds.serving.http_url, verbose=True) as client:
         check_sum(client.infer("simple", simple(), query_params={"a": 1}))
     said = capsys.readouterr().out
@@ -94,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @contextmanager
 def proxy(to: int, made: Certificates) -> Iterator[str]:
-    """A proxy that ends TLS before the server's port, as `localhost:port`."""
+    """A proxy that terminates TLS in front of the server's port, as `localhost:port`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.server.certificate, made.server.key)
     loop = asyncio.new_event_loop()
@@ -131,8 +132,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
 
 
-def test_tls_of_a_proxy(kinds: Kinds, made: Certificates) -> None:
-    """With the options of both clients; and the refusal of a server that nobody has signed."""
+def test_tls_with_a_proxy(kinds: Kinds, made: Certificates) -> None:
+    """With the options of both clients. A server with an untrusted certificate is refused."""
     authority = str(made.authority.certificate)
     trusting = partial(ssl.create_default_context, cafile=authority)
     ways = ({"ssl_options": {"ca_certs": authority}}, {"ssl_context_factory": lambda *_, **__: trusting()})

@@ -1,6 +1,5 @@
-"""Kinds of example clients that send sequences (`kinds.KINDS`): each client, one request at a time; both gRPC clients,
-all sequences at once in one stream; ids that are numbers and ids that are texts, with and without a model that is told
-the id.
+"""The kinds of example clients that send sequences (`kinds.KINDS`): each client with one request at a time; both gRPC
+clients with all sequences at once in one stream; numbers and strings as ids; with and without a model that gets the id.
 """
 
 import asyncio
@@ -62,13 +61,13 @@ MODELS = {
     "numbered": _told("UINT64"),
     "named": _told("STRING"),
 }
-"""`steps` adds 1 to the first value of a sequence. The others, two instances each, answer the sum so far, and add the
-sequence's id to the last, whose type is in the configuration."""
+"""`steps` adds 1 to the first value of a sequence. The others have two instances each, answer the sum so far, and add
+the sequence's id to the last value. The type of the id is in their configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A sequence, and what its model has to answer."""
+    """A sequence and the expected answers."""
 
     model: str
     sequence: int | str
@@ -98,7 +97,7 @@ class Sent:
 
 
 def sent(first: int) -> list[Sent]:
-    """The sequences of a test; `first` keeps their ids apart from those of other tests."""
+    """The sequences of a test. `first` keeps their ids apart from those of other tests."""
     minus = [-value for value in VALUES]
     return [
         Sent("steps", first, [0, *VALUES]),
@@ -116,7 +115,7 @@ def interleaved(sequences: Sequence[Sent], module: Any) -> Iterator[dict[str, An
 
 
 def take(sequences: Sequence[Sent], result: Any) -> None:
-    """Notes a result with the sequence that its id names."""
+    """Adds a result to the sequence that its id names."""
     sequence, _, index = result.get_response().id.rpartition("_")
     (found,) = (one for one in sequences if str(one.sequence) == sequence)
     assert len(found.got) == int(index), "answers of a sequence come in the order of its requests"

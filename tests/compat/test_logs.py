@@ -1,4 +1,4 @@
-"""The log of a running server, as its operator finds it: on two streams, or in a file."""
+"""The log of a running server, on two streams or in a file."""
 
 import json
 import re
@@ -18,7 +18,7 @@ _TEXT = r'(?:".*"|Try it:|exception in execute of .*|)'
 DEFAULT = r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ [\w.]+:\d+\] " + _TEXT
 ISO = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [IWE] \d+ [\w.]+:\d+\] " + _TEXT
 ROW = r"[+|].*|    .*|curl .*|.*python.* -c .*|"
-"""Of a table, of what a model raised, of the commands to try."""
+"""Lines of a table, of a model's traceback, and of the commands to try."""
 _MODEL = """import triton_python_backend_utils as pb_utils
 
 
@@ -33,7 +33,7 @@ class TritonPythonModel:
 
 
 class Streams(Serving):
-    """A server whose two streams are two files."""
+    """A server whose two output streams are two files."""
 
     def command(self, repository: Path) -> Sequence[str]:
         return ("sh", "-c", f"exec \"$@\" 2>'{self.errors}'", "sh", *super().command(repository))
@@ -43,14 +43,14 @@ class Streams(Serving):
         return self.log.with_suffix(".err")
 
     def lines(self) -> tuple[list[str], list[str]]:
-        """What it said on each, once it has ended."""
+        """The lines of each stream, after the server has ended."""
         assert self.stop() == 0
         return self.log_text().splitlines(), self.errors.read_text().splitlines()
 
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Streams]:
-    """Starts a server over `good`, `noisy`, which is of Python and fails, and `bad`, which cannot be loaded."""
+    """Starts a server over `good`, `noisy` (a Python model that fails), and `bad` (which cannot be loaded)."""
     write_model(tmp_path / "models", "good", "INT32")
     (write_model(tmp_path / "models", "noisy", "INT32", backend="python") / "model.py").write_text(_MODEL)
     write_model(tmp_path / "models", "bad", "INT32", backend="nope")
@@ -84,7 +84,7 @@ def messages(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.rows("L1", "L3", "L4", "L6", "L7", "L8")
-def test_lines_of_a_run_are_those_of_the_contract(start: Callable[..., Streams]) -> None:
+def test_lines_have_the_form_of_the_contract(start: Callable[..., Streams]) -> None:
     serving = start()
     assert infer(serving, "r1") == 500
     out, err = serving.lines()
@@ -131,7 +131,7 @@ def test_lines_without_escaping(start: Callable[..., Streams]) -> None:
 
 
 @pytest.mark.rows("L4", "C7")
-def test_file_takes_all_lines_and_survives_its_rotation(start: Callable[..., Streams], tmp_path: Path) -> None:
+def test_file_has_all_lines_and_can_be_rotated(start: Callable[..., Streams], tmp_path: Path) -> None:
     file = tmp_path / "logs" / "server.log"
     file.parent.mkdir()
     serving = start(f"--log-file={file}")
@@ -148,7 +148,7 @@ def test_file_takes_all_lines_and_survives_its_rotation(start: Callable[..., Str
 
 
 @pytest.mark.rows("L5")
-def test_what_is_logged_changes_at_run_time(start: Callable[..., Streams]) -> None:
+def test_log_settings_change_at_run_time(start: Callable[..., Streams]) -> None:
     serving = start("--log-info=false")
     assert post(serving, "/v2/logging", {"log_info": True, "log_error": False, "log_format": "json"}) == 200
     assert infer(serving, "r1") == 500
@@ -160,7 +160,7 @@ def test_what_is_logged_changes_at_run_time(start: Callable[..., Streams]) -> No
 
 
 def test_lines_of_json(start: Callable[..., Streams]) -> None:
-    """Contract D24."""
+    """The log as JSON objects (D24)."""
     serving = start("--log-format=json")
     assert infer(serving, "r1") == 500
     out, err = ([json.loads(line) for line in lines] for lines in serving.lines())
@@ -172,7 +172,7 @@ def test_lines_of_json(start: Callable[..., Streams]) -> None:
     assert any("| Model" in one.get("table", "") for one in out)
 
 
-def test_the_same_error_is_a_line_a_second(start: Callable[..., Streams]) -> None:
+def test_repeated_error_is_logged_once_per_second(start: Callable[..., Streams]) -> None:
     serving = start()
     began = time.monotonic()
     for number in range(50):

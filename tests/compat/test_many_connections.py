@@ -1,6 +1,7 @@
-"""Very many connections to one server, over HTTP and gRPC: coming and going, idle, more than there are descriptors.
+"""Very many connections to one server, over HTTP and gRPC: opening and closing, idle, and more than there are
+descriptors.
 
-Connections are raw sockets; over gRPC their greeting ends with a SETTINGS frame that was answered. An ordinary client
+Connections are raw sockets. Over gRPC they begin with a SETTINGS frame that the server acknowledged. An ordinary client
 beside them must not notice.
 """
 
@@ -26,17 +27,17 @@ COMING_AND_GOING = 1_000
 IDLE = 5_000
 LEAST_IDLE = 1_000
 SPARE = 200
-"""Descriptors of a process for everything but the connections."""
+"""Descriptors that a process needs besides those of the connections."""
 FEW = 100
-"""Descriptors of the server that has too few."""
+"""The limit of descriptors of the server that has too few."""
 MOST_BYTES = {"http": 8 << 10, "grpc": 16 << 10}
-"""Memory that an idle connection may cost the server."""
+"""Bytes of memory that an idle connection may cost the server."""
 RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What to say first on a connection, and later; both end an answer with `answer`."""
+    """The first bytes on a connection, and the later ones. Both end with `answer`."""
 
     name: str
     first: bytes
@@ -56,7 +57,7 @@ BOTH = pytest.mark.parametrize("wire", [HTTP, GRPC], ids=["http", "grpc"])
 
 @pytest.fixture(scope="module")
 def descriptors() -> Iterator[int]:
-    """As many descriptors as the system lets a process have, up to what is needed; servers started here inherit it."""
+    """The limit of descriptors that the system permits, up to what is needed. Servers of these tests inherit it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = IDLE + SPARE
     allowed = max(soft, wanted if hard == resource.RLIM_INFINITY else min(hard, wanted))
@@ -75,7 +76,7 @@ def serving(descriptors: int, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class FewDescriptors(Serving):
-    """A server whose limit of descriptors is low."""
+    """A server with a low limit of descriptors."""
 
     def command(self, repository: Path) -> Sequence[str]:
         return ("sh", "-c", f'ulimit -n {FEW}; exec "$@"', "sh", *super().command(repository))
@@ -95,12 +96,12 @@ def open_files(serving: Serving) -> int:
 
 
 def memory(serving: Serving) -> int:
-    """Bytes of the server that are in memory."""
+    """Resident bytes of the server."""
     return int(Path(f"/proc/{serving.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def opened(wire: Wire, serving: Serving, count: int, stack: ExitStack) -> list[socket.socket]:
-    """New connections, each of which has said its first words; nothing is read yet."""
+    """New connections that have each sent their first bytes. Nothing is read yet."""
     made = [
         stack.enter_context(socket.create_connection(("127.0.0.1", wire.port(serving)), LIMIT)) for _ in range(count)
     ]
@@ -110,7 +111,7 @@ def opened(wire: Wire, serving: Serving, count: int, stack: ExitStack) -> list[s
 
 
 def say(connection: socket.socket, words: bytes) -> None:
-    """What the server did not want to hear shows when it should answer."""
+    """Sends bytes. If the server has closed the connection, `is_answered` shows it later."""
     try:
         connection.sendall(words)
     except OSError:
@@ -118,7 +119,7 @@ def say(connection: socket.socket, words: bytes) -> None:
 
 
 def is_answered(wire: Wire, connection: socket.socket) -> bool:
-    """Whether an answer comes; False when the server ends the connection instead. One of the two must happen."""
+    """Whether an answer comes; False if the server ends the connection. One of the two must happen."""
     received = b""
     while wire.answer not in received:
         try:
@@ -132,7 +133,7 @@ def is_answered(wire: Wire, connection: socket.socket) -> bool:
 
 
 def hold(wire: Wire, serving: Serving, count: int, stack: ExitStack) -> list[socket.socket]:
-    """Connections that were each answered once, and then stay."""
+    """Connections that were each answered once and stay open."""
     held: list[socket.socket] = []
     while len(held) < count:
         wave = opened(wire, serving, min(WAVE, count - len(held)), stack)
@@ -148,7 +149,7 @@ def close_with_reset(connection: socket.socket) -> None:
 
 @contextmanager
 def client(serving: Serving, name: str) -> Iterator[Callable[[], None]]:
-    """An ordinary client with one connection: each call is an inference that must be answered rightly."""
+    """An ordinary client with one connection. Each call is an inference whose answer is checked."""
     library, url = (httpclient, serving.http_url) if name == "http" else (grpcclient, serving.grpc_url)
     values = np.arange(5, dtype=np.int32)
     tensor = library.InferInput("INPUT0", [5], "INT32")
@@ -168,7 +169,7 @@ def until_files_are(serving: Serving, most: int) -> None:
 
 @BOTH
 def test_a_thousand_connections_come_and_go(serving: Serving, wire: Wire) -> None:
-    """In all the ways a client can leave: answered or not, in the middle of its words, with a reset or without."""
+    """Clients leave in all ways: answered or not, in the middle of a request, with or without a reset."""
     with client(serving, wire.name) as infer:
         before = open_files(serving)
         for first in range(0, COMING_AND_GOING, WAVE):
@@ -218,7 +219,7 @@ def test_thousands_of_idle_connections_are_held(
 
 @BOTH
 def test_server_without_descriptors_sheds_new_connections_and_keeps_the_old(crowded: Serving, wire: Wire) -> None:
-    """Whoever comes is answered or sent away at once. When others leave, newcomers are served again."""
+    """Each new connection is answered or closed at once. When others close, new ones are served again."""
     with client(crowded, "http") as infer_http, client(crowded, "grpc") as infer_grpc, ExitStack() as stack:
         old = hold(wire, crowded, 10, stack)
         before = open_files(crowded)
@@ -239,8 +240,8 @@ def test_server_without_descriptors_sheds_new_connections_and_keeps_the_old(crow
     assert "Traceback" not in crowded.log_text()
 
 
-def test_server_without_descriptors_is_reached_on_both_ports_afterwards(crowded: Serving) -> None:
-    """A flood on one port sheds on the other too, and leaves no port deaf."""
+def test_both_ports_accept_again_after_a_lack_of_descriptors(crowded: Serving) -> None:
+    """A flood on one port sheds connections on the other too. Both ports accept again afterwards."""
     until_files_are(crowded, FEW // 2)  # those of earlier clients are closed
     with ExitStack() as stack:
         for each in opened(HTTP, crowded, 2 * FEW, stack):

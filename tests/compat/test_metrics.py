@@ -1,5 +1,5 @@
-"""Metrics of a started server: that they are those of the statistics, where they are served, what can be chosen, and
-that no scraper makes inferences wait."""
+"""Metrics of a running server: they equal the statistics; where they are served; which can be chosen; scrapers do not
+delay inferences."""
 
 import json
 import socket
@@ -87,7 +87,7 @@ class Client:
         return self.post(f"/v2/models/{model}/infer", {"inputs": [tensor]}, **headers)
 
     def samples(self) -> dict[tuple[str, ...], float]:
-        """The values by name and by the values of the labels but the version."""
+        """The values by name and by the values of the labels, without the version."""
         text = self.get("/metrics", self.serving.metrics_port)[2].decode()
         return {
             (
@@ -179,7 +179,7 @@ def test_histogram_of_first_responses_has_the_buckets_of_the_model(client: Clien
 
 
 @pytest.mark.rows("M10")
-def test_queue_is_seen_while_it_waits(client: Client) -> None:
+def test_waiting_requests_are_in_the_metrics(client: Client) -> None:
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(client.infer, "held", 1)]
         client.until(lambda now: now["halimede_instances_busy", "held"] == 1)
@@ -209,7 +209,7 @@ def test_machine_and_loads_are_measured(client: Client) -> None:
 
 @pytest.mark.rows("H138")
 @pytest.mark.parametrize("compressed", [False, True])
-def test_load_of_a_model_is_told_with_its_answer(client: Client, compressed: bool) -> None:
+def test_load_of_a_model_is_in_the_headers_of_its_answer(client: Client, compressed: bool) -> None:
     accept = {"accept_encoding": "gzip"} if compressed else {}
     tells = {"endpoint_load_metrics_format": "text", **accept}
     text = "TEXT named_metrics.kv_cache_utilization=0.5, named_metrics.max_token_capacity=1000"
@@ -225,7 +225,7 @@ def test_load_of_a_model_is_told_with_its_answer(client: Client, compressed: boo
 
 
 @pytest.mark.rows("H138")
-def test_load_is_not_told_where_nobody_asks_or_the_answer_is_an_error(client: Client) -> None:
+def test_load_is_not_in_the_headers_unless_asked_for_or_if_the_answer_is_an_error(client: Client) -> None:
     asks = {"endpoint_load_metrics_format": "text"}
     for headers in (
         client.infer("loaded")[1],
@@ -245,7 +245,7 @@ def test_metrics_on_the_http_port_are_the_same(client: Client) -> None:
     assert text.endswith(b"# EOF\n")
 
 
-def test_scrapers_that_read_nothing_hold_up_nobody(client: Client) -> None:
+def test_scrapers_that_read_nothing_delay_no_other_request(client: Client) -> None:
     with ExitStack() as stack:
         for _ in range(50):
             peer = stack.enter_context(socket.socket())
@@ -258,7 +258,7 @@ def test_scrapers_that_read_nothing_hold_up_nobody(client: Client) -> None:
 
 
 def test_a_hundred_scrapes_a_second_leave_time_for_inferences(client: Client) -> None:
-    """Each of them is answered, and what they show goes on."""
+    """Each scrape is answered, and the values grow."""
     before = client.samples()["nv_inference_request_success", "plain"]
     with ThreadPoolExecutor(8) as threads:
         scrapes = [threads.submit(client.samples) for _ in range(200)]
@@ -282,7 +282,7 @@ def test_without_metrics_there_is_no_port_and_no_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("C39", "C40")
-def test_what_shall_not_be_measured_is_not_there(tmp_path: Path) -> None:
+def test_metrics_that_are_switched_off_are_missing(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_model(models, "plain", "INT32")
     (other,) = free_ports(1)
@@ -304,7 +304,7 @@ def test_what_shall_not_be_measured_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("M24")
-def test_families_are_there_before_the_first_model(tmp_path: Path) -> None:
+def test_families_exist_before_the_first_model(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_model(models, "plain", "INT32")
     with Serving(models, tmp_path / "server.log", "--model-control-mode=explicit") as serving:
@@ -322,8 +322,8 @@ def test_families_are_there_before_the_first_model(tmp_path: Path) -> None:
         client.until(lambda now: not any("plain" in key for key in now))
 
 
-def test_namespace_is_a_label_where_there_are_namespaces(tmp_path: Path) -> None:
-    """As on the real server: the repository's path."""
+def test_namespace_is_a_label(tmp_path: Path) -> None:
+    """The label has the repository's path, as in Triton."""
     models = tmp_path / "models"
     write_model(models, "plain", "INT32")
     with Serving(models, tmp_path / "server.log", "--model-namespacing=true") as serving:

@@ -1,5 +1,5 @@
-"""A started server with ONNX models: what their configurations are completed with, and how those that do not fit are
-refused. The real server's ONNX backend is not on the machine: the texts are those of the contract."""
+"""A running server with ONNX models: how their configurations are completed, and how bad ones are refused. Triton's
+ONNX backend is not on this machine, so the texts are those of the contract."""
 
 import json
 import os
@@ -108,7 +108,7 @@ REFUSED = {
         "unknown Execution Accelerator 'nope' is requested",
     ),
 }
-"""By model: its file, its configuration, and the reason that the index gives."""
+"""By model: its file, its configuration, and its reason in the index."""
 ACCELERATED = ("accelerated", "accelerated_by_nobody")
 PARTS = {"no_outputs": IN, "no_inputs": OUT}
 
@@ -144,7 +144,7 @@ def test_configuration_that_does_not_fit_is_refused(shown: Shown, model: str) ->
 
 @pytest.mark.rows("R76")
 @pytest.mark.parametrize("model", ACCELERATED)
-def test_accelerator_that_is_not_there_is_refused(shown: Shown, model: str) -> None:
+def test_missing_accelerator_is_refused(shown: Shown, model: str) -> None:
     assert shown.reasons[model] == f"Invalid argument: {REFUSED[model][2]}"
 
 
@@ -155,7 +155,7 @@ def test_operators_that_cannot_be_loaded_fail_the_load(shown: Shown) -> None:
 
 
 @pytest.mark.rows("R72")
-def test_batching_of_a_model_that_cannot_is_refused(shown: Shown) -> None:
+def test_batching_of_a_model_without_batch_dimension_is_refused(shown: Shown) -> None:
     assert shown.reasons["not_batching"] == f"Invalid argument: {REFUSED['not_batching'][2]}"
 
 
@@ -171,7 +171,7 @@ def test_model_without_a_configuration_batches_dynamically(shown: Shown) -> None
 
 
 @pytest.mark.rows("R72")
-def test_model_that_cannot_batch_is_completed_without(shown: Shown) -> None:
+def test_model_without_batch_dimension_is_completed_without_batching(shown: Shown) -> None:
     config = shown.config("bare_flat")
     assert config["max_batch_size"] == 0
     assert "dynamic_batching" not in config
@@ -186,14 +186,14 @@ def test_scalar_of_each_request_is_reshaped(shown: Shown) -> None:
 
 @pytest.mark.rows("R72")
 @pytest.mark.parametrize("model", PARTS)
-def test_list_that_is_missing_is_completed(shown: Shown, model: str) -> None:
+def test_missing_list_is_completed(shown: Shown, model: str) -> None:
     config = shown.config(model)
     assert [tensor["name"] for tensor in (*config["input"], *config["output"])] == ["x", "y"]
     assert config["max_batch_size"] == 6
 
 
 @pytest.mark.rows("R73")
-def test_whole_configuration_is_left_as_it_is(shown: Shown) -> None:
+def test_full_configuration_is_not_changed_for_onnx(shown: Shown) -> None:
     config = shown.config("whole")
     assert config["max_batch_size"] == 8
     assert "dynamic_batching" not in config
@@ -201,13 +201,13 @@ def test_whole_configuration_is_left_as_it_is(shown: Shown) -> None:
 
 @pytest.mark.rows("R84")
 @pytest.mark.parametrize("word", onnx_models.TYPES)
-def test_datatype_of_onnx_has_one_of_the_configuration(shown: Shown, word: str) -> None:
+def test_datatypes_of_onnx_become_those_of_configurations(shown: Shown, word: str) -> None:
     [tensor] = shown.config(f"type_{word}")["input"]
     assert tensor["data_type"] == f"TYPE_{'STRING' if word == 'BYTES' else word}"
 
 
 @pytest.mark.rows("R75")
-def test_parameters_say_how_many_threads_a_session_has(tmp_path: Path) -> None:
+def test_parameters_set_the_threads_of_a_session(tmp_path: Path) -> None:
     for count in (1, 20):
         parameter = f'key: "intra_op_thread_count" value {{ string_value: "{count}" }}'
         write(tmp_path / "models", f"threads{count}", BATCHING, f"parameters {{ {parameter} }}")

@@ -1,4 +1,4 @@
-"""Seconds of many more requests than a model can serve (`make soak` has a minute of them, with stricter limits)."""
+"""A few seconds with far more requests than a model can serve. `make soak` runs a minute, with stricter limits."""
 
 import pytest
 
@@ -6,9 +6,9 @@ from tools.overload import CAPACITY, run
 from tools.overload_health import Asked, health_of
 
 LEAST_SHARE = 0.6
-"""Of what a few clients are served just before; alone it is 0.9 and more."""
+"""The share of the throughput just before the overload that must remain. On an idle machine it is above 0.9."""
 TRIES = 5
-"""The machine may have something else to do: what it says of time counts once."""
+"""Tries: other programs on the machine may spoil a time limit once."""
 
 
 @pytest.mark.rows("S28")
@@ -35,7 +35,7 @@ def test_overloaded_model_serves_what_it_can_and_refuses_the_rest_at_once() -> N
         (0.5, 0.0, 0.0, 0.1),  # so did the work
     ],
 )
-def test_server_answers_for_what_was_not_waiting_for_a_core(
+def test_time_without_a_core_does_not_count_for_the_server(
     ran: float, server_waited: float, asker_waited: float, own: float
 ) -> None:
     asked = Asked(0.0, False, 0.1, ran, server_waited, asker_waited)

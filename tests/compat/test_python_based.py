@@ -1,4 +1,4 @@
-"""A started server with Python-based backends (contract R83), and models that load for long or fail."""
+"""A running server with Python-based backends (R83), and with models that load slowly or fail."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class TritonPythonModel:
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Start:
-    """Starts a server over `models`; what still runs after the test is ended."""
+    """Starts a server over `models`. Ends it after the test."""
 
     def start(*flags: str) -> Serving:
         serving = Serving(tmp_path / "models", tmp_path / "server.log", *flags)
@@ -54,7 +54,7 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Start:
 
 @contextmanager
 def released(go: Path) -> Iterator[None]:
-    """The model that waits for this file gets it at the latest at the end, also of a test that fails."""
+    """The file for which the model waits. It is made at the latest when the test ends, also if it fails."""
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def test_framework_is_served_by_python_only(start: Start, tmp_path: Path) -> Non
 
 
 def test_changed_backend_is_used_from_the_next_load_on(start: Start, tmp_path: Path) -> None:
-    """A load on request does nothing where nothing of the model has changed, as with the real server (R10)."""
+    """A load on request does nothing if nothing of the model has changed, as in Triton (R10)."""
     code = tmp_path / "backends" / "fw" / "model.py"
     code.parent.mkdir(parents=True)
     code.write_text(_BACKEND.format(1))
@@ -121,7 +121,7 @@ def test_changed_backend_is_used_from_the_next_load_on(start: Start, tmp_path: P
     assert infer(serving, "m", "INPUT0", "INT32", 0) == [[2]]
 
 
-def test_model_whose_import_takes_long_holds_nobody_up_and_says_where_it_is(start: Start, tmp_path: Path) -> None:
+def test_model_with_a_slow_import_delays_no_other_and_logs_where_it_is(start: Start, tmp_path: Path) -> None:
     models = tmp_path / "models"
     version = write_model(models, "long", "INT32", backend="python")
     (version / "heavy.py").write_text(_LONG_IMPORT.format(folder=str(tmp_path)))

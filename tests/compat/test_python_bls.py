@@ -1,4 +1,4 @@
-"""Python models that call other models, through the official clients (contract P28 to P30, P50 to P53, D14)."""
+"""Python models that call other models, through the official clients (P28 to P30, P50 to P53, D14)."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def json_of(args):
 
 
 def write_repository(repository: Path, way: str) -> Path:
-    """`way` is where the models run."""
+    """Writes the models. `way` says in which process they run."""
     execution = f'parameters {{ key: "EXECUTION" value {{ string_value: "{way}" }} }}\n'
 
     def python(name: str, kind: str, source: str, more: str = "") -> None:
@@ -148,13 +148,13 @@ def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def client(serving: Serving) -> Iterator[grpcclient.InferenceServerClient]:
-    """May be used by many threads."""
+    """A client that many threads may use."""
     with grpcclient.InferenceServerClient(serving.grpc_url) as made:
         yield made
 
 
 def run(client: Any, source: str, model: str = "a", module: Any = grpcclient) -> Any:
-    """What the script says was `found`."""
+    """The value of `found` after the script."""
     tensor = module.InferInput("INPUT0", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([source.encode()], object))
     more = {"client_timeout": LIMIT} if module is grpcclient else {}
@@ -235,7 +235,7 @@ def test_model_that_calls_itself_gets_an_error(client: Any) -> None:
 
 
 @pytest.mark.rows("D14")
-def test_ring_of_models_gets_an_error(client: Any) -> None:
+def test_circle_of_models_gets_an_error(client: Any) -> None:
     last = 'found = told(script("a", "found = 1").exec())'
     middle = f"found = ['c', told(script('c', {last!r}).exec())]"
     assert run(client, f"found = ['b', told(script('b', {middle!r}).exec())]") == ["b", ["c", circle("a")]]
@@ -250,7 +250,7 @@ def test_model_with_two_instances_may_call_itself_once(client: Any) -> None:
 
 @pytest.mark.rows("D14")
 def test_two_that_take_each_others_last_instance_both_go_on(client: Any, serving: Serving) -> None:
-    """Each of two requests holds one of two instances when it calls the model."""
+    """Two requests each hold one of two instances when they call the model."""
     source = """
 (MODEL / f"met_{os.getpid()}_{threading.get_ident()}").touch()
 limit = time.monotonic() + 20
@@ -272,7 +272,7 @@ with ThreadPoolExecutor(3) as pool:
     assert run(client, source) == [circle("a")] * 3
 
 
-def test_queue_behind_a_busy_model_is_no_ring(client: Any) -> None:
+def test_queue_behind_a_busy_model_is_no_deadlock(client: Any) -> None:
     inner = "time.sleep(0.02); found = 1"
     with ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda _: run(client, f"found = told(script('b', {inner!r}).exec())"), range(12)))
@@ -318,7 +318,7 @@ def test_load_that_waits_for_itself_fails(client: Any, model: str, other: str) -
 
 
 def test_many_loads_that_ask_for_the_same_model(client: Any) -> None:
-    """More than the server opens at once (4), each waiting for one that is asked for by a client too."""
+    """More loads than the server runs at once (4), each waiting for a model that a client loads too."""
     with ThreadPoolExecutor(7) as pool:
         loads = [
             pool.submit(client.load_model, name) for name in ("needs", "early", "needs", "needs", "early", "needs")
@@ -333,13 +333,20 @@ def test_many_loads_that_ask_for_the_same_model(client: Any) -> None:
 
 
 def test_model_that_is_unloaded_while_it_calls_finishes(client: Any, serving: Serving) -> None:
-    inner = "(MODEL / 'begun').touch(); time.sleep(0.5); found = 1"
+    inner = """
+(MODEL / "begun").touch()
+limit = time.monotonic() + 20
+while not (MODEL / "go").exists() and time.monotonic() < limit:
+    time.sleep(0.005)
+found = 1
+"""
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(run, client, f"found = told(script('b', {inner!r}).exec())")
-        begun = serving_model(serving, "b") / "begun"
-        serving.until(begun.exists, "did not begin")
+        folder = serving_model(serving, "b")
+        serving.until((folder / "begun").exists, "did not begin")
         for name in ("a", "b"):
             client.unload_model(name)
+        (folder / "go").touch()
         assert answer.result(LIMIT) == 1
     for name in ("a", "b"):
         client.load_model(name)
@@ -351,8 +358,8 @@ def serving_model(serving: Serving, name: str) -> Path:
 
 
 @pytest.mark.parametrize("serving", ["process"], indirect=True)
-def test_worker_that_dies_takes_its_calls_along(client: Any) -> None:
-    """The stream that it read is cancelled, so that the model of the stream serves others."""
+def test_calls_of_a_worker_that_dies_are_cancelled(client: Any) -> None:
+    """The stream that the worker read is cancelled, so that its model serves others."""
     kill = f"os.kill(os.getpid(), {int(signal.SIGKILL)})"
     with pytest.raises(Exception, match="is not healthy"):
         run(client, f"stream = make('stream', 1_000_000).exec(decoupled=True); next(stream); {kill}")
@@ -381,7 +388,7 @@ found = len(list(stream))
 
 @pytest.mark.parametrize("way", WAYS)
 def test_server_that_ends_answers_what_it_accepted(tmp_path: Path, way: str) -> None:
-    """Calls of a request that was accepted are served, though new requests are refused."""
+    """Calls of an accepted request are served, though new requests are refused."""
     with Serving(write_repository(tmp_path / "models", way), tmp_path / "log", "--model-control-mode=explicit") as made:
         made.wait_until_live()
         with grpcclient.InferenceServerClient(made.grpc_url) as client:
@@ -392,7 +399,6 @@ def test_server_that_ends_answers_what_it_accepted(tmp_path: Path, way: str) -> 
 limit = time.monotonic() + 20
 while not (MODEL / "go").exists() and time.monotonic() < limit:
     time.sleep(0.01)
-time.sleep(0.3)
 found = told(make("identity", 3).exec())
 """
             with ThreadPoolExecutor(1) as pool:
@@ -400,6 +406,7 @@ found = told(make("identity", 3).exec())
                 folder = tmp_path / "models" / "a"
                 made.until((folder / "begun").exists, "did not begin")
                 os.kill(made.process.pid, signal.SIGTERM)
+                made.until_logged("Waiting for in-flight requests to complete.")
                 (folder / "go").touch()
                 assert answer.result(LIMIT) == [3]
         assert made.wait() == 0

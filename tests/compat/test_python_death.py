@@ -1,6 +1,6 @@
-"""A Python model whose processes end: its requests are answered, others are served, and another process takes over.
+"""A Python model whose processes die: its requests are answered, others are served, and another process takes over.
 
-The server says how it is wherever it is asked. What is left of it is nothing, however it ends itself.
+The server reports its state everywhere. However it ends, it leaves nothing behind.
 """
 
 import http.client
@@ -25,7 +25,7 @@ from tests.processes import ended, is_gone
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 60.0
 PATIENT = "--backend-config=python,restart-wait-seconds=60"
-"""Requests wait for a process that comes back, though on a busy machine its start takes long."""
+"""Requests wait for the new process, also if it starts slowly on a busy machine."""
 UNHEALTHY = re.compile(r"Stub process 'mortal_0_\d' is not healthy\.")
 EXIT, CHATTER, HANG, START_PROGRAM = 3, -1, -2, -3
 
@@ -72,14 +72,15 @@ def answer(request):
 
 
 class Mortal:
-    """A server with the model `mortal`, which answers with its process id, ends with its input as exit status where
-    that is more than 0, and does what else is wished; and with the model `other`.
+    """A server with the model `mortal` and the model `other`. `mortal` answers with its process id, exits with its
+    input as status if that is above 0, and obeys other inputs.
 
-    While `hold` is there, a new process of `mortal` does not come up. Where it hangs, it says so by a file `hangs`.
+    While the file `hold` exists, a new process of `mortal` does not come up. When `mortal` hangs, it makes a file
+    `hangs`.
     """
 
     def __init__(self, folder: Path, *flags: str, instances: int = 1, seconds: int = 0) -> None:
-        """`seconds` is the time limit for `execute`, 0 for none."""
+        """`seconds` is the time limit of `execute`, 0 for none."""
         repository = folder / "models"
         limit = f'parameters {{ key: "EXECUTION_TIMEOUT_SECONDS" value {{ string_value: "{seconds}" }} }}\n'
         more = limit if seconds else ""
@@ -92,7 +93,7 @@ class Mortal:
         self.serving = Serving(repository, folder / "server.log", *flags)
 
     def infer(self, wish: int = 0, model: str = "mortal") -> tuple[int, object]:
-        """Status, and the first element of the answer or the error's text."""
+        """The status, and the first element of the answer or the error's text."""
         document = {"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1], "data": [wish]}]}
         return self.post(f"/v2/models/{model}/infer", document)
 
@@ -117,7 +118,7 @@ class Mortal:
         assert UNHEALTHY.fullmatch(str(text)), text
 
     def until_starting(self) -> int:
-        """Until a new process is held; its id."""
+        """Waits until a new process is held. Returns its id."""
         self.serving.until(lambda: self.starting.exists() and self.starting.read_text() != "", "started no process")
         return int(self.starting.read_text())
 
@@ -202,7 +203,7 @@ def test_model_with_another_living_process_is_ready_and_served_by_it(tmp_path: P
         assert serving.stop() == 0
 
 
-def test_process_that_hangs_and_one_that_chatters_hurt_nobody_else(tmp_path: Path) -> None:
+def test_processes_that_hang_or_flood_the_log_do_not_disturb_others(tmp_path: Path) -> None:
     mortal = Mortal(tmp_path, PATIENT, seconds=5)
     with mortal.serving as serving:
         serving.wait_until_live()
@@ -254,7 +255,7 @@ def test_end_of_the_server_while_a_process_starts_leaves_nothing(mortal: Mortal,
 
 
 def test_kill_of_the_server_ends_processes_in_the_middle_of_anything(mortal: Mortal) -> None:
-    """A model that computes, and a program that it has started."""
+    """The processes are a model that computes, and a program that it started."""
     assert mortal.infer(START_PROGRAM)[0] == 200
 
     def ask() -> None:
@@ -270,7 +271,7 @@ def test_kill_of_the_server_ends_processes_in_the_middle_of_anything(mortal: Mor
     assert not asking.is_alive()
 
 
-def test_kills_of_workers_under_load_leave_nothing_unanswered() -> None:
+def test_killed_workers_under_load_leave_no_request_unanswered() -> None:
     command = [sys.executable, "-m", "tools.soak_workers", "--kills=30"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-3000:]}"

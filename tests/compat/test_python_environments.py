@@ -1,7 +1,7 @@
-"""Models that bring a Python of their own, through the official client (contract P71): folders and archives, beside
-models in the server's Python, whose variables must not reach them.
+"""Models with a Python environment of their own, through the official client (P71): folders and archives, beside models
+in the server's Python, whose variables must not reach them.
 
-Versions of Python that a machine may have besides: `make test-environments`.
+`make test-environments` tests the other Python versions of the machine.
 """
 
 import json
@@ -122,7 +122,7 @@ found = {
 
 
 def write(repository: Path, name: str, path: Path | str, more: str = "", code: str = _MODEL) -> Path:
-    """A model with the environment `path`, or with none; returns its folder."""
+    """Writes a model with the environment `path`, or with none. Returns its folder."""
     (repository / name / "1").mkdir(parents=True)
     text = _CONFIG.format(more=more + (_ENVIRONMENT.format(path=path) if path else ""))
     (repository / name / "config.pbtxt").write_text(text)
@@ -168,7 +168,7 @@ class Environments:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environments]:
-    """Started as in an active virtual environment, and with a PYTHONHOME that fits its own version only."""
+    """The server, started as in an active virtual environment, with a PYTHONHOME that only fits its own version."""
     folder = tmp_path_factory.mktemp("environments")
     for name in ("models", "temporary"):
         (folder / name).mkdir()
@@ -188,7 +188,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environments]:
 
 
 def _versions() -> list[Any]:
-    """The tests' own version and one other belong to `make test`, all others to `make test-environments`."""
+    """`make test` covers the tests' own version and one other, `make test-environments` all others."""
     usual = (interpreters.OWN, interpreters.other())
     return [
         version if version in usual else pytest.param(version, marks=pytest.mark.environments)
@@ -198,7 +198,7 @@ def _versions() -> list[Any]:
 
 @pytest.fixture(scope="module", params=_versions())
 def python(request: pytest.FixtureRequest, served: Environments) -> str:
-    """A version of Python, and the model `py<version>` loaded in an environment of it."""
+    """A version of Python. The model `py<version>` is loaded in an environment of it."""
     version = str(request.param)
     try:
         folder = interpreters.environment(version)
@@ -289,7 +289,7 @@ def test_worker_that_is_killed_comes_back_in_that_python(served: Environments, p
 def test_archive_is_unpacked_once_and_serves_beside_the_model_and_elsewhere(
     served: Environments, tmp_path: Path
 ) -> None:
-    """Made like the archives of conda-pack: no folder around it, an interpreter of its own, any place."""
+    """The archive is like those of conda-pack: no folder around it, an interpreter of its own, any place."""
     before = served.unpacked()
     archive = packed(with_numpy(virtual(tmp_path / "made", "--copies")), tmp_path / "env.tar.gz")
     shutil.rmtree(tmp_path / "made")
@@ -318,7 +318,7 @@ def test_archive_with_a_script_of_condas_kind_is_activated(served: Environments,
     assert said[1:] == [f"{said[0]}/share", None]
 
 
-def test_environment_that_cannot_be_used_fails_the_load_in_words(served: Environments, tmp_path: Path) -> None:
+def test_unusable_environment_fails_the_load_with_a_clear_text(served: Environments, tmp_path: Path) -> None:
     (tmp_path / "text.tar.gz").write_text("no archive")
     bare = virtual(tmp_path / "bare")
     paths = ("/no/env", str(tmp_path / "text.tar.gz"), str(bare))
@@ -333,7 +333,7 @@ def test_environment_that_cannot_be_used_fails_the_load_in_words(served: Environ
     assert served.found("own", "found = 1") == 1
 
 
-def test_what_a_killed_server_unpacked_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_next_server_removes_what_a_killed_one_unpacked(tmp_path: Path) -> None:
     for name in ("models", "temporary"):
         (tmp_path / name).mkdir()
     archive = packed(with_numpy(virtual(tmp_path / "made")), tmp_path / "env.tar.gz")

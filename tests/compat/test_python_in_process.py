@@ -92,7 +92,7 @@ def write_repository(repository: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """At its end the server leaves a thread of a model behind that would run for an hour."""
+    """The server. When it ends, it leaves behind a model's thread that would run for an hour."""
     folder = tmp_path_factory.mktemp("in_process")
     flags = ["--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false", "--allow-client-shm=true"]
     with Serving(write_repository(folder / "models"), folder / "server.log", *flags) as made:
@@ -134,7 +134,7 @@ def test_many_clients_at_once_get_their_own_answers(serving: Serving, columns: i
         assert all(pool.map(ask, range(16)))
 
 
-def test_tensors_in_shared_memory_come_and_go(client: Any) -> None:
+def test_tensors_in_shared_memory(client: Any) -> None:
     array = np.arange(1 << 16, dtype=np.float32).reshape(1, -1)
     handle = shared_memory.create_shared_memory_region("both", "/halimede_in_process", 2 * array.nbytes)
     try:
@@ -179,11 +179,11 @@ def test_stream_over_http(serving: Serving) -> None:
     assert [event["OUTPUT0"] for event in events if "OUTPUT0" in event] == [0, 1, 2]
 
 
-def test_models_of_one_making_do_not_meet(client: Any) -> None:
+def test_models_with_equal_code_share_nothing(client: Any) -> None:
     assert [word(client, model) for model in ("one", "two", "one")] == ["one", "two", "one"]
 
 
-def test_exit_is_the_error_of_a_request(client: Any) -> None:
+def test_exit_of_a_model_fails_its_request_only(client: Any) -> None:
     with pytest.raises(
         InferenceServerException, match=r"for model 'one_0_0', message: SystemExit: 3\n\nAt:\n  .*execute"
     ):
@@ -206,7 +206,7 @@ def test_reload_and_unload(serving: Serving, client: Any) -> None:
     assert word(client, "one") == "one"
 
 
-def test_metrics_of_a_model_are_on_the_page(serving: Serving, client: Any) -> None:
+def test_metrics_of_a_model_are_exposed(serving: Serving, client: Any) -> None:
     word(client, "one")
     text = serving.metrics()
     assert "# TYPE word_one counter\nword_one " in text
@@ -227,6 +227,6 @@ def test_batches_are_counted_and_timed(client: Any) -> None:
         assert getattr(stats, phase).ns > getattr(earlier, phase).ns
 
 
-def test_way_that_does_not_exist_is_the_reason_in_the_index(client: Any) -> None:
+def test_unknown_execution_is_the_reason_in_the_index(client: Any) -> None:
     [entry] = [one for one in client.get_model_repository_index().models if one.name == "nowhere"]
     assert "'EXECUTION' must be 'process' or 'in_process', not 'elsewhere'" in entry.reason

@@ -1,4 +1,4 @@
-"""Large tensors through a Python model: they arrive, and nobody keeps the memory. `make soak` sends a gigabyte."""
+"""Large tensors through a Python model: they arrive, and the memory is returned. `make soak` sends a gigabyte."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
 
 
 def infer(serving: Serving, size: int) -> tuple[int, bytes]:
-    """Sends so many zeros; how many bytes of tensor come back, and the last ones."""
+    """Sends the given number of zeros. Returns how many bytes of tensor come back, and the last ones."""
     inputs = [{"name": "INPUT0", "datatype": "UINT8", "shape": [size], "parameters": {"binary_data_size": size}}]
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     with socket.create_connection(("127.0.0.1", serving.http_port), LIMIT) as client:
@@ -58,7 +58,7 @@ def infer(serving: Serving, size: int) -> tuple[int, bytes]:
 
 
 def read(client: socket.socket) -> tuple[int, bytes]:
-    """The length of the binary part of an answer, and its last four bytes; the rest is dropped as it comes."""
+    """The length of the binary part of an answer, and its last four bytes. The rest is dropped."""
     held = b""
     while b"\r\n\r\n" not in held:
         held += client.recv(1 << 16)
@@ -82,12 +82,12 @@ def memory(pid: int) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Whichever of its threads started them."""
+    """The child processes of all threads."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return sorted(int(child) for task in tasks for child in task.read_text().split())
 
 
-def test_large_tensor_goes_through_and_is_given_back(serving: Serving) -> None:
+def test_large_tensor_arrives_and_its_memory_is_returned(serving: Serving) -> None:
     assert infer(serving, len(PART)) == (len(PART), b"\0\0\0\7")
     processes = [serving.process.pid, *children(serving.process.pid)]
     assert len(processes) == 2

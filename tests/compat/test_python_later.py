@@ -1,4 +1,5 @@
-"""A Python model of one response that answers by its sender after `execute` returned: its instance serves meanwhile."""
+"""A Python model with one response per request that answers through the sender after `execute` returned. Its instance
+serves meanwhile."""
 
 import json
 import time
@@ -45,7 +46,8 @@ KEEP, ANSWER = 0, 1
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
-    """`later` keeps the sender of a request with KEEP; one with ANSWER answers those by 7 and tells their number."""
+    """The model `later` keeps the sender of a request with KEEP. A request with ANSWER answers these with 7 and returns
+    their number."""
     (write_model(tmp_path / "models", "later", "INT32", backend="python") / "model.py").write_text(_LATER)
     with Serving(tmp_path / "models", tmp_path / "server.log") as made:
         yield made.wait_until_live()

@@ -1,4 +1,4 @@
-"""Metrics that Python models make for themselves, as they are scraped (contract P57 to P59, M23)."""
+"""Metrics that Python models create, as they are scraped (P57 to P59, M23)."""
 
 import json
 import os
@@ -49,8 +49,8 @@ class TritonPythonModel:
 
 
 class Scripted:
-    """A server in explicit mode with two instances of the model `one` and an instance of `two`, which count their
-    requests as `hits`, and run the source that they are given."""
+    """A server in explicit mode with two instances of the model `one` and one of `two`. They count their requests as
+    `hits`, and run the source that they get."""
 
     def __init__(self, folder: Path) -> None:
         self.models = folder / "models"
@@ -62,7 +62,7 @@ class Scripted:
         self.serving = Serving(self.models, folder / "server.log", "--model-control-mode=explicit", "--load-model=*")
 
     def run(self, source: str, model: str = "two") -> str:
-        """What the source leaves in `returned`, or the error."""
+        """The value of `returned` after the source, or the error."""
         document = {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1], "data": [source]}]}
         said = self.post(f"/v2/models/{model}/infer", document)
         return str(json.loads(said)["outputs"][0]["data"][0])
@@ -73,7 +73,7 @@ class Scripted:
             return bytes(answer.read())
 
     def lines(self, family: str) -> list[str]:
-        """The lines of a family, and of those whose names begin with its."""
+        """The lines of a family, and of those whose names begin with its name."""
         found = self.serving.metrics().splitlines()
         return [line for line in found if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(family)]
 
@@ -104,7 +104,7 @@ def test_instances_and_models_count_in_one_family(scripted: Scripted) -> None:
 
 
 @pytest.mark.rows("P58")
-def test_who_has_the_answer_sees_the_metric(scripted: Scripted) -> None:
+def test_metric_is_visible_when_the_answer_arrives(scripted: Scripted) -> None:
     for count in range(1, 51):
         scripted.run("")
         assert 'hits{model="two"} ' + str(count) in scripted.lines("hits")
@@ -132,7 +132,7 @@ def test_every_kind_is_shown(scripted: Scripted) -> None:
 
 
 @pytest.mark.rows("P59")
-def test_metrics_go_with_their_objects(scripted: Scripted) -> None:
+def test_metrics_end_with_their_objects(scripted: Scripted) -> None:
     scripted.run("self.gauge = FAMILY('level', '', FAMILY.GAUGE); self.level = self.gauge.Metric()")
     scripted.run("self.other = self.gauge.Metric({'a': 'b'})")
     assert scripted.lines("level") == ["# TYPE level gauge", "level 0", 'level{a="b"} 0']
@@ -144,7 +144,7 @@ def test_metrics_go_with_their_objects(scripted: Scripted) -> None:
 
 
 @pytest.mark.rows("P59", "M26")
-def test_metrics_go_with_their_model(scripted: Scripted) -> None:
+def test_metrics_end_with_their_model(scripted: Scripted) -> None:
     assert [line for line in scripted.lines("hits") if 'model="two"' in line] == ['hits{model="two"} 0']
     scripted.post("/v2/repository/models/two/unload", {})
     scripted.serving.until(
@@ -158,7 +158,7 @@ def test_metrics_go_with_their_model(scripted: Scripted) -> None:
 
 
 @pytest.mark.rows("P59")
-def test_metrics_go_with_their_process(scripted: Scripted) -> None:
+def test_metrics_end_with_their_process(scripted: Scripted) -> None:
     pid = scripted.run("", "one")
     other = scripted.run("", "one")
     assert 'hits{model="one"} 2' in scripted.lines("hits")
@@ -170,7 +170,7 @@ def test_metrics_go_with_their_process(scripted: Scripted) -> None:
     assert 'hits{model="one"} 2' in scripted.lines("hits"), "the other instance has it too"
 
 
-def test_metrics_of_models_that_do_what_they_should_not_are_readable(scripted: Scripted) -> None:
+def test_metrics_page_survives_misuse_by_models(scripted: Scripted) -> None:
     assert "Invalid label name" in scripted.run(
         "self.h = FAMILY('h', 'two\\nlines', FAMILY.HISTOGRAM); self.h.Metric({'le': '1'}, [])"
     )
@@ -199,7 +199,7 @@ def test_metrics_of_models_that_do_what_they_should_not_are_readable(scripted: S
 
 
 @pytest.mark.rows("P57", "P58", "P59")
-def test_model_in_the_server_s_process_has_metrics_too(scripted: Scripted) -> None:
+def test_in_process_model_has_metrics(scripted: Scripted) -> None:
     config = scripted.models / "two" / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "EXECUTION" value { string_value: "in_process" } }\n')
     scripted.post("/v2/repository/models/two/unload", {})

@@ -1,4 +1,4 @@
-"""Python models that say whether they are ready (contract P9), asked over HTTP, gRPC and by another model."""
+"""Python models that report whether they are ready (P9), asked over HTTP, gRPC and by another model."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.compat.serving import Serving, write_model
 LIMIT = 60.0
 QUESTIONS = 8
 READY_LIMIT = 5.0
-"""Seconds after which a model that has not answered is not ready."""
+"""Seconds after which a model that has not answered counts as not ready."""
 
 _MOODY = f"""import asyncio
 import os
@@ -83,10 +83,10 @@ class TritonPythonModel:
 
 
 class Moody:
-    """A server with the model `moody`, which says what the file `mood` has it say, and `asker`, which asks for it.
+    """A server with the model `moody`, which answers as the file `mood` says, and `asker`, which asks for it.
 
-    In the mood `thinks` it says by a file `asked` that it is asked, and answers when there is a file `answer`; with a
-    wish it says `begun` and executes until there is a file `go`.
+    In the mood `thinks` it makes a file `asked` when it is asked, and answers when there is a file `answer`. If its
+    input is above 0, it makes a file `begun` and executes until there is a file `go`.
     """
 
     def __init__(self, folder: Path, *flags: str) -> None:
@@ -165,7 +165,7 @@ def test_questions_at_the_same_time_are_one(moody: Moody) -> None:
 
 
 class Asking:
-    """A connection that is kept, and on which an answer need not be awaited where its question was sent."""
+    """A connection that stays open. Its questions and answers may be in different places of a test."""
 
     def __init__(self, serving: Serving) -> None:
         self._connection = HTTPConnection("127.0.0.1", serving.http_port, timeout=LIMIT)
@@ -197,8 +197,8 @@ def test_model_is_asked_while_it_executes(moody: Moody) -> None:
 
 
 @pytest.mark.rows("P9")
-def test_model_that_does_not_answer_is_not_ready_and_holds_nobody_up(moody: Moody) -> None:
-    """It answers when all is over: whoever hears anything before has not waited for it."""
+def test_model_that_does_not_answer_is_not_ready_and_delays_no_other(moody: Moody) -> None:
+    """The model answers at the end of the test, so an earlier result did not wait for it."""
     moody.mood("thinks")
     with ThreadPoolExecutor(1) as clients:
         began = time.monotonic()
@@ -227,7 +227,7 @@ def test_model_that_dies_while_it_is_asked_is_not_ready_at_once(moody: Moody) ->
     assert moody.infer() >= 1, "the new process is asked, and serves"
 
 
-def test_server_is_ready_without_its_models_where_that_is_wanted(tmp_path: Path) -> None:
+def test_server_is_ready_without_its_models_if_strict_readiness_is_off(tmp_path: Path) -> None:
     moody = Moody(tmp_path, "--strict-readiness=false")
     with moody.serving:
         moody.serving.wait_until_live()

@@ -1,6 +1,8 @@
-"""Queues under clients: who waits too long is told then, a full queue refuses at once, answers keep their order.
+"""Queues with clients: a request that waits too long is refused at its timeout, a full queue refuses at once, answers
+keep their order.
 
-The models answer 0 at once, and anything else when there is a file of that number; `paced` takes so many milliseconds.
+The models answer 0 at once. For another number they wait until there is a file of that number; `paced` takes that many
+milliseconds.
 """
 
 import json
@@ -98,7 +100,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a request ended, when it was sent and when that was known: the text is that of the error, or the output."""
+    """How a request ended, and when it was sent and ended. `text` is the error's text, or the output."""
 
     code: str
     text: str
@@ -112,25 +114,25 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A request that its model runs until it is let go."""
+    """A request that its model runs until it is released."""
 
     answer: Future[Ended]
     go: Path
 
     def release(self) -> float:
-        """The time before."""
+        """Releases the request. Returns the time before that."""
         now = time.monotonic()
         self.go.touch()
         return now
 
     def ended(self) -> Ended:
-        """Lets it go, and how it ended."""
+        """Releases the request, and waits for its end."""
         self.release()
         return self.answer.result(PATIENCE)
 
 
 class Clients:
-    """Requests that run side by side, over HTTP or gRPC. No two of `numbers` are the same."""
+    """Requests that run side by side, over HTTP or gRPC. All of `numbers` are different."""
 
     def __init__(self, serving: Serving, pool: ThreadPoolExecutor, protocol: str, numbers: Iterator[int]) -> None:
         self.serving = serving
@@ -139,17 +141,17 @@ class Clients:
         self._numbers = numbers
 
     def ask(self, model: str, number: int = 0, name: str = "q", timeout: int = 0, rows: int = 1) -> Future[Ended]:
-        """Sent within the next moments; wait for `begun` to be sure of an order."""
+        """Sends a request on another thread. To be sure of an order, wait for `waits` or `begun`."""
         send = self._http if self._protocol == "http" else self._grpc
         shape = [rows, 1] if MODELS[model][0] else [1]
         return self._pool.submit(send, model, shape, number, name, timeout)
 
     def waits(self, model: str, count: int) -> None:
-        """Until so many requests are at the model and not running."""
+        """Waits until this number of requests is queued at the model."""
         self.until(lambda: metric(self.serving, "nv_inference_pending_request_count", model) == count)
 
     def runs(self, model: str) -> Held:
-        """Has the model run a request until it is let go."""
+        """Starts a request that the model runs until it is released."""
         begun, number = len(self.begun(model)), next(self._numbers)
         held = Held(self.ask(model, number, f"held-{number}"), self._folder(model) / f"go-{number}")
         self.until(lambda: len(self.begun(model)) > begun)
@@ -158,7 +160,7 @@ class Clients:
         return held
 
     def begun(self, model: str) -> list[str]:
-        """The ids of the requests of each batch that the model has begun, as it says itself."""
+        """The request ids of each batch that the model has begun, as it reports itself."""
         told = self._folder(model) / "begun"
         return told.read_text().splitlines() if told.exists() else []
 
@@ -235,7 +237,7 @@ def stats(serving: Serving, model: str) -> dict[str, dict[str, int]]:
 
 @pytest.mark.rows("S30", "D4", "M2")
 @pytest.mark.parametrize("model", ["timed", "timed_alone"])
-def test_request_that_waited_too_long_is_told_then_and_not_when_the_model_is_free(clients: Clients, model: str) -> None:
+def test_request_is_refused_at_its_timeout_and_not_when_the_model_is_free(clients: Clients, model: str) -> None:
     before = metric(clients.serving, "nv_inference_request_failure", model, "REJECTED")
     held = clients.runs(model)
     late = [clients.ask(model) for _ in range(3)]
@@ -262,7 +264,7 @@ def test_full_queue_refuses_at_once(clients: Clients, model: str) -> None:
 
 
 @pytest.mark.rows("S29", "S31")
-def test_request_may_ask_to_be_served_last_after_a_while_without_a_batcher(clients: Clients) -> None:
+def test_request_with_a_timeout_of_its_own_is_served_last_without_a_batcher(clients: Clients) -> None:
     model = "late_alone"
     held = clients.runs(model)
     asked = []
@@ -301,7 +303,7 @@ def test_request_that_is_cancelled_while_it_waits_never_runs(
 
 @pytest.mark.rows("S34")
 def test_answers_keep_the_order_of_their_requests_over_all_instances(clients: Clients) -> None:
-    """The quick ones are ready first, on the other instance, and wait."""
+    """The quick answers are ready first, on the other instance, and wait."""
     held = clients.runs("ordered")
     run = metric(clients.serving, "nv_inference_exec_count", "ordered")
     quick = [clients.ask("ordered") for _ in range(2)]
@@ -343,7 +345,7 @@ def test_batch_grows_while_the_instance_is_busy(clients: Clients) -> None:
 
 
 @pytest.mark.rows("S22")
-def test_request_alone_waits_for_company_as_long_as_it_may(clients: Clients) -> None:
+def test_single_request_waits_for_the_whole_queue_delay(clients: Clients) -> None:
     alone = clients.ask("delayed").result(PATIENCE)
     assert alone.code == "200"
     assert alone.seconds >= DELAY
@@ -351,7 +353,7 @@ def test_request_alone_waits_for_company_as_long_as_it_may(clients: Clients) -> 
 
 
 @pytest.mark.rows("S7")
-def test_time_in_the_queue_is_counted_as_such(clients: Clients) -> None:
+def test_queue_time_is_in_the_statistics(clients: Clients) -> None:
     before = stats(clients.serving, "waiting")["queue"]["ns"]
     held = clients.runs("waiting")
     waits = clients.ask("waiting")
@@ -364,8 +366,9 @@ def test_time_in_the_queue_is_counted_as_such(clients: Clients) -> None:
     assert waited <= queued < sum(took)
 
 
-def test_adaptive_delay_holds_back_whom_company_follows_and_nobody_else(clients: Clients) -> None:
-    """Four clients send again when they have their answers: soon they are served together. One alone does not wait."""
+def test_adaptive_delay_batches_four_clients_and_does_not_delay_one(clients: Clients) -> None:
+    """Four clients send again when they have their answers, so they are soon served together. A single client does not
+    wait."""
 
     def one_after_the_other(number: int) -> list[float]:
         return [clients.ask("paced", PACE).result(PATIENCE).seconds for _ in range(number)]

@@ -1,4 +1,4 @@
-"""The example of ragged batches, served: requests of any number of ids, answered together, each with its own mean."""
+"""The example of ragged batches: requests with any number of ids are answered together, each with its own mean."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""Responses kept in a real Redis server that two servers share; what clients see when it hangs or is gone (K8)."""
+"""Responses in a real Redis server that two servers share, and what clients see when it hangs or is gone (K8)."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.transport.certificates import Certificates, Identity, certificates
 PATIENCE = 30.0
 LATE = ("connect_timeout", "socket_timeout", "wait_timeout")
 MINUTE = "60000"
-"""Milliseconds: where it is to be seen what Redis says, not whether it is slow."""
+"""Milliseconds, for tests about what Redis answers and not about how fast it is."""
 _ADDS = """import triton_python_backend_utils as pb_utils
 
 
@@ -74,7 +74,7 @@ class Redis:
         self.process.wait(STOP_SECONDS)
 
     def secure(self, certificates: Certificates) -> None:
-        """From now on it speaks TLS only, and asks who comes."""
+        """Restarts it with TLS only, and with client certificates required."""
         self.kill()
         server = certificates.server
         files = ("--tls-cert-file", server.certificate, "--tls-key-file", server.key)
@@ -96,10 +96,10 @@ def redis(tmp_path: Path) -> Iterator[Redis]:
 
 @pytest.fixture
 def start(tmp_path: Path, redis: Redis) -> Iterator[Callable[..., Serving]]:
-    """Starts a server over the repository of that name, `models` if none is given.
+    """Starts a server over the repository with that name, by default `models`.
 
-    Where it is `patient`, it waits for Redis as long as that takes; else a tenth of a second, and what it waited for
-    would take a minute.
+    If it is `patient`, it waits for Redis as long as that takes. Otherwise a lookup waits for a tenth of a second, and
+    the connection times out after a minute.
     """
     with ExitStack() as stack:
 
@@ -119,7 +119,7 @@ def a_repository(folder: Path) -> Path:
 
 
 def write_code(folder: Path, adds: int) -> None:
-    """A Python model `adds`, as it is now."""
+    """Writes the code of the Python model `adds`."""
     path = folder / "adds" / "1" / "model.py"
     if not path.exists():
         write_model(folder, "adds", "INT32", backend="python", more="response_cache { enable: true }\n")
@@ -146,7 +146,7 @@ def numbers(serving: Serving, model: str = "m") -> tuple[int, int]:
 
 
 def hits_again(serving: Serving, *values: int) -> bool:
-    """Whether the answer to this comes from Redis by now."""
+    """Whether the answer to this request comes from Redis now."""
     before = numbers(serving)[0]
     assert ask(serving, *values) == list(values)
     return numbers(serving)[0] > before
@@ -183,7 +183,7 @@ def test_models_of_other_contents_share_nothing_and_a_reload_is_seen(
 
 
 @pytest.mark.rows("K8")
-def test_redis_that_hangs_or_is_gone_is_as_one_that_has_nothing(start: Callable[..., Serving], redis: Redis) -> None:
+def test_redis_that_hangs_or_is_gone_counts_as_empty(start: Callable[..., Serving], redis: Redis) -> None:
     serving = start(patient=False)
     serving.until(lambda: hits_again(serving, 1), "never asked Redis", PATIENCE)
     redis.process.send_signal(signal.SIGSTOP)
@@ -202,7 +202,7 @@ def test_redis_that_hangs_or_is_gone_is_as_one_that_has_nothing(start: Callable[
     assert "Traceback" not in text
 
 
-def test_server_starts_without_redis_and_takes_it_when_it_is_there(start: Callable[..., Serving], redis: Redis) -> None:
+def test_server_starts_without_redis_and_uses_it_later(start: Callable[..., Serving], redis: Redis) -> None:
     redis.kill()
     serving = start()
     assert ask(serving, 1) == [1]
@@ -210,7 +210,7 @@ def test_server_starts_without_redis_and_takes_it_when_it_is_there(start: Callab
     serving.until(lambda: hits_again(serving, 1), "never asked Redis", PATIENCE)
 
 
-def test_what_others_wrote_there_is_as_nothing(start: Callable[..., Serving], redis: Redis) -> None:
+def test_entries_of_other_programs_are_ignored(start: Callable[..., Serving], redis: Redis) -> None:
     serving = start()
     assert ask(serving, 1) == [1]
     with Client(port=redis.port) as client:
@@ -246,17 +246,17 @@ def test_redis_with_a_password_and_another_database(start: Callable[..., Serving
 
 
 def tls_flags(made: Certificates, identity: Identity, **more: str) -> list[str]:
-    """With a client's identity, and the authority that it trusts."""
+    """Flags with a client's certificate and its trusted authority."""
     files = {"cert": identity.certificate, "key": identity.key, "cacert": made.authority.certificate}
     settings = {"tls_enabled": "true", **files, **more}
     return [f"--cache-config=redis,{name}={value}" for name, value in settings.items()]
 
 
 @pytest.mark.rows("K8")
-def test_redis_over_tls_knows_its_client_and_is_known(
+def test_redis_over_tls_with_certificates_on_both_sides(
     start: Callable[..., Serving], redis: Redis, tmp_path: Path
 ) -> None:
-    """Whoever is a stranger to the other keeps nothing, and serves on."""
+    """A server that Redis does not trust, or that does not trust Redis, caches nothing and serves on."""
     made = certificates(tmp_path)
     redis.secure(made)
     serving = start(*tls_flags(made, made.client, sni="localhost"))

@@ -1,6 +1,5 @@
-"""The tools that change models under load, load many of them, and look for memory that does not come back: for seconds
-instead of minutes.
-"""
+"""The tools that change models under load, load many models, and look for memory that is not returned: for seconds
+instead of minutes."""
 
 import subprocess
 import sys
@@ -13,7 +12,7 @@ LIMIT = 200
 
 
 def passes(*command: str) -> str:
-    """What the tool says."""
+    """The output of a tool that must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -28,8 +27,8 @@ def test_no_request_fails_while_models_change() -> None:
 
 
 @pytest.mark.rows("D7")
-def test_memory_of_a_model_comes_back() -> None:
-    """Of the first unload and the third: what is kept once is kept at the second."""
+def test_memory_of_a_model_is_returned() -> None:
+    """Compares the first unload with the third. What is kept once is in both."""
     passes(
         "tools.memory_back",
         "--rounds=3",
@@ -42,6 +41,6 @@ def test_memory_of_a_model_comes_back() -> None:
 
 
 def test_many_models_load_although_some_are_broken() -> None:
-    """How fast is for the tool: here other tests run beside it."""
+    """The tool itself measures the speed: here other tests run beside it."""
     said = passes("tools.many_models", "--models=50", "--broken=5", "--most-time=20")
     assert "50 models, 5 of them broken" in said

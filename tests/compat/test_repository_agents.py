@@ -1,4 +1,4 @@
-"""A started server whose models have repository agents: a checksum, and the example that decrypts."""
+"""A running server with repository agents: a checksum, and the example that decrypts."""
 
 import hashlib
 import json

@@ -1,4 +1,5 @@
-"""Repositories that change under a server: what is copied slowly, vanishes, is broken, or asked for by many at once."""
+"""Repositories that change under a running server: models that are copied slowly, vanish, are broken, or are loaded by
+many clients at once."""
 
 import json
 import shutil
@@ -82,7 +83,7 @@ def load(serving: Serving, model: str, verb: str = "load") -> tuple[int, Any]:
 
 
 def states(serving: Serving) -> dict[str, str]:
-    """Of each model, of its last version."""
+    """The state of each model's last version."""
     _, index = serving.ask("/v2/repository/index", b"")
     return {entry["name"]: entry.get("reason") or entry.get("state", "") for entry in index}
 
@@ -96,7 +97,7 @@ def infer(serving: Serving, model: str) -> int:
 
 @pytest.fixture(scope="module")
 def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Path]]:
-    """A server that follows its repository, with the identity model `steady`."""
+    """A server that polls its repository, with the identity model `steady`."""
     folder = tmp_path_factory.mktemp("polled")
     write_model(folder / "models", "steady", "INT32")
     flags = ("--model-control-mode=poll", "--repository-poll-secs=1", f"--settle-secs={SETTLE}")
@@ -107,8 +108,8 @@ def polled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, 
 
 
 def copied_slowly(serving: Serving, models: Path, name: str) -> Counter[str]:
-    """The states of a model while it is copied, up to the last part; nothing where the machine was so busy meanwhile
-    that the folder stayed as it was for long enough to be taken for whole."""
+    """The states of a model while it is copied, up to the last part. Empty if the machine was so busy that the folder
+    did not change for the settle time."""
     seen: Counter[str] = Counter()
     last = time.monotonic()
     version = write_model(models, name, "INT32", backend="python")
@@ -155,7 +156,7 @@ def test_folder_that_vanishes_while_it_is_loaded_is_not_served(polled: tuple[Ser
 
 @pytest.mark.rows("D17", "R9")
 def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Path]) -> None:
-    """A configuration that is a directory, one that is binary, a link to nothing, a link in a circle, no version."""
+    """A configuration that is a directory, a binary one, a broken link, links in a circle, no version."""
     serving, models = polled
     for name in ("unreadable", "binary", "lost", "circle", "empty", "fine"):
         write_model(models, name, "INT32")
@@ -182,7 +183,7 @@ def test_models_that_are_broken_do_not_stop_the_others(polled: tuple[Serving, Pa
 
 
 @pytest.mark.rows("R9")
-def test_link_that_is_turned_serves_without_a_gap(polled: tuple[Serving, Path]) -> None:
+def test_link_to_another_folder_serves_without_a_gap(polled: tuple[Serving, Path]) -> None:
     serving, models = polled
     releases = models.parent / "releases"
     for number, size in ((1, 0), (2, 5)):
@@ -201,7 +202,7 @@ def test_link_that_is_turned_serves_without_a_gap(polled: tuple[Serving, Path]) 
 
 @pytest.fixture(scope="module")
 def explicit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Path]]:
-    """A server that loads what it is told to; nothing at first."""
+    """A server that loads models on request, none at first."""
     folder = tmp_path_factory.mktemp("explicit")
     (folder / "models").mkdir()
     with Serving(folder / "models", folder / "server.log", "--model-control-mode=explicit") as serving:
@@ -271,8 +272,8 @@ def test_request_that_runs_ends_after_its_model_is_unloaded(explicit: tuple[Serv
 
 
 @pytest.mark.rows("R14")
-def test_model_is_unloading_until_it_gave_back_what_it_holds(explicit: tuple[Serving, Path]) -> None:
-    """Who loads the next model into the same memory can wait for the word `unloaded`; who does not wait, need not."""
+def test_model_is_unloading_until_its_resources_are_released(explicit: tuple[Serving, Path]) -> None:
+    """A client that loads the next model into the same memory can wait for the state `unloaded`."""
     serving, models = explicit
     version = write_model(models, "parting", "INT32", backend="python")
     (version / "model.py").write_text(_PARTING)
@@ -338,7 +339,7 @@ def test_model_that_fails_now_and_then_is_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("R8")
-def test_without_control_all_models_are_there_and_none_comes_or_goes(tmp_path: Path) -> None:
+def test_all_models_are_loaded_and_stay_without_model_control(tmp_path: Path) -> None:
     models = tmp_path / "models"
     for name in ("one", "two"):
         write_model(models, name, "INT32")

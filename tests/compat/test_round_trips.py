@@ -1,6 +1,5 @@
-"""Any tensor of any datatype and shape goes through a running server as it is: by the official clients, and by HTTP as
-it is written by hand.
-"""
+"""Tensors of any datatype and shape pass through a running server unchanged: with the official clients, and with HTTP
+written by hand."""
 
 import http.client
 import json
@@ -36,7 +35,7 @@ a_pair = with_dims.flatmap(
 
 
 def write_identities(folder: Path) -> Path:
-    """`<datatype>_<n>` takes n dimensions of any size; `pair_<n>` an FP32 beside an INT64."""
+    """Writes `<datatype>_<n>` with n dimensions of any size, and `pair_<n>` with an FP32 and an INT64."""
     for dims in range(1, MOST_DIMS + 1):
         for datatype in DATATYPES.values():
             write_identity(folder / f"{datatype.name}_{dims}", dims, datatype.config_name)
@@ -80,7 +79,7 @@ def model_of(tensor: Given) -> str:
 
 
 def as_client_has_it(tensor: Given) -> Array:
-    """Older clients take float32 for BF16, newer ones the bfloat16 of ml_dtypes."""
+    """Older clients accept float32 for BF16, newer ones the bfloat16 of ml_dtypes."""
     datatype, array = tensor
     if datatype.name != "BF16":
         return array
@@ -112,7 +111,7 @@ def test_http_client_binary(http_client: Any, tensor: Given) -> None:
 @EXAMPLES
 @given(tensor=text_tensor, ways=st.tuples(st.booleans(), st.booleans()))
 def test_http_client_json(http_client: Any, tensor: Given, ways: tuple[bool, bool]) -> None:
-    """In and out by JSON, or one of them binary."""
+    """Input and output as JSON, or one of them binary."""
     given_binary, wanted_binary = ways
     wanted = httpclient.InferRequestedOutput("OUTPUT0", binary_data=wanted_binary)
     asked = [of_client(httpclient, tensor, binary_data=given_binary)]
@@ -132,7 +131,7 @@ def test_grpc_client_raw(grpc_client: Any, tensor: Given) -> None:
 @EXAMPLES
 @given(tensor=text_tensor)
 def test_grpc_typed(grpc_client: Any, tensor: Given) -> None:
-    """Typed contents go in; what comes out is always raw (contract G22)."""
+    """Inputs as typed contents. Outputs are always raw (G22)."""
     datatype, array = tensor
     message = pb.ModelInferRequest(model_name=model_of(tensor))
     item = message.inputs.add(name="INPUT0", datatype=datatype.name, shape=array.shape)
@@ -151,7 +150,7 @@ def test_grpc_typed(grpc_client: Any, tensor: Given) -> None:
 @EXAMPLES
 @given(pair=a_pair)
 def test_plain_http_mixed(identities: Serving, pair: tuple[Array, Array]) -> None:
-    """One input in JSON and one as bytes, and of the outputs each as the other input was."""
+    """One input as JSON and one as bytes. Each output has the form of the other input."""
     floats, integers = pair
     head = json.dumps(
         {
@@ -185,7 +184,7 @@ def binary_item(name: str, datatype: str, array: Array) -> dict[str, Any]:
 
 
 def post(serving: Serving, model: str, head: bytes, contents: bytes) -> tuple[Any, bytes]:
-    """The JSON of the answer and the bytes behind it."""
+    """The JSON of the answer, and the bytes after it."""
     connection = http.client.HTTPConnection(serving.http_url, timeout=LIMIT)
     try:
         length = {"Inference-Header-Content-Length": str(len(head))}

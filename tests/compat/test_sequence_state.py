@@ -1,5 +1,5 @@
-"""Implicit state through a server: models of ONNX and in Python that remember what the server keeps for them, asked
-over both protocols by several sequences at a time (contract S67, S68, S70)."""
+"""Implicit state through a running server: ONNX and Python models with state that the server keeps, asked over both
+protocols by several sequences at a time (S67, S68, S70)."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ DIRECT = "direct { }"
 OLDEST = "oldest { max_candidate_sequences: 16 }"
 PATIENCE = 60.0
 PATIENT = "--backend-config=python,restart-wait-seconds=60"
-"""Requests wait for a process that comes back, though on a busy machine its start takes long."""
+"""Requests wait for the new process, also if it starts slowly on a busy machine."""
 
 PYTHON = """
 import os
@@ -71,7 +71,7 @@ def write_config(
     repository: Path, name: str, kind: str, *, backend: str = "onnxruntime", rows: int = 4, strategy: str = DIRECT,
     dims: str = "1", initial: str = "", state: str = "", outputs: str = "", more: str = "",
 ) -> Path:  # fmt: skip
-    """A model with input `x`, output `y`, and a state that is read as `s` and written as `s_next`."""
+    """Writes a model with input `x`, output `y`, and a state that is read as `s` and written as `s_next`."""
     word = "TYPE_STRING" if kind == "BYTES" else f"TYPE_{kind}"
     if initial:
         initial = f'initial_state {{ name: "begin" data_type: {word} {initial} }}'
@@ -151,7 +151,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 class Client:
-    """Asks a model for one sequence after the other; values in and out are plain numbers, or bytes."""
+    """Sends requests of one sequence after the other. Values are plain numbers, or bytes."""
 
     def __init__(self, client: Any, library: Any, model: str, kind: str = "INT32", batching: bool = True) -> None:
         self.client, self.library = client, library
@@ -191,7 +191,7 @@ def ask(request: pytest.FixtureRequest, serving: Serving) -> Iterator[Any]:
     [("sum_int32", "INT32", True), ("sum_fp32", "FP32", True), ("flat", "INT32", False), ("python", "INT32", True),
      ("python_here", "INT32", True)],
 )  # fmt: skip
-def test_two_sequences_remember_apart(ask: Any, model: str, kind: str, batching: bool) -> None:
+def test_two_sequences_have_separate_states(ask: Any, model: str, kind: str, batching: bool) -> None:
     client = ask(model, kind, batching)
     assert [client.ask(1, 5, start=True), client.ask(2, 1000, start=True)] == [5, 1000]
     assert [client.ask(1, 6), client.ask(2, 2000), client.ask(1, 7)] == [11, 3000, 18]
@@ -244,7 +244,7 @@ def test_a_state_is_no_input_of_clients(ask: Any) -> None:
 
 
 @pytest.mark.parametrize("model", ["python", "python_here"])
-def test_of_a_request_that_failed_nothing_is_remembered(ask: Any, model: str) -> None:
+def test_failed_request_does_not_change_the_state(ask: Any, model: str) -> None:
     client = ask(model)
     assert [client.ask(1, 5, start=True), client.ask(2, 70, start=True)] == [5, 70]
     for bad in (-1, -2):
@@ -284,7 +284,7 @@ def test_a_request_that_runs_again_reads_what_it_wrote(serving: Serving, model: 
     [("sum_int32", "INT32"), ("grown_direct", "FP32"), ("grown_oldest", "INT32"), ("python", "INT32")],
 )
 def test_many_sequences_at_once_do_not_mix(serving: Serving, model: str, kind: str) -> None:
-    """More sequences than slots, of different lengths, so that batches have rows of many ages and empty ones."""
+    """More sequences than slots, of different lengths, so that batches have rows of different ages and empty ones."""
 
     def tell(number: int) -> list[bool]:
         choice = random.Random(number)

@@ -1,4 +1,4 @@
-"""`halimede serve` as a process: what it prints, when it gives up, and how it ends."""
+"""`halimede serve` as a process: its output, when it gives up, and how it ends."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from tests.compat.serving import START_SECONDS, Serving, write_held_model, write
 
 LIMIT = 60.0
 TIMEOUT = 600
-"""Seconds that a server may have to end: no test waits for it so long."""
+"""Seconds that a server may take to end: longer than any test waits."""
 INFER = b'{"inputs":[{"name":"INPUT0","shape":[2],"datatype":"INT32","data":[1,2]}]}'
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 
@@ -31,7 +31,7 @@ def repository(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path, repository: Path, request: pytest.FixtureRequest) -> Start:
-    """Starts a server over the repository; what still runs after the test is ended."""
+    """Starts a server over the repository. Ends it after the test."""
 
     def start(*flags: str, at: Path = repository) -> Serving:
         serving = Serving(at, tmp_path / "server.log", *flags)
@@ -98,7 +98,9 @@ def test_broken_model_ends_the_server(start: Start, repository: Path) -> None:
 
 @pytest.mark.rows("C9", "H8")
 @pytest.mark.parametrize(("strict", "status"), [("true", 400), ("false", 200)])
-def test_broken_model_is_left_out_when_asked_to(start: Start, repository: Path, strict: str, status: int) -> None:
+def test_broken_model_is_skipped_without_exit_on_error(
+    start: Start, repository: Path, strict: str, status: int
+) -> None:
     write_model(repository, "broken", "INT32", backend="nonexistent")
     serving = start("--exit-on-error=false", f"--strict-readiness={strict}").wait_until_live()
     assert serving.status("/v2/health/live") == 200
@@ -149,15 +151,15 @@ def test_wrong_configuration_does_not_take_others_down(start: Start, repository:
         (("nope,x=y",), "Invalid argument - unable to find 'libtritoncache_nope.so' for cache. Searched: /opt/"),
     ],
 )
-def test_cache_that_makes_no_sense_ends_the_server(start: Start, words: tuple[str, ...], text: str) -> None:
+def test_bad_cache_settings_end_the_server(start: Start, words: tuple[str, ...], text: str) -> None:
     serving = start(*(f"--cache-config={word}" for word in words))
     assert serving.wait(START_SECONDS) == 1
     assert f"error: creating server: {text}" in serving.log_text()
     assert "Traceback" not in serving.log_text()
 
 
-def test_server_without_its_cache_lives_and_is_not_ready_when_asked_to(start: Start) -> None:
-    """As the real server."""
+def test_server_without_its_cache_is_live_and_not_ready_without_exit_on_error(start: Start) -> None:
+    """As in Triton."""
     serving = start("--cache-config=local,size=1", "--exit-on-error=false").wait_until_live()
     assert serving.status("/v2/health/ready") == 400
     assert serving.status("/v2/models/good/ready") in (400, 404)
@@ -204,7 +206,7 @@ def test_signal_ends_an_idle_server(start: Start, number: int) -> None:
 
 @SIGNALS
 def test_signal_closes_idle_connections_at_once(start: Start, number: int) -> None:
-    """Not after the exit timeout."""
+    """It does not wait for the exit timeout."""
     serving = start(f"--exit-timeout-secs={TIMEOUT}").wait_until_live()
     with connect(serving) as used, connect(serving) as fresh, connect(serving) as halfway:
         used.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -326,7 +328,7 @@ def _corrupt(version: Path) -> None:
 
 
 def _nothing(version: Path) -> None:
-    """The version directory stays empty."""
+    """Leaves the version directory empty."""
 
 
 def _raising(version: Path) -> None:
@@ -354,14 +356,14 @@ def test_broken_model_is_listed_with_its_reason(
 
 
 def test_signal_ends_a_server_whose_load_cannot_be_stopped(start: Start, repository: Path) -> None:
-    """A runtime that waits for its file, here a pipe that nobody writes to, is left behind after the exit timeout."""
+    """The runtime waits for its file, a pipe without a writer. The server leaves it behind after the exit timeout."""
     pipe = write_model(repository, "waiting", "INT32", backend="onnxruntime") / "model.onnx"
     os.mkfifo(pipe)
     writers: list[int] = []
 
     def is_read() -> bool:
-        """Before that the load could still be stopped: it looks whether the server ends."""
-        with suppress(OSError):  # nobody has opened it to read
+        """Whether the pipe is read. Before that the load could still be stopped."""
+        with suppress(OSError):  # no process has opened it to read
             writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
         return bool(writers)
 

@@ -1,4 +1,4 @@
-"""The official clients with shared memory: regions, tensors in and out of them, what a client may do to its segment.
+"""The official clients with shared memory: regions, tensors in them, and clients that change or remove their segments.
 
 Each test runs over HTTP and gRPC, against the server and against one whose front ends talk to the engine in bytes only.
 """
@@ -51,7 +51,7 @@ def serving(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(params=["http", "grpc"])
 def spoken(request: pytest.FixtureRequest, serving: Serving) -> Iterator[tuple[Any, Any]]:
-    """A client's module and a client, of each protocol; no region is left when the test is over."""
+    """The module of a client, and a client, for each protocol. No region is left after the test."""
     module = httpclient if request.param == "http" else grpcclient
     with module.InferenceServerClient(serving.http_url if request.param == "http" else serving.grpc_url) as client:
         yield module, client
@@ -65,7 +65,7 @@ def names_of(status: Any) -> list[str]:
 
 @contextmanager
 def region_of(byte_size: int) -> Iterator[tuple[str, str, Any]]:
-    """A segment made as the official examples do: a name for the region, its key and the client's handle."""
+    """A segment, made as in the official examples: the name of the region, its key and the client's handle."""
     name = f"halimede_compat_{os.getpid()}_{uuid.uuid4().hex}"
     handle = shm.create_shared_memory_region(name, "/" + name, byte_size)
     try:
@@ -87,7 +87,7 @@ def output_in(module: Any, region: str, byte_size: int, offset: int = 0) -> Any:
 
 
 def is_empty(result: Any) -> bool:
-    """Whether the answer says where the output is, and not what."""
+    """Whether the answer only says where the output is."""
     response = result.get_response()
     if isinstance(response, dict):
         return set(response["outputs"][0]) == {"name", "datatype", "shape"}
@@ -95,7 +95,7 @@ def is_empty(result: Any) -> bool:
 
 
 @pytest.mark.rows("H91", "H93", "H97", "G10", "G23")
-def test_numbers_in_and_out(spoken: tuple[Any, Any]) -> None:
+def test_numbers_in_regions(spoken: tuple[Any, Any]) -> None:
     module, client = spoken
     numbers = np.arange(150528, dtype=np.float32).reshape(1, -1)
     size = numbers.nbytes
@@ -115,7 +115,7 @@ def test_numbers_in_and_out(spoken: tuple[Any, Any]) -> None:
         assert names_of(client.get_system_shared_memory_status()) == [wanted]
 
 
-def test_strings_in_and_out(spoken: tuple[Any, Any]) -> None:
+def test_strings_in_regions(spoken: tuple[Any, Any]) -> None:
     module, client = spoken
     text = np.array([[b"a", b"\x00\xff", b""]], dtype=object)
     packed = serialize_byte_tensor(text)
@@ -184,7 +184,7 @@ def test_refusals(spoken: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.rows("H95", "H96", "G10")
-def test_cuda_region_where_no_gpu_is(spoken: tuple[Any, Any], serving: Serving) -> None:
+def test_cuda_region_without_a_gpu(spoken: tuple[Any, Any], serving: Serving) -> None:
     module, client = spoken
     handle = bytes(64)
     if module is httpclient:
@@ -197,7 +197,7 @@ def test_cuda_region_where_no_gpu_is(spoken: tuple[Any, Any], serving: Serving) 
     client.unregister_cuda_shared_memory()
 
 
-def test_segment_that_its_client_removes_or_shortens(spoken: tuple[Any, Any]) -> None:
+def test_segment_that_its_client_removes_or_truncates(spoken: tuple[Any, Any]) -> None:
     module, client = spoken
     with region_of(PAGE) as (removed, key, handle):
         shm.set_shared_memory_region(handle, [np.array([7], np.int32)])

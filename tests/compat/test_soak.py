@@ -1,4 +1,4 @@
-"""`tools/soak.py` for half a minute: everything at once, users that leave at any point, and every answer right."""
+"""`tools/soak.py` for half a minute: everything at once, clients that leave at any point, and every answer checked."""
 
 import subprocess
 import sys
@@ -7,11 +7,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 27
 MOST_GROWTH = 32
-"""MiB in the second half: so short a run finds kilobytes for each request, not less."""
+"""MiB in the second half. So short a run finds leaks of kilobytes per request, not smaller ones."""
 LIMIT = 240
 
 
-def test_server_stands_half_a_minute_of_everything() -> None:
+def test_soak_for_half_a_minute() -> None:
     command = [sys.executable, "-m", "tools.soak", f"--seconds={SECONDS}", f"--most-growth={MOST_GROWTH}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-3000:]}"

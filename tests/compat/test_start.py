@@ -1,4 +1,4 @@
-"""What a start imports: everybody waits for it, and a library that only some need is imported where they ask for it."""
+"""What a start imports. Every start waits for it, so libraries for some uses are imported when these begin."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ NOT_AT_START = (
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a server with one ONNX model has imported when it answers, in order, as Python itself tells."""
+    """The modules that a server with one ONNX model has imported when it answers, in order, as Python reports them."""
     folder = tmp_path_factory.mktemp("start")
     version = folder / "models" / "same" / "1"
     version.mkdir(parents=True)
@@ -51,12 +51,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def _names(log: Path) -> Iterator[str]:
-    """From the package itself on: what Python's own start imports, depends on how it is installed."""
+    """The modules from the package itself on. What Python's own start imports depends on its installation."""
     lines = re.findall(r"^import time:.*\| +(\S+)$", log.read_text(errors="replace"), re.MULTILINE)
     return iter(lines[lines.index("halimede.compiled") :])
 
 
-def test_start_imports_no_library_that_only_some_need(imported: list[str]) -> None:
+def test_start_imports_only_the_libraries_that_every_server_needs(imported: list[str]) -> None:
     libraries = {name.split(".")[0] for name in imported} & packages_distributions().keys()
     assert {"numpy", "onnxruntime"} <= libraries <= {*EVERYBODYS, "halimede"}
 

@@ -1,6 +1,5 @@
-"""A client that sends requests on a stream without end to a model that does not keep up: its own window closes, the
-server's memory is bounded, and everything is answered in order.
-"""
+"""A client that sends requests without end on a stream to a model that does not keep up. Its own window closes, the
+server's memory is bounded, and everything is answered in order."""
 
 import struct
 from collections.abc import Iterator
@@ -16,15 +15,15 @@ from tests.compat.test_back_pressure import LIMIT, memory_of, other_model_answer
 
 SIZE = 1 << 20
 MOST = 500
-"""Requests: half a GB."""
+"""The number of requests: half a GB."""
 UNDER_WAY = 256 << 20
-"""Of requests that the server begins on one stream."""
+"""The number of requests that the server starts on one stream."""
 SLACK = 64 << 20
-"""The windows, what sockets and the client's library hold, and what allocators keep."""
+"""Bytes of the windows, of the buffers of sockets and of the client's library, and of what allocators keep."""
 
 
 class Sender:
-    """Requests of `SIZE` bytes to a model, after one to `held`, which answers when it is let go."""
+    """Sends requests of `SIZE` bytes to a model, after one to `held`, which answers when it is released."""
 
     def __init__(self, serving: Serving, model: str) -> None:
         self._channel = grpc.insecure_channel(serving.grpc_url, [("grpc.max_receive_message_length", -1)])
@@ -52,7 +51,7 @@ class Sender:
 
 @pytest.mark.parametrize(("model", "most"), [("held", UNDER_WAY), ("other", 2 << 20)])
 def test_client_that_sends_without_end_is_held_back(tmp_path: Path, model: str, most: int) -> None:
-    """By the requests that wait for the model, or by the answers that wait for the first."""
+    """The requests that wait for the model hold it back, or the answers that wait for the first."""
     repository = tmp_path / "models"
     held = write_held_model(repository)
     write_model(repository, "other", "INT32")

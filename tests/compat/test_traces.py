@@ -1,4 +1,4 @@
-"""Traces of a running server: which requests are traced, the files that they are in, and a collector of spans."""
+"""Traces of a running server: which requests are traced, their files, and a collector of spans."""
 
 import json
 import time
@@ -47,7 +47,7 @@ instance_group [ { kind: KIND_CPU } ]
 
 @pytest.fixture
 def start(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Serving]:
-    """Starts a server with these settings of tracing, over `m` and `other`."""
+    """Starts a server with these trace settings, over `m` and `other`."""
     for model in ("m", "other"):
         write_model(tmp_path / "models", model, "INT32")
 
@@ -81,12 +81,12 @@ class Client:
 
 
 def requests_in(path: Path) -> list[str]:
-    """The ids of the requests that were traced in a file."""
+    """The ids of the requests whose traces are in a file."""
     return [one["request_id"] for one in json.loads(path.read_text()) if "model_name" in one]
 
 
 def until_written(path: Path, *names: str) -> None:
-    """Until the file is there, and all of it."""
+    """Waits until the file exists and is complete."""
 
     def is_written() -> bool:
         with suppress(OSError, json.JSONDecodeError):
@@ -129,7 +129,7 @@ def test_files_of_traces(start: Callable[..., Serving], tmp_path: Path) -> None:
 _ORDER = ("REQUEST_START", "QUEUE_START", *(f"COMPUTE_{end}" for end in ("START", "INPUT_END", "OUTPUT_START", "END")))
 
 
-def test_no_trace_is_lost_or_told_twice_while_settings_change(start: Callable[..., Serving], tmp_path: Path) -> None:
+def test_no_trace_is_lost_or_written_twice_while_settings_change(start: Callable[..., Serving], tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     serving = start("level=TIMESTAMPS", "rate=1", f"triton,file={tmp_path}/traces/t", "triton,log-frequency=7")
     names = {client: [f"{client} {number}" for number in range(250)] for client in ("http", "grpc", "both")}
@@ -163,14 +163,14 @@ def test_no_trace_is_lost_or_told_twice_while_settings_change(start: Callable[..
             assert in_order[0] > 0
 
 
-def test_path_that_cannot_be_written_holds_nothing(start: Callable[..., Serving], tmp_path: Path) -> None:
+def test_path_that_cannot_be_written_delays_nothing(start: Callable[..., Serving], tmp_path: Path) -> None:
     serving = start("level=TIMESTAMPS", "rate=1", f"triton,file={tmp_path}/not/there", "triton,log-frequency=1")
     Client(serving).infer(*map(str, range(10)))
     assert serving.stop() == 0
     assert serving.log_text().count("failed creating trace file") == 1
 
 
-def test_full_disk_holds_nothing(start: Callable[..., Serving], tmp_path: Path) -> None:
+def test_full_disk_delays_nothing(start: Callable[..., Serving], tmp_path: Path) -> None:
     (tmp_path / "trace").symlink_to("/dev/full")
     serving = start("level=TIMESTAMPS", "rate=1", f"triton,file={tmp_path}/trace")
     client = Client(serving)
@@ -228,7 +228,7 @@ def test_traces_of_opentelemetry_are_one_tree(start: Callable[..., Serving], tmp
     assert serving.log_text().count("Tensor level tracing is not supported by the mode: opentelemetry") == 1
 
 
-def test_collector_that_is_away_or_slow_holds_nothing(start: Callable[..., Serving]) -> None:
+def test_collector_that_is_gone_or_slow_delays_nothing(start: Callable[..., Serving]) -> None:
     with collecting() as collector:
         collector.status = 0
         serving = start(
@@ -241,13 +241,13 @@ def test_collector_that_is_away_or_slow_holds_nothing(start: Callable[..., Servi
         began = time.monotonic()
         client.infer(*map(str, range(30)))
         assert time.monotonic() - began < SLOW_SECONDS
-        until(lambda: "Spans are lost" in serving.log_text())
+        until(lambda: "spans are dropped" in serving.log_text())
         assert serving.stop() == 0
-    assert serving.log_text().count("Spans are lost") == 1
+    assert serving.log_text().count("spans are dropped") == 1
 
 
 @pytest.mark.rows("H123")
-def test_settings_that_cannot_be_are_refused(start: Callable[..., Serving]) -> None:
+def test_bad_trace_settings_are_refused(start: Callable[..., Serving]) -> None:
     client = Client(start())
     with pytest.raises(
         InferenceServerException, match="Attempting to set invalid trace setting :trace file name is not"

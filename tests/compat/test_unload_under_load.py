@@ -1,4 +1,4 @@
-"""A model that goes and comes back while clients ask for it all the time."""
+"""A model that is unloaded and loaded again while clients send requests all the time."""
 
 import json
 import threading
@@ -37,9 +37,9 @@ def _control(serving: Serving, model: str, what: str) -> None:
 
 
 @pytest.mark.rows("S3")
-def test_unload_answers_what_it_accepted_and_refuses_the_rest_by_name(tmp_path: Path) -> None:
-    """Who comes after the unload began is told that there is no such model any more, as by the real server; who had
-    found the model a moment before, that its scheduler takes no more (S3)."""
+def test_unload_answers_accepted_requests_and_refuses_the_rest_by_name(tmp_path: Path) -> None:
+    """A request that comes after the unload began gets the text that there is no such model, as from Triton. A request
+    that had found the model just before gets the text that its scheduler takes no more (S3)."""
     repository = tmp_path / "models"
     held = write_held_model(repository)
     write_model(repository, "quick", "INT32")
@@ -51,7 +51,7 @@ def test_unload_answers_what_it_accepted_and_refuses_the_rest_by_name(tmp_path: 
 
 
 def _accepted_before_an_unload(serving: Serving, folder: Path) -> None:
-    """One request runs and three wait; they are answered though the model is unloaded meanwhile."""
+    """One request runs and three wait. They are answered though the model is unloaded meanwhile."""
     _control(serving, "held", "load")
     with ThreadPoolExecutor(CLIENTS) as pool:
         first = pool.submit(_ask, serving, "held", 0)

@@ -1,6 +1,6 @@
-"""A wheel with the hot modules compiled: built, installed beside nothing of this repository, and asked what it is.
+"""A wheel with compiled hot modules: built, installed without this repository, and asked for its form.
 
-Fetches the package's dependencies and takes a minute or two: `make test-wheel`.
+Downloads the package's dependencies and takes a minute or two: `make test-wheel`.
 """
 
 import os
@@ -17,7 +17,7 @@ BUILD_SECONDS, ANSWER_SECONDS = 900.0, 60.0
 
 @pytest.mark.wheel
 def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) -> None:
-    """And nothing of what an earlier one has left in `build`."""
+    """And nothing that an earlier build left in `build`."""
     here = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, here], check=True, timeout=BUILD_SECONDS)
     left = here / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}" / "halimede"

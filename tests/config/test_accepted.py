@@ -1,4 +1,4 @@
-"""Fields that are accepted because they change no answer."""
+"""Fields that are accepted and have no effect on responses."""
 
 from pathlib import Path
 

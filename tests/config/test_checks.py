@@ -1,4 +1,4 @@
-"""Each check, in the words that the real server 2.51 used for the same text."""
+"""The checks of a configuration. The texts are those of the real server 2.51 for the same configurations."""
 
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_bad_configuration_is_refused_when_read(tmp_path: Path, text: str, probl
 
 
 @pytest.mark.parametrize("path", ["model.bin", "a/b", "a/../b", "..model", "...", "./x", "."])
-def test_filename_within_the_version_is_taken(tmp_path: Path, path: str) -> None:
+def test_filename_within_the_version_is_accepted(tmp_path: Path, path: str) -> None:
     text = f'{IDENTITY} default_model_filename: "{path}"'
     assert config.read(folder_of(tmp_path, "m", text)).model_filename == path
 
@@ -143,7 +143,7 @@ def problem_of(parent: Path, text: str, gpus: tuple[int, ...] = (), kind: type[E
         ),
     ],
 )
-def test_tensor_that_does_not_suit_the_model_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_tensor_that_does_not_fit_the_model_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     assert problem_of(tmp_path, text) == problem
 
 
@@ -156,7 +156,7 @@ def test_tensor_that_does_not_suit_the_model_is_refused(tmp_path: Path, text: st
         f"{TYPED} dims: [ 3, 2, 2 ] format: FORMAT_NCHW",
     ],
 )
-def test_tensor_that_is_right_is_accepted(tmp_path: Path, tensor: str) -> None:
+def test_good_tensor_is_accepted(tmp_path: Path, tensor: str) -> None:
     text = f'backend: "identity" max_batch_size: 2 {OUTPUT} input {{ {tensor} }}'
     assert config.read(folder_of(tmp_path, "m", text)).finish().inputs[0].name == "X"
 
@@ -201,7 +201,7 @@ def test_bad_instance_group_is_refused(tmp_path: Path, group: str, gpus: tuple[i
     assert problem_of(tmp_path, f"{IDENTITY} instance_group {group}", gpus) == f"instance {problem}"
 
 
-def test_instance_kind_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+def test_unknown_instance_kind_is_refused(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, f"{IDENTITY} instance_group {{ kind: 77 }}", kind=Internal)
     assert problem == "instance group m_0 of model m has unexpected kind KIND_AUTO"
 
@@ -244,11 +244,11 @@ _CUT = 'target_name: "OUTPUT0" source_input: "INPUT0"'
         ),
     ],
 )
-def test_what_is_made_of_a_batch_is_refused(tmp_path: Path, fields: str, problem: str) -> None:
+def test_bad_batch_input_or_output_is_refused(tmp_path: Path, fields: str, problem: str) -> None:
     assert problem_of(tmp_path, f"{IDENTITY} {fields}") == f"{problem} for m"
 
 
-def test_what_is_made_of_a_batch_is_read(tmp_path: Path) -> None:
+def test_batch_inputs_and_outputs_are_read(tmp_path: Path) -> None:
     read = config.read(folder_of(tmp_path, "m", f"{IDENTITY} batch_input {{ {_MADE} }} batch_output {{ {_CUT} }}"))
     found = read.finish()
     assert found.batch_inputs == (BatchInput(BatchInputKind.ITEM_SHAPE, ("N",), INT32, "INPUT0"),)

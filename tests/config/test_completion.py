@@ -1,4 +1,4 @@
-"""Completion from a model file's own description, and from what a model's code returns."""
+"""Completion of a configuration: from the description of a model file, and from the values of a model's code."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +29,12 @@ def draft_of(parent: Path, text: str) -> config.Draft:
 
 
 def described(*shapes: Shape | None) -> Description:
-    """Inputs `a`, `b`, ... of these shapes, and an output `y` like the first."""
+    """A description with inputs `a`, `b`, ... of these shapes, and an output `y` like the first."""
     inputs = tuple(DescribedTensor(name, FP32, shape) for name, shape in zip("abcd", shapes, strict=False))
     return Description(inputs, (DescribedTensor("y", INT64, shapes[0]),), rules=RULES)
 
 
-def test_batching_model_gets_batch_size_batcher_and_tensors(tmp_path: Path) -> None:
+def test_model_with_a_batch_dimension_gets_batch_size_batcher_and_tensors(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, ONNX)
     assert draft.needs_description
     completed = draft.complete(described((-1, 3, -1)), 4)
@@ -61,7 +61,7 @@ def test_batching_model_gets_batch_size_batcher_and_tensors(tmp_path: Path) -> N
         ("max_batch_size: 8 dynamic_batching { preferred_batch_size: 2 }", 4, 8, DynamicBatching((2,))),
     ],
 )
-def test_batch_size_that_is_given_stays(
+def test_configured_batch_size_stays(
     tmp_path: Path, text: str, default: int, size: int, batcher: DynamicBatching | None
 ) -> None:
     draft = draft_of(tmp_path, f"{ONNX} {text}")
@@ -106,7 +106,7 @@ def test_only_the_empty_list_is_filled(tmp_path: Path, given: str, inputs: list[
     assert [spec.name for spec in value.outputs] == outputs
 
 
-def test_full_configuration_is_never_altered(tmp_path: Path) -> None:
+def test_full_configuration_is_not_changed(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, f"{ONNX} {TENSORS}")
     assert not draft.needs_description
     assert draft.complete(described((-1, 4)), 4).warnings == []
@@ -126,14 +126,14 @@ def test_optional_tensor_stays_optional(tmp_path: Path) -> None:
     assert draft.finish().inputs == (TensorSpec("a", BYTES, (2,), optional=True),)
 
 
-def test_missing_values_leave_the_configuration(tmp_path: Path) -> None:
+def test_missing_values_change_nothing(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, f"max_batch_size: 2 dynamic_batching {{ }} {IDENTITY}")
     before = draft.json()
     draft.update({})
     assert draft.json() == before
 
 
-def test_new_batch_size_becomes_the_preferred_one_where_none_is_given(tmp_path: Path) -> None:
+def test_new_batch_size_becomes_the_preferred_one_if_none_is_given(tmp_path: Path) -> None:
     draft = draft_of(tmp_path, f"dynamic_batching {{ }} {IDENTITY}")
     draft.update({"max_batch_size": 8})
     assert draft.finish().dynamic_batching == DynamicBatching((8,))
@@ -182,7 +182,7 @@ def test_other_scheduler_than_the_chosen_one_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == "Cannot update scheduling choice from 11 to 11 when auto-completing."
 
 
-def test_what_the_server_adds_and_keeps_of_a_sequence_is_no_input_and_no_output(tmp_path: Path) -> None:
+def test_controls_and_states_are_not_filled_in_as_inputs_and_outputs(tmp_path: Path) -> None:
     draft = draft_of(
         tmp_path,
         f"""{ONNX} max_batch_size: 4 sequence_batching {{

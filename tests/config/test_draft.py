@@ -1,4 +1,4 @@
-"""Reading a configuration, and the frozen value that comes of it."""
+"""Reading a configuration, and the frozen value that is compiled from it."""
 
 import json
 from pathlib import Path
@@ -114,7 +114,7 @@ def test_text_styles_are_all_read(tmp_path: Path) -> None:
     assert dict(value.parameters) == {"k": "v", "j": ""}
 
 
-def test_value_without_anything_optional(tmp_path: Path) -> None:
+def test_value_of_a_minimal_configuration(tmp_path: Path) -> None:
     value = finished(tmp_path, IDENTITY)
     assert (value.backend, value.platform, value.model_filename, value.max_batch_size) == ("identity", "", "", 0)
     assert value.inputs == (TensorSpec("INPUT0", FP32, (4,)),)
@@ -125,7 +125,7 @@ def test_value_without_anything_optional(tmp_path: Path) -> None:
     assert not value.decoupled
 
 
-def test_message_is_the_same_configuration(tmp_path: Path) -> None:
+def test_message_has_the_whole_configuration(tmp_path: Path) -> None:
     value = finished(tmp_path, f"max_batch_size: 4 dynamic_batching {{ }} {IDENTITY}")
     message = model_config_pb2.ModelConfig.FromString(value.message)
     assert message.name == "m"
@@ -223,7 +223,7 @@ def test_host_policy_of_a_group(group: InstanceGroup, device: int, policy: str) 
     assert group.host_policy_of(device) == policy
 
 
-def test_json_for_the_models_own_completion_has_the_groups(tmp_path: Path) -> None:
+def test_json_for_a_models_own_completion_has_the_instance_groups(tmp_path: Path) -> None:
     draft = config.read(folder_of(tmp_path, "m", 'backend: "python"'))
     assert '"instance_group":[{"name":"m","kind":"KIND_GPU","count":1,"gpus":[3],' in draft.json(gpus=(3,))
     assert draft.finish().instance_groups == (InstanceGroup("m", CPU, 1),)
@@ -245,7 +245,7 @@ GARBAGE = st.one_of(st.binary(), st.text().map(str.encode), st.lists(WORDS).map(
 @example(raw=b"input {" * 1000, strict=False)
 @example(raw=b"backend: 'b' input { name: '\\ud800' data_type: 1 dims: 1 }", strict=False)
 @example(raw=f"backend: 'b' instance_group {{ kind: 77 }} {TENSORS}".encode(), strict=False)
-def test_garbage_raises_nothing_but_our_errors(tmp_path: Path, raw: bytes, strict: bool) -> None:
+def test_garbage_raises_only_our_errors(tmp_path: Path, raw: bytes, strict: bool) -> None:
     folder = tmp_path / "m.b"
     folder.mkdir(exist_ok=True)
     (folder / "config.pbtxt").write_bytes(raw)
@@ -257,21 +257,21 @@ def test_garbage_raises_nothing_but_our_errors(tmp_path: Path, raw: bytes, stric
     assert value.json.startswith('{"name":"m.b",')
 
 
-def test_runtime_that_was_found_is_part_of_the_configuration(tmp_path: Path) -> None:
+def test_runtime_and_environment_become_part_of_the_configuration(tmp_path: Path) -> None:
     draft = config.read(folder_of(tmp_path, "m", f'backend: "fw" {TENSORS}'))
     assert (draft.runtime, draft.environment) == ("", "")
-    draft.serve_by("model.py", None)
+    draft.set_runtime("model.py", None)
     assert draft.runtime == "model.py"
     assert dict(draft.finish().parameters) == {}
-    draft.serve_by("model.py", Path("/b/env.tar.gz"))
+    draft.set_runtime("model.py", Path("/b/env.tar.gz"))
     assert draft.environment == "/b/env.tar.gz"
-    draft.serve_by("model.py", Path("/other"))
+    draft.set_runtime("model.py", Path("/other"))
     finished_config = draft.finish()
     assert finished_config.parameters == {"EXECUTION_ENV_PATH": "/b/env.tar.gz"}
     assert json.loads(finished_config.json)["runtime"] == "model.py"
 
 
-def test_configuration_of_one_version_is_the_same_otherwise(tmp_path: Path) -> None:
+def test_json_of_one_version_differs_in_the_version_policy_only(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "m", f"{IDENTITY} version_policy {{ latest {{ num_versions: 2 }} }}")
     draft = config.read(folder)
     one = config.read_override(draft.json_of_version(7), folder)

@@ -1,4 +1,4 @@
-"""The steps of an ensemble in its configuration (contract S80, S81). The texts are those in the real server's log."""
+"""The steps of an ensemble (S80, S81). The texts are those of the real server's log."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ MORE_OUT = OUT + OUT.replace("OUT", "MORE")
 
 
 def step(model: str, inputs: str, outputs: str, more: str = "model_version: -1") -> str:
-    """`inputs` and `outputs` are words like `X=x`."""
+    """A step. `inputs` and `outputs` are pairs like `X=x`, with the model's name first."""
     maps = "".join(
         f'{field} {{ key: "{pair.split("=")[0]}" value: "{pair.split("=")[1]}" }} '
         for field, pairs in (("input_map", inputs), ("output_map", outputs))
@@ -45,7 +45,7 @@ def test_steps_are_read(tmp_path: Path) -> None:
             EnsembleStep("a", -1, (("B", "IN"), ("X", "IN")), (("Y", "between"),)),
             EnsembleStep("b", 3, (("X", "between"),), (("Y", "OUT"),)),
         ),
-        most_in_flight=2,
+        max_in_flight=2,
     )
     assert (done.backend, done.platform, done.instance_groups) == ("", "ensemble", ())
 
@@ -65,7 +65,7 @@ def test_json_has_neither_instances_nor_optimization(tmp_path: Path) -> None:
     ]
 
 
-def test_members_say_whether_it_is_decoupled(tmp_path: Path) -> None:
+def test_members_decide_whether_an_ensemble_is_decoupled(tmp_path: Path) -> None:
     text = text_of(THROUGH, more="model_transaction_policy { decoupled: true }")
     read = config.read(folder_of(tmp_path, "m", text)).finish()
     assert read.decoupled
@@ -75,7 +75,7 @@ def test_members_say_whether_it_is_decoupled(tmp_path: Path) -> None:
     assert plain.ensemble == read.ensemble
 
 
-def test_kept_responses_of_a_decoupled_ensemble_are_refused(tmp_path: Path) -> None:
+def test_response_cache_of_a_decoupled_ensemble_is_refused(tmp_path: Path) -> None:
     read = config.read(folder_of(tmp_path, "m", text_of(THROUGH, more="response_cache { enable: true }"))).finish()
     with pytest.raises(Invalid, match="does not currently support model m with 'decoupled' transaction policy"):
         config.with_decoupling(read, True)
@@ -112,7 +112,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize(("text", "problem"), PROBLEMS.items())
-def test_graph_that_is_none_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_steps_that_make_no_graph_are_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid) as caught:
         config.read(folder_of(tmp_path, "m", text))
     assert str(caught.value) == problem

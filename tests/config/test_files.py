@@ -1,4 +1,4 @@
-"""Files that are read whole, and what is no file."""
+"""Files that are read whole, and pipes and devices, which are refused."""
 
 import os
 import threading
@@ -13,12 +13,13 @@ from halimede.config.files import read_whole
 from halimede.errors import Internal
 from halimede.tensors import FP32
 
-SECONDS = 5.0
+PATIENCE = 20.0
+"""Seconds after which a reader counts as blocked."""
 REFUSED = "it is not a regular file"
 
 
 def within(work: object) -> Exception | None:
-    """What it raised; it must not hold its thread."""
+    """The exception that the work raised. Fails if the work blocks its thread."""
     raised: list[Exception] = []
 
     def run() -> None:
@@ -29,26 +30,26 @@ def within(work: object) -> Exception | None:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(SECONDS)
-    assert not thread.is_alive(), "a pipe that nobody writes to holds the thread"
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), "a pipe without a writer blocks the thread"
     return raised[0] if raised else None
 
 
-def test_a_file_is_read_whole(tmp_path: Path) -> None:
+def test_file_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\0text\n" * 100_000)
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert read_whole(tmp_path / "file") == b"\0text\n" * 100_000
     assert read_whole(tmp_path / "link") == read_whole(tmp_path / "file")
 
 
-def test_a_pipe_holds_nobody(tmp_path: Path) -> None:
+def test_pipe_without_a_writer_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     error = within(lambda: read_whole(tmp_path / "pipe"))
     assert isinstance(error, OSError)
     assert (error.strerror, error.filename) == (REFUSED, str(tmp_path / "pipe"))
 
 
-def test_a_pipe_somebody_writes_to_is_no_file_either(tmp_path: Path) -> None:
+def test_pipe_with_a_writer_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
     try:
@@ -59,17 +60,17 @@ def test_a_pipe_somebody_writes_to_is_no_file_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", ["/dev/zero", "/dev/null", "/dev/tty"])
-def test_a_device_is_not_read(tmp_path: Path, other: str) -> None:
+def test_device_is_refused(tmp_path: Path, other: str) -> None:
     (tmp_path / "link").symlink_to(other)
     assert isinstance(within(lambda: read_whole(tmp_path / "link")), OSError)
 
 
-def test_a_directory_says_so(tmp_path: Path) -> None:
+def test_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match="Is a directory"):
         read_whole(tmp_path)
 
 
-def test_no_descriptor_is_left(tmp_path: Path) -> None:
+def test_no_descriptor_stays_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_bytes(b"x")
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -79,7 +80,7 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5
 
 
-def test_a_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+def test_configuration_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     (folder / "1").mkdir(parents=True)
     os.mkfifo(folder / "config.pbtxt")

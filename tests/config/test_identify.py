@@ -1,4 +1,4 @@
-"""Backend, platform and file name from each other and from the files."""
+"""How backend, platform and file name of a model are found: from each other, and from its files."""
 
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_directory_in_place_of_a_file_does_not_count(tmp_path: Path) -> None:
     assert found(folder_of(tmp_path, "m", None, ("1/model.plan/", "1/model.py"))) == PYTHON
 
 
-def test_given_backend_looks_only_for_its_own_files(tmp_path: Path) -> None:
+def test_configured_backend_looks_only_for_its_own_files(tmp_path: Path) -> None:
     assert found(folder_of(tmp_path, "m", 'backend: "pytorch"', ("1/model.onnx", "1/model.pt2"))) == AOTI
 
 
@@ -91,7 +91,7 @@ def test_custom_backend_from_the_models_name(tmp_path: Path, files: tuple[str, .
     assert found(folder_of(tmp_path, "big.identity", None, files)) == ("identity", "", "model.identity")
 
 
-def test_model_that_shows_no_backend_is_refused(tmp_path: Path) -> None:
+def test_model_without_any_sign_of_a_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Invalid) as caught:
         config.read(folder_of(tmp_path, "m", TENSORS))
     assert str(caught.value) == (

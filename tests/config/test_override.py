@@ -1,4 +1,4 @@
-"""Configurations that come as JSON with a load (contract H113)."""
+"""Configurations that a client sends as JSON with a load (H113)."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from halimede.errors import Invalid
 from tests.config.models import folder_of
 
 
-def test_override_counts_instead_of_the_file(tmp_path: Path) -> None:
+def test_override_replaces_the_file(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "m", 'backend: "fake" max_batch_size: 9')
     draft = config.read_override('{"backend":"identity","maxBatchSize":2,"version_policy":{"all":{}}}', folder)
     assert (draft.name, draft.backend, draft.max_batch_size) == ("m", "identity", 2)
@@ -24,7 +24,7 @@ def test_override_counts_instead_of_the_file(tmp_path: Path) -> None:
         '{"input":[{"name":"I","data_type":11,"dims":[4],"format":"format_none"}]}',
     ],
 )
-def test_override_takes_enums_in_any_case(tmp_path: Path, text: str) -> None:
+def test_override_accepts_enums_in_any_case(tmp_path: Path, text: str) -> None:
     draft = config.read_override(
         text.replace('{"input"', '{"backend":"identity","input"'), folder_of(tmp_path, "m", None)
     )
@@ -50,7 +50,7 @@ def test_override_takes_enums_in_any_case(tmp_path: Path, text: str) -> None:
         ("[" * 100_000, ""),
     ],
 )
-def test_override_that_is_no_configuration_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_bad_override_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid) as raised:
         config.read_override(text, folder_of(tmp_path, "m", None))
     assert str(raised.value).startswith("Invalid config override: ")

@@ -1,4 +1,4 @@
-"""Configurations as JSON, byte by byte as the real server 2.51 printed them (`real/NAME.pbtxt` in, `NAME.json` out)."""
+"""Configurations as JSON, byte by byte like the real server 2.51 (`real/NAME.pbtxt` in, `real/NAME.json` out)."""
 
 import json
 from pathlib import Path
@@ -49,8 +49,8 @@ def test_map_entries_are_sorted(tmp_path: Path) -> None:
     assert '"metric_tags":{"a":"2","b":"1"}' in config.read(folder_of(tmp_path, "m", text)).finish().json
 
 
-def test_parts_that_are_alike_are_printed_alike_and_others_are_not(tmp_path: Path) -> None:
-    """Short parts are kept between configurations; a long one is printed each time."""
+def test_equal_parts_are_printed_equally_and_others_are_not(tmp_path: Path) -> None:
+    """Short parts are cached across configurations. A long part is converted each time."""
     long = "x" * 400
     for name, value in (("a", "1"), ("b", "1"), ("c", "2"), ("d", long), ("e", long + "y")):
         text = f'backend: "identity"\n{TENSORS}parameters {{ key: "p" value {{ string_value: "{value}" }} }}\n'

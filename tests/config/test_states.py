@@ -1,4 +1,4 @@
-"""The implicit states of a configuration: what is read of them, and what is said when they make no sense."""
+"""The implicit states of a configuration: their values, and the texts about bad ones."""
 
 import pytest
 from google.protobuf import text_format
@@ -26,7 +26,7 @@ def state(text: str) -> str:
     return f"state {{ {text} }}"
 
 
-def test_everything_that_a_state_says() -> None:
+def test_state_with_all_fields_is_read() -> None:
     message = message_of(
         state(f'{STATE} initial_state {{ {INITIAL} data_file: "start.bin" }}')
         + state('input_name: "T" output_name: "T2" data_type: TYPE_STRING use_same_buffer_for_input_output: true')
@@ -43,7 +43,7 @@ def test_everything_that_a_state_says() -> None:
     )
 
 
-def test_no_state_is_no_state() -> None:
+def test_model_without_states() -> None:
     message = message_of("")
     check_states(message)
     assert states_of(message) == ()
@@ -77,7 +77,7 @@ INITIAL_PROBLEMS = {
 
 
 @pytest.mark.parametrize(("text", "words"), INITIAL_PROBLEMS.items(), ids=range(len(INITIAL_PROBLEMS)))
-def test_initial_state_that_makes_no_sense(text: str, words: str) -> None:
+def test_bad_initial_state_is_refused(text: str, words: str) -> None:
     with pytest.raises(Invalid) as caught:
         check_states(message_of(state(f"{STATE} {text}")))
     assert caught.value.message == words
@@ -103,7 +103,7 @@ STATE_PROBLEMS = {
 
 
 @pytest.mark.parametrize(("text", "words"), STATE_PROBLEMS.items(), ids=range(len(STATE_PROBLEMS)))
-def test_state_that_makes_no_sense(text: str, words: str) -> None:
+def test_bad_state_is_refused(text: str, words: str) -> None:
     with pytest.raises(Invalid) as caught:
         check_states(message_of(state(text), 'control_input { name: "START" }'))
     assert caught.value.message == words

@@ -1,4 +1,4 @@
-"""Warm-up samples and the switch of the response cache as others read them (contract W1, K1)."""
+"""Warm-up samples and the response cache flag of a configuration (W1, K1)."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ model_warmup { name: "b" batch_size: 1 inputs { key: "X" value { random_data: fa
 """
 
 
-def test_samples_in_their_order_without_those_of_no_requests(tmp_path: Path) -> None:
+def test_samples_keep_their_order_and_empty_ones_are_skipped(tmp_path: Path) -> None:
     value = config.read(folder_of(tmp_path, "m", IDENTITY + WARMUP)).finish()
     assert value.warmup == (
         WarmupSample(

@@ -1,7 +1,7 @@
-"""The form of a conformance case, and short words for building requests.
+"""The form of a conformance case, and short functions for building requests.
 
-A case is data: what is sent, which contract rows it checks, which masks apply. Where the real server of this machine is
-not the measure (an older one, or a plain defect) the case says what ours must answer, and why.
+A case is data: what is sent, the contract rows that it checks, and its masks. If the real server of this machine is not
+the measure (it is older, or has a plain defect), the case has the answer that ours must give, and the reason.
 """
 
 import json
@@ -18,8 +18,8 @@ Headers = Iterable[tuple[str, str | int]]
 
 
 SETTLED = r'\A(?![\s\S]*"(?:UN)?LOADING")[\s\S]*'
-"""For `until` of an index, alone or before what shall stand in it: the real server answers an unload before it is over,
-and has the model as UNLOADING for some milliseconds more."""
+"""For `until` of an index, alone or before other patterns. The real server answers an unload before it is done, and
+lists the model as UNLOADING for some milliseconds more."""
 
 
 class Because(Enum):
@@ -32,7 +32,7 @@ class Because(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instead:
-    """What ours must answer, as a transcript. `asked` is False where the real server would end or hang."""
+    """What ours must answer, as a transcript. `asked` is False if the real server would crash or hang."""
 
     because: Because
     reason: str
@@ -42,10 +42,10 @@ class Instead:
 
 @dataclass(frozen=True, slots=True)
 class HttpCase:
-    """A conversation on one connection; `answers` responses are read after the last step.
+    """A conversation on one connection. `answers` responses are read after the last step.
 
     `before` are requests whose answers are not compared. `until` is a pattern: the conversation is repeated until the
-    transcript matches, because statistics are recorded after the answer that they count.
+    transcript matches it, because statistics are counted after their answer.
     """
 
     name: str
@@ -60,7 +60,8 @@ class HttpCase:
 
 @dataclass(frozen=True, slots=True)
 class GrpcCase:
-    """One call; `before` and `until` as in HttpCase."""
+    """One call. `before` are calls whose answers are not compared; the call is repeated until the transcript matches
+    `until`."""
 
     name: str
     rows: tuple[str, ...]
@@ -75,12 +76,12 @@ Case = HttpCase | GrpcCase
 
 
 def http(name: str, rows: str, *steps: Step, masks: str = "", **more: Any) -> HttpCase:
-    """A case with its rows and masks as words."""
+    """An HTTP case. Rows and masks are given as words in one string."""
     return HttpCase(f"HTTP, {name}", tuple(rows.split()), steps, masks=tuple(masks.split()), **more)
 
 
 def grpc(name: str, rows: str, rpc: str, *messages: str | bytes, masks: str = "", **more: Any) -> GrpcCase:
-    """A case with its rows and masks as words; `metadata` goes to the call."""
+    """A gRPC case. Rows and masks are given as words in one string; `metadata` goes to the call."""
     call = Call(rpc, messages, more.pop("metadata", ()))
     return GrpcCase(f"gRPC, {name}", tuple(rows.split()), call, masks=tuple(masks.split()), **more)
 
@@ -88,7 +89,7 @@ def grpc(name: str, rows: str, rpc: str, *messages: str | bytes, masks: str = ""
 def request(
     method: str, path: str, body: bytes | None = None, headers: Headers = (), version: str = "HTTP/1.1"
 ) -> bytes:
-    """One request, with Content-Length where there is a body."""
+    """A request, with Content-Length if it has a body."""
     lines = [f"{method} {path} {version}", "Host: conformance", *(f"{name}: {value}" for name, value in headers)]
     lines += [] if body is None else [f"Content-Length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
@@ -103,7 +104,7 @@ def post(path: str, body: bytes, headers: Headers = ()) -> bytes:
 
 
 def encoded(value: Json) -> bytes:
-    """JSON text; a string is taken as the text itself, so that malformed text can be sent."""
+    """JSON text. A string is used as it is, so that malformed text can be sent."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
@@ -125,7 +126,7 @@ def infer_raw(model: str, body: bytes) -> bytes:
 
 
 def tensor(datatype: str, shape: Sequence[int], data: Json = None, name: str = "INPUT0", **more: Json) -> Json:
-    """One input; `size` is its binary_data_size."""
+    """An input. `size` is its binary_data_size."""
     size = more.pop("size", None)
     parameters = {} if size is None else {"parameters": {"binary_data_size": size}}
     values = {} if data is None else {"data": data}

@@ -1,6 +1,6 @@
-"""The official clients, so that both servers are asked alike and what they answer can be compared.
+"""The official clients, so that both servers get equal requests and their answers can be compared.
 
-An answer is plain: outputs as lists by name, or the text and status of a refusal. Every wait is bounded.
+An answer is plain data: outputs as lists by name, or the text and status of a refusal. Every wait is bounded.
 """
 
 import queue
@@ -24,7 +24,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a client is told: a gRPC status is `StatusCode.NAME`, an HTTP status its number."""
+    """A refusal, as a client sees it. The status is `StatusCode.NAME` for gRPC, a number for HTTP."""
 
     status: str
     message: str
@@ -33,7 +33,7 @@ class Refusal:
 def over_http(
     server: Server, model: str, arrays: Arrays, datatype: str | None = None, **fields: Any
 ) -> Answer | Refusal:
-    """One inference by the HTTP client. `datatype` is that of the inputs where numpy's does not say it."""
+    """An inference by the HTTP client. `datatype` is that of the inputs if numpy's does not tell it."""
     client = httpclient.InferenceServerClient(f"127.0.0.1:{server.http}", network_timeout=WAIT)
     try:
         return _told(client.infer(model, _inputs(httpclient, arrays, datatype), **_named(httpclient, fields)))
@@ -46,7 +46,7 @@ def over_http(
 def over_grpc(
     server: Server, model: str, arrays: Arrays, datatype: str | None = None, **fields: Any
 ) -> Answer | Refusal:
-    """One inference by the gRPC client."""
+    """An inference by the gRPC client."""
     with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
         try:
             inputs, named = _inputs(grpcclient, arrays, datatype), _named(grpcclient, fields)
@@ -56,8 +56,8 @@ def over_grpc(
 
 
 def over_stream(server: Server, model: str, *requests: Arrays) -> list[tuple[str, Answer | Refusal | None]]:
-    """All answers on one gRPC stream with the id of their request, sorted by it: answers to several requests may come
-    in any order. None stands for a final answer without outputs."""
+    """All answers on one gRPC stream with the ids of their requests, sorted by id, as the answers to several requests
+    come in any order. None stands for a final answer without outputs."""
     said: queue.Queue[tuple[Any, Any]] = queue.Queue()
     found: list[tuple[str, Answer | Refusal | None]] = []
     left = len(requests)
@@ -88,7 +88,7 @@ def config_of(server: Server, model: str) -> Any:
 
 
 def same_of_both(pair: Pair, question: Callable[[Server], Any]) -> Any:
-    """What both servers answer; they must answer the same."""
+    """The answer of both servers. Fails if they differ."""
     ours, real = question(pair.ours), question(pair.real)
     assert ours == real
     return real

@@ -1,4 +1,4 @@
-"""Model directories for the comparison of configurations: what is in them, and what is to be compared."""
+"""Model directories for the comparison of configurations: their content, and what is compared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,9 @@ MODEL = "class TritonPythonModel:\n    def execute(self, requests):\n        ret
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model directory. `text` is its config.pbtxt, None for none; `files` by path, a path that ends in a slash is a
-    directory. `ours` is what our index must say instead of what the real server says, `because` of what."""
+    """A model directory. `text` is its config.pbtxt, or None for no file. `files` are given by path; a path that ends
+    in a slash is a directory. `ours` is the reason in our index if it must differ from the real server's, and `because`
+    says why."""
 
     name: str
     rows: tuple[str, ...]
@@ -44,7 +45,7 @@ def of(name: str, rows: str, text: str | None, files: Mapping[str, str] = VERSIO
 
 
 def identity(name: str, rows: str, more: str = "", files: Mapping[str, str] = VERSION, **others: str) -> Model:
-    """A model of the identity backend with tensors and one instance, and something more."""
+    """A model of the identity backend with tensors and one instance, and further fields."""
     return of(name, rows, IDENTITY + TENSORS + more, files, **others)
 
 
@@ -201,7 +202,7 @@ OTHER_MODELS = (
 
 
 def _completing(name: str, rows: str, text: str, *lines: str, **more: str) -> Model:
-    """A Python model whose `auto_complete_config` does these things with `c`."""
+    """A Python model whose `auto_complete_config` runs this code with `c`."""
     body = "".join(f"        {line}\n" for line in (*lines, "return c"))
     code = f"{MODEL}\n    @staticmethod\n    def auto_complete_config(c):\n{body}"
     return of(name, rows, f'backend: "python"\n{text}', {"1/model.py": code}, **more)

@@ -1,4 +1,4 @@
-"""The pair of servers for the session, and the summary of what was equal to the real server, and what was not."""
+"""The pair of servers of the session, and the summary of what was equal to the real server."""
 
 import os
 from collections import Counter
@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def oracle() -> None:
-    """The real server is installed; else the tests are skipped, and on a machine that must have it they fail."""
+    """Installs the real server. If that fails, the tests are skipped; with CI=true they fail."""
     reason = servers.install_oracle()
     if reason is not None and os.environ.get("CI") == "true":
         pytest.fail(f"the real server cannot be installed: {reason}")
@@ -39,7 +39,7 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 
 @pytest.fixture
 def results(request: pytest.FixtureRequest) -> list[Result]:
-    """Where a test leaves its result for the summary."""
+    """The list for a test's result, for the summary."""
     return request.config.stash[RESULTS]
 
 

@@ -1,6 +1,5 @@
-"""The repository of the ensemble cases: members that cost nothing, a few that misbehave on demand, and ensembles of
-them, good ones, bad ones and random ones. Written by code, since a configuration of each is a line here.
-"""
+"""The repository of the ensemble cases: fast members, some that misbehave on demand, and good, bad and random ensembles
+of them. It is written by code, in which a configuration is one line."""
 
 import random
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 Tensor = tuple[str, str, str]
-"""Name, datatype, and whatever stands after it: dims and more."""
+"""Name, datatype, and the rest: dims and more."""
 
 _IN: tuple[Tensor, ...] = (("INPUT0", "INT32", "dims: -1"),)
 _OUT: tuple[Tensor, ...] = (("OUTPUT0", "INT32", "dims: -1"),)
@@ -49,7 +48,7 @@ class TritonPythonModel:
         value = np.repeat(value, times, axis=0) if times >= 0 else value[:, 0]
         return pb.InferenceResponse([pb.Tensor("OUTPUT0", value)])
 """
-"""A batch with each row as often as its first number says; for a negative one the first column only."""
+"""A batch that has each row as often as its first number says. A negative number keeps the first column only."""
 _SEEN = """import numpy as np
 import triton_python_backend_utils as pb
 
@@ -239,7 +238,7 @@ MISFITS = {
     ),
     "kept_flow": Made((one("INPUT0", "x", "flow"), one("x", "OUTPUT0")), more="response_cache { enable: true }\n"),
 }
-"""Refused with a text that the client reads (S82, S83, S89)."""
+"""Refused with a text that the client gets (S82, S83, S89)."""
 
 MALFORMED = {
     "no_model": Made((one("INPUT0", "OUTPUT0", ""),)),
@@ -263,18 +262,18 @@ MALFORMED = {
     ),
     "with_backend": Made((one("INPUT0", "OUTPUT0"),), more='backend: "identity"\n'),
 }
-"""Refused with a text that only the log has (S80, S81)."""
+"""Refused with a text that is in the log only (S80, S81)."""
 
 CIRCLES = {
     "circle1": Made((one("INPUT0", "OUTPUT0", "circle2"),)),
     "circle2": Made((one("INPUT0", "OUTPUT0", "circle1"),)),
     "own_member": Made((one("INPUT0", "OUTPUT0", "own_member"),)),
 }
-"""The real server ends when it reads these."""
+"""The real server crashes when it reads these."""
 
 
 def random_ensemble(seed: int) -> Made:
-    """A graph of up to twelve steps of one or two inputs; what nobody reads is an output."""
+    """A graph of up to twelve steps with one or two inputs. Tensors that no step reads are outputs."""
     dice = random.Random(seed)
     given = [f"IN{i}" for i in range(dice.randint(1, 4))]
     tensors, unread, steps = list(given), set(given), []
@@ -298,7 +297,7 @@ RANDOM = {f"random{seed}": random_ensemble(seed) for seed in range(8)}
 
 
 def write(repository: Path) -> None:
-    """All of them but the circles."""
+    """Writes all ensembles except the circles."""
     for name, member in MEMBERS.items():
         version = _folder(repository, name, member.text(), "1")
         if member.code:

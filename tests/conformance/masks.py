@@ -1,6 +1,6 @@
-"""The differences that are allowed, by name and with the reason: nothing else may differ from the real server.
+"""The permitted differences from the real server, by name and with the reason. All other differences are failures.
 
-A mask rewrites the text of a transcript, on both sides or on one. A case names its masks; the summary counts them.
+A mask rewrites the text of a transcript, on both sides or on one. A case names its masks, and the summary counts them.
 """
 
 import json
@@ -18,7 +18,7 @@ class Side(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Every match of `pattern` becomes `replacement` (or what it makes of the match) on that side."""
+    """Every match of `pattern` becomes `replacement`, or its result for the match, on that side."""
 
     name: str
     reason: str
@@ -27,14 +27,14 @@ class Mask:
     side: Side = Side.BOTH
 
     def apply(self, text: str, *, ours: bool) -> str:
-        """The text, rewritten where this side is concerned."""
+        """The text, rewritten if the mask is for this side."""
         if self.side is (Side.REAL if ours else Side.OURS):
             return text
         return re.sub(self.pattern, self.replacement, text, flags=re.MULTILINE)
 
 
 def _nearest_digits(found: re.Match[str]) -> str:
-    """The digits nearest to the value, and apart from them the form: zeros in front, place of the point, exponent."""
+    """The digits nearest to the value, and separately their form: leading zeros, place of the point, exponent."""
     whole, fraction, exponent = found["whole"], found["fraction"], found["exponent"] or ""
     zeros = len(whole + fraction) - len((whole + fraction).lstrip("0"))
     digits = re.sub(r"e.*|[.-]", "", repr(float(found[0]))).strip("0")
@@ -42,7 +42,7 @@ def _nearest_digits(found: re.Match[str]) -> str:
 
 
 def _by_name(found: re.Match[str]) -> str:
-    """The outputs of a response in the order of their names."""
+    """The outputs of a response, sorted by name."""
     outputs = json.loads(found[0])
     return json.dumps(sorted(outputs, key=lambda output: str(output["name"])))
 

@@ -1,4 +1,4 @@
-"""Both servers, started side by side over one repository and stopped again."""
+"""Both servers, started side by side over one repository, and stopped again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def pair_of(
     environment: Mapping[str, str] | None = None,
     real_environment: Mapping[str, str] | None = None,
 ) -> Iterator[Pair]:
-    """Their logs lie in the folder. `real_environment` stands for the real server in the place of `environment`."""
+    """Both servers, with logs in the folder. `real_environment` replaces `environment` for the real server."""
     commands = (*servers.our_command(), *flags, *ours_only), (*servers.real_command(), *flags)
     there = environment if real_environment is None else real_environment
     with (

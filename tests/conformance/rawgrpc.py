@@ -1,7 +1,7 @@
-"""gRPC calls with serialised messages: a case gives the request in protobuf text (or as bytes), the answer stays bytes.
+"""gRPC calls with serialized messages: a case has the request as protobuf text or bytes, and the answer stays bytes.
 
-Messages are those of `tritonclient.grpc.service_pb2`; the client is grpcio, which both servers must satisfy. Every
-call has a time limit.
+Messages are those of `tritonclient.grpc.service_pb2`. The client is grpcio, which both servers must satisfy. Every call
+has a time limit.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].metho
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One RPC: several `messages` only on a stream. An `rpc` with a slash is the whole path of a method."""
+    """A call. Only a stream has several `messages`. An `rpc` with a slash is the whole path of a method."""
 
     rpc: str
     messages: tuple[str | bytes, ...]
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The messages that came, and the status of the call."""
+    """The received messages, and the status of the call."""
 
     messages: tuple[bytes, ...]
     code: str
@@ -49,7 +49,7 @@ def _parsed(rpc: str, text: str) -> Any:
 
 
 def as_text(rpc: str, message: bytes) -> str:
-    """A response message in protobuf text, maps sorted by key; in hexadecimal where the method is not Triton's."""
+    """A response message as protobuf text, with sorted maps; in hexadecimal if the method is not Triton's."""
     if rpc not in _METHODS:
         return message.hex()
     found = message_factory.GetMessageClass(_METHODS[rpc].output_type).FromString(message)
@@ -61,7 +61,7 @@ def _same(message: bytes) -> bytes:
 
 
 def make(port: int, call: Call) -> Outcome:
-    """Makes the call on a channel of its own; an error status is an outcome like any other."""
+    """Makes the call on its own channel. An error status is an outcome like any other."""
     found: list[bytes] = []
     requests = serialise(call)
     with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.max_receive_message_length", -1)]) as channel:

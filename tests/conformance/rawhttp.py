@@ -1,7 +1,7 @@
-"""HTTP/1.1 as exact bytes over a plain socket: what is sent is what the case says, what comes back is kept as it came.
+"""HTTP/1.1 as exact bytes over a plain socket: the case's bytes are sent unchanged, and the answer is kept unchanged.
 
-A conversation is a list of steps: bytes to send, `READ` (wait for one response), `END` (close the sending half); so
-malformed, cut off and pipelined requests can be said. Nothing of inference is known here. Every wait is bounded.
+A conversation is a list of steps: bytes to send, `READ` (wait for one response), `END` (close the sending half). So it
+can have malformed, truncated and pipelined requests. Knows nothing of inference. Every wait is bounded.
 """
 
 import socket
@@ -26,7 +26,7 @@ Step = bytes | Wait
 
 
 class Fate(Enum):
-    """What became of the connection after the last answer that was waited for."""
+    """The end of the connection after the last expected answer."""
 
     OPEN = "open"  # a further request on it is answered
     CLOSED = "closed"
@@ -36,7 +36,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response as it came; header names in lower case, `body` without its chunks."""
+    """One response as received. Header names are in lower case; `body` is without chunk framing."""
 
     status: int
     version: str
@@ -61,7 +61,7 @@ class ClosedError(Exception):
 
 
 class Connection:
-    """One client connection to 127.0.0.1; for one thread."""
+    """A client connection to 127.0.0.1, for one thread."""
 
     def __init__(self, port: int, timeout: float = TIMEOUT) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout)
@@ -75,7 +75,7 @@ class Connection:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Sends all; that a peer has closed already is left to the next read, which may still find its answer."""
+        """Sends all. If the peer has closed already, the next read finds out, and may still find its answer."""
         try:
             self._socket.sendall(data)
         except (BrokenPipeError, ConnectionResetError):
@@ -85,7 +85,7 @@ class Connection:
         self._socket.shutdown(socket.SHUT_WR)
 
     def read(self, *, head_only: bool = False) -> Response:
-        """The next response; raises ClosedError, TimeoutError, or ValueError where it is none."""
+        """The next response. Raises ClosedError, TimeoutError, or ValueError for bytes that are no response."""
         while b"\r\n\r\n" not in self._held:
             self._more()
         head, self._held = self._held.split(b"\r\n\r\n", 1)
@@ -142,7 +142,7 @@ class Connection:
 
 
 def converse(port: int, steps: Sequence[Step], answers: int = 1) -> Conversation:
-    """Takes the steps on one new connection, reads `answers` more responses, and finds out the connection's fate."""
+    """Runs the steps on a new connection, reads `answers` more responses, and finds out the connection's fate."""
     responses: list[Response] = []
     head_only = False
     with Connection(port) as connection:
@@ -166,10 +166,10 @@ def converse(port: int, steps: Sequence[Step], answers: int = 1) -> Conversation
 
 
 def _fate(connection: Connection, *, ended: bool) -> Fate:
-    """Where the connection ends, ClosedError comes out of `read`: a refusal that was not waited for may come before."""
+    """Finds out whether the peer closes the connection. Another response, such as a refusal, may come before that."""
     if not ended:
         connection.send(PROBE)
-    if connection.read().status in (200, 403):  # 403 where not everybody may ask for health
+    if connection.read().status in (200, 403):  # 403 if health queries are restricted
         return Fate.OPEN
     connection.read()
     return Fate.GARBLED

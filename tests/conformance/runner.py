@@ -13,13 +13,13 @@ from tests.conformance.transcript import Transcript
 
 PATIENCE = 30.0  # seconds for a case with `until`
 TRIES = 3
-"""For the real server, which now and then ends where it should refuse: 4 times in 115 a request of a wrong shape in a
-stream of a decoupled model, on a busy machine. Where it always ends the case says so (`Instead.asked`)."""
-_CUT = ("connection closed", "status UNAVAILABLE")  # how a transcript ends where a server ended, and elsewhere too
+"""Tries for the real server, which sometimes crashes where it should refuse: on a busy machine 4 times in 115, for a
+request of a wrong shape in a stream of a decoupled model. If it always crashes, the case says so (`Instead.asked`)."""
+_CUT = ("connection closed", "status UNAVAILABLE")  # how transcripts end if a server ended, and sometimes otherwise
 
 
 class EndedError(AssertionError):
-    """A server ended while it was asked."""
+    """A server ended during a case."""
 
     def __init__(self, server: Server, when: str) -> None:
         super().__init__(f"{server.name} ended {when}")
@@ -36,7 +36,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`ours` and `wanted` are what is compared. `masks` are those that changed something."""
+    """`ours` and `wanted` are the compared transcripts. `masks` are those that changed something."""
 
     case: str
     ours: str
@@ -48,15 +48,15 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """One of: different, equal, or why the real server was not the measure."""
+        """ "different", "equal", or why the real server was not the measure."""
         if self.ours != self.wanted:
             return "different"
         return "equal" if self.instead is None else self.instead.because.value
 
 
 def compare(case: Case, pair: Pair, tries: int = TRIES) -> Result:
-    """Asks both servers, the real one only where it survives that; raises EndedError where one has ended, the real one
-    so often."""
+    """Runs the case against both servers; against the real one only if it survives. Raises EndedError if a server has
+    ended, the real one after all its tries."""
     asked = case.instead is None or case.instead.asked
     real = _ask_again(case, pair.real, tries) if asked else None
     ours = _ask(case, pair.ours)

@@ -1,6 +1,6 @@
-"""The shared-memory segments that the cases name: made by the test process, seen by both servers, gone afterwards.
+"""The shared-memory segments of the cases: the test process makes and removes them, and both servers see them.
 
-`DATA` holds the numbers 0, 1, 2, ... as INT32 in its first half, but for two strings; its second half is for results.
+The first half of `DATA` has the numbers 0, 1, 2, ... as INT32, except for two strings. The second half is for results.
 """
 
 import os
@@ -19,7 +19,7 @@ STRINGS_AT = 2048
 
 @contextmanager
 def made() -> Iterator[None]:
-    """The segments, while the body runs."""
+    """Makes the segments, and removes them after the body."""
     with segment(DATA_BYTES, DATA) as (_, memory):
         assert memory.buf is not None
         struct.pack_into("<1024i", memory.buf, 0, *range(1024))

@@ -1,8 +1,7 @@
-"""Scripts of requests that belong together, and how they are sent: the model says when it goes on, so that what waits
-meanwhile is the same on both servers.
+"""Scripts of requests in sequences, and how they are sent. The model waits for permission to answer, so that the same
+requests wait on both servers.
 
-The model is Python code. Of each batch it writes down what it was given, then it waits until a file allows it the next
-answer.
+The model is Python code. It logs each batch, and then waits until a file permits its next answer.
 """
 
 import json
@@ -23,14 +22,14 @@ from tests.conformance import rawgrpc
 from tests.conformance.servers import Server
 
 GATES = "SEQUENCE_GATES"
-"""The environment variable with the folder where models write what they saw and look for leave to go on."""
+"""The environment variable with the folder in which models log their batches and look for permission."""
 LULL = 0.3  # seconds in which nothing more begins of itself
 BEGINS = 10.0  # seconds until something does that is said to
-ARRIVES = 3.0  # seconds until the server has what was sent, where that cannot be seen
+ARRIVES = 3.0  # seconds after which the server has what was sent, if that is not visible
 ENDS = 1.0  # seconds until a batch that was let go has been answered
 PATIENCE = 60.0
 TRIES = 3
-"""How often a script is played until both servers agree: on a busy machine more may begin of itself after LULL."""
+"""How often a script runs until both servers agree: on a busy machine more batches may begin after LULL."""
 _ALL_BATCHES = 10**9
 
 MODEL = """import json, os, time
@@ -105,7 +104,7 @@ def _of_type(datatype: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A model: its batcher, and how many instances it has."""
+    """A model: its batcher, and the number of its instances."""
 
     scheduling: str
     max_batch_size: int = 4
@@ -149,12 +148,12 @@ MODELS = {
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """`phases` are requests that are sent together, how many batches of each instance are let go after them, and how
-    many instances hold a batch then. Several requests are sent while an instance holds a batch, or where they are
-    too few for one: of others the first may go alone.
+    """A script. `phases` are: requests that are sent together, how many batches of each instance are released
+    afterwards, and how many instances then hold a batch. Several requests are sent while an instance holds a batch, or
+    if they are too few for one; otherwise the first may run alone.
 
     A request is written `NAME:SEQUENCE` with `S` and `E` for start and end, `*` and a width, `=` and a value, `!` and a
-    timeout in milliseconds, and `"` around an id that is a text. A number alone is a pause in milliseconds.
+    timeout in milliseconds, and `"` around a string id. A number alone is a pause in milliseconds.
     """
 
     model: str
@@ -349,7 +348,7 @@ _REQUEST = re.compile(
 
 
 def request_of(model: str, text: str) -> Any:
-    """A request as it is written in a script."""
+    """The request for its form in a script."""
     found = _REQUEST.fullmatch(text)
     assert found is not None, text
     request = service_pb2.ModelInferRequest(model_name=model, id=found["name"])
@@ -373,7 +372,7 @@ def request_of(model: str, text: str) -> Any:
 
 
 class Stage:
-    """One model of one server, between scripts. `batches` are those that each instance has begun."""
+    """A model of one server, between scripts. `batches` are those that each instance has begun."""
 
     def __init__(self, server: Server, gates: Path, model: str) -> None:
         self._server = server
@@ -384,7 +383,7 @@ class Stage:
         self._allowed = [0] * len(self._folders)
 
     def play(self, script: Script) -> dict[str, Any]:
-        """What each instance was given, and what each request was answered."""
+        """The batches of each instance, and the answer to each request."""
         sent: queue.Queue[Any] = queue.Queue()
         answers: dict[str, list[str]] = {}
         number = sum(":" in part for text, *_ in script.phases for part in text.split())
@@ -413,8 +412,8 @@ class Stage:
         return {"batches": self._new_batches(), "answers": answers}
 
     def _send(self, text: str, sent: "queue.Queue[Any]", answers: dict[str, list[str]]) -> None:
-        """Sends, and waits until the server has it all: in its queue, in a batch, or answered; or pauses. What was
-        refused is in none of these while the answer to an earlier request of the stream is not there."""
+        """Sends the requests, and waits until the server has them all: queued, in a batch, or answered. A number
+        pauses. A refused request is in none of these until the answers to earlier requests of the stream are there."""
         gone = self._missing(answers)
         for part in text.split():
             if part.isdecimal():
@@ -426,28 +425,28 @@ class Stage:
             _wait(lambda: self._missing(answers) <= gone, ARRIVES)
 
     def _let_go(self, number: int) -> None:
-        """Each instance that holds a batch goes on, once so many do."""
+        """Waits until this number of instances hold a batch, and releases one batch of each."""
         _wait(lambda: len(self._holding) >= number)
         for i in self._holding:
             self._allowed[i] += 1
             self._allow(i, self._allowed[i])
 
     def _comes_to_rest(self, held: int, answers: dict[str, list[str]]) -> None:
-        """So many instances hold a batch, and nothing more begins of itself. Where none does all has been answered, but
-        for what comes after an answer that is not there."""
+        """Waits until this number of instances hold a batch, and nothing more begins. If it is 0, also waits until all
+        is answered, except for what comes after a missing answer."""
         _wait(lambda: len(self._holding) == held)
         if not held:
             _wait(lambda: self._begun <= set(answers), ENDS)
         time.sleep(LULL)
 
     def _missing(self, answers: dict[str, list[str]]) -> int:
-        """How many requests are nowhere, to be seen from here."""
+        """The number of requests that are visible nowhere."""
         missing = self._sent - len(self._begun | set(answers))
         return max(0, missing - self._pending) if missing > 0 else 0
 
     @property
     def _holding(self) -> list[int]:
-        """The instances that wait for leave to go on."""
+        """The instances that wait for permission."""
         return [i for i in range(len(self._folders)) if self._waits(i)]
 
     @property
@@ -457,7 +456,7 @@ class Stage:
 
     @property
     def _pending(self) -> int:
-        """The requests that wait in the queue of the server."""
+        """The requests in the server's queue."""
         line = f'nv_inference_pending_request_count{{model="{self._model}",version="1"}} '
         with urllib.request.urlopen(f"http://127.0.0.1:{self._server.metrics}/metrics", timeout=PATIENCE) as answer:
             lines = answer.read().decode().splitlines()
@@ -473,7 +472,7 @@ class Stage:
         (folder / "next").rename(folder / "allowed")
 
     def _batches(self) -> list[list[list[dict[str, Any]]]]:
-        """Those of each instance that the script has brought forth."""
+        """The batches of each instance since the script began."""
         logs = [folder / "log" for folder in self._folders]
         texts = [log.read_text() if log.exists() else "" for log in logs]
         lines = [text[: text.rfind("\n") + 1].splitlines() for text in texts]  # the last one may still be written
@@ -490,7 +489,7 @@ class Stage:
 
 
 def _wait(holds: Callable[[], bool], seconds: float = BEGINS) -> None:
-    """Until it holds, or not for long: what is different then is seen in the batches."""
+    """Waits until it holds, for a limited time. The batches show differences later."""
     limit = time.monotonic() + seconds
     while not holds() and time.monotonic() < limit:
         time.sleep(0.03)
@@ -507,7 +506,7 @@ def _read(stream: Any, answers: dict[str, list[str]], number: int) -> None:
 
 
 def _comparable(one: dict[str, Any]) -> dict[str, Any]:
-    """What a row of no sequence holds in its inputs is whatever lay in memory."""
+    """A row, without the input of a row of no sequence: it has whatever was in memory."""
     if not one["id"]:
         one["inputs"]["INPUT"][2] = None
     return one

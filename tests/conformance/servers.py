@@ -1,7 +1,7 @@
 """The two servers that are compared: the real one (`tools/oracle/oracle`) and ours, each as a process group.
 
-Both serve the same copy of the model repository, so that even a traceback names the same file. The command of ours can
-be another one: HALIMEDE_CONFORMANCE_OURS, with {repo} {http} {grpc} {metrics} in it. One thread; every wait is bounded.
+Both serve the same copy of the model repository, so that even tracebacks name the same files. HALIMEDE_CONFORMANCE_OURS
+can be another command for ours, with {repo} {http} {grpc} {metrics} in it. One thread; every wait is bounded.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ MODELS = Path(__file__).resolve().parent / "models"
 STARTUP = 120.0  # seconds until a server must live
 STOP = 10.0  # seconds until it is killed
 CRASHES = 2
-"""How often the real server may be started again which a signal ended before it served: now and then it ends where a
-Python model fails to load, and some repositories have one."""
+"""How often the real server is started again if a signal ended it before it served. It sometimes crashes when a Python
+model fails to load, and some repositories have such a model."""
 
 _REAL = (str(ORACLE), "serve", "{repo}", "{http}", "{grpc}", "{metrics}", "--exit-on-error=false")
 _OURS = (
@@ -50,7 +50,7 @@ _OURS = (
 
 
 class StartError(Exception):
-    """A server did not come up; the message ends with the end of its log."""
+    """A server did not come up. The message ends with the end of its log."""
 
 
 def real_command() -> Sequence[str]:
@@ -58,13 +58,13 @@ def real_command() -> Sequence[str]:
 
 
 def our_command() -> Sequence[str]:
-    """The command of ours, or the one that the environment names."""
+    """The command of our server, or the one in the environment."""
     other = os.environ.get("HALIMEDE_CONFORMANCE_OURS")
     return shlex.split(other) if other else _OURS
 
 
 def install_oracle() -> str | None:
-    """Fetches the real server once per machine; None, or why that failed."""
+    """Installs the real server once per machine. Returns None, or why that failed."""
     try:
         done = subprocess.run([str(ORACLE), "install"], capture_output=True, text=True, timeout=600, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -73,12 +73,12 @@ def install_oracle() -> str | None:
 
 
 def copy_models(to: Path, models: Path = MODELS) -> Path:
-    """A copy of the repository without what a run leaves in it."""
+    """A copy of the repository, without files that a run leaves there."""
     return shutil.copytree(models, to, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 class Server:
-    """One server on free ports of 127.0.0.1; a context manager that leaves nothing running."""
+    """A server on free ports of 127.0.0.1. As a context manager it leaves nothing running."""
 
     def __init__(
         self, name: str, command: Sequence[str], repo: Path, log: Path, environment: Mapping[str, str] | None = None
@@ -100,7 +100,7 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def has_ended(self) -> bool:
-        """Whether it ends, or has ended: an answer that is cut off comes before its process is seen to be gone."""
+        """Whether the server has ended, or is ending: a truncated answer arrives before the process is gone."""
         limit = time.monotonic() + STOP
         while self.alive and not self._lives() and time.monotonic() < limit:
             self._ends_within(0.05)
@@ -116,8 +116,8 @@ class Server:
             )
 
     def wait(self) -> None:
-        """Until the server answers that it lives, also where its metrics are, which the real one offers some
-        milliseconds after the rest; raises StartError."""
+        """Waits until the server is live, and its metrics port open, which the real server opens some milliseconds
+        later. Raises StartError."""
         limit, crashes = time.monotonic() + STARTUP, 0
         while not (self._lives() and self._offers_metrics()):
             ended = self._ends_within(0.05)
@@ -135,7 +135,7 @@ class Server:
             self.wait()
 
     def stop(self, seconds: float = STOP) -> None:
-        """Asks it to end, and after a while ends its whole group."""
+        """Asks the server to end, and kills its group after a while."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -145,7 +145,7 @@ class Server:
         self._process.wait()
 
     def _crashed(self) -> bool:
-        """Whether it is the real server, and a signal ended it."""
+        """Whether this is the real server, and a signal ended it."""
         assert self._process is not None
         return self._command[0] == str(ORACLE) and (self._process.returncode or 0) < 0
 

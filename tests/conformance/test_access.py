@@ -1,4 +1,5 @@
-"""Restricted APIs and forwarded headers, against the real server with the same flags (H24, H25, G13, G14); its name."""
+"""Restricted APIs and forwarded headers, against the real server with the same flags (H24, H25, G13, G14); and the
+server's name."""
 
 import json
 from collections.abc import Iterator
@@ -187,13 +188,13 @@ HEALTH_CASES: tuple[Case, ...] = (
 
 @pytest.fixture(scope="module")
 def guarded(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both servers, with the flags, over the one model that shows its parameters."""
+    """Both servers with the flags, over one model that returns its parameters."""
     yield from _served(tmp_path_factory.mktemp("access"), _FLAGS)
 
 
 @pytest.fixture(scope="module")
 def hidden(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """The same, where only those with a key may ask whether the server is well."""
+    """Both servers with the flags, and health queries restricted too."""
     yield from _served(tmp_path_factory.mktemp("hidden"), _HEALTH_FLAGS)
 
 

@@ -1,7 +1,7 @@
-"""Batches as the real server forms them: the same requests, in the same order, give the same `batch_stats`.
+"""Batches: equal requests in an equal order give the same `batch_stats` as in the real server.
 
-TRITONSERVER_DELAY_SCHEDULER holds the dynamic batcher of each model until that many requests are queued (C60), so that
-what it does with a full queue is the same each time.
+TRITONSERVER_DELAY_SCHEDULER holds the dynamic batcher of each model until that number of requests is queued (C60). So
+each run begins with a full queue.
 """
 
 import json
@@ -25,7 +25,7 @@ PATIENCE = 30.0  # seconds until statistics are complete
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """One model, what is sent to it (rows and width of each request), and the batches that come of it."""
+    """A model, the requests to it (rows and width), and the resulting batches."""
 
     name: str
     max_batch_size: int

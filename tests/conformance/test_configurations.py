@@ -1,7 +1,7 @@
-"""Configurations beside the real server: which load, what the index says of the others, and the rendered JSON.
+"""Configurations, compared with the real server: which load, what the index says of the others, and the rendered JSON.
 
-Both servers start on one repository. A model that the real server does not get as far as a version of is in its index
-without a reason: what ours says there is compared with the line in the real server's log.
+Both servers start on one repository. A model for which the real server finds no version is in its index without a
+reason. Our reason is then compared with the line in the real server's log.
 """
 
 import json
@@ -27,8 +27,8 @@ _BACKENDS = re.compile(r"'[^']*/backends/")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a server shows: the lines of its index and the configuration by model, and what its log has of models that
-    have no version."""
+    """What a server shows: the lines of its index, the configurations by model, and the log's reasons for models
+    without a version."""
 
     index: dict[str, list[tuple[Any, Any, str]]]
     configs: dict[str, str]
@@ -88,7 +88,7 @@ def test_strict_configuration_as_the_real_server(model: Model, shown_strictly: t
 
 
 @pytest.mark.rows("R1")
-def test_file_beside_the_models_is_none(shown: tuple[Seen, Seen]) -> None:
+def test_file_beside_the_models_is_not_a_model(shown: tuple[Seen, Seen]) -> None:
     assert all("file" not in each.index for each in shown)
 
 
@@ -113,7 +113,7 @@ def _bare(reason: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """The entries of a map come in the order of a hash table from the real server: as they are sorted here."""
+    """The lines, sorted: the real server prints the entries of a map in the order of a hash table."""
     return json.dumps(json.loads(text, object_pairs_hook=_sorted_maps))
 
 

@@ -1,4 +1,4 @@
-"""Each case is sent to ours and to the real server: status, the headers that the contract names, and body are equal."""
+"""Each case is sent to ours and to the real server. Status, the headers of the contract, and body must be equal."""
 
 import pytest
 

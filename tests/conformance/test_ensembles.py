@@ -1,4 +1,5 @@
-"""Ensembles beside the real server: requests, streams, refusals, and models that come and go (contract 5.4)."""
+"""Ensembles, compared with the real server: requests, streams, refusals, and models that are loaded and unloaded
+(contract 5.4)."""
 
 import re
 import time
@@ -25,7 +26,7 @@ def _serving(folder: Path, *flags: str) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def everything(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both with all ensembles, all of which they were asked to load at the start."""
+    """Both servers, started with all ensembles."""
     folder = tmp_path_factory.mktemp("ensembles")
     ensembles.write(folder / "models")
     yield from _serving(folder, _EXPLICIT, "--load-model=*", _CACHE)
@@ -33,7 +34,7 @@ def everything(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def nothing(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Both with nothing loaded."""
+    """Both servers, started without models."""
     folder = tmp_path_factory.mktemp("story")
     ensembles.write(folder / "models")
     yield from _serving(folder, _EXPLICIT)
@@ -62,7 +63,7 @@ def test_members_come_and_go_as_in_the_real_server(case: Case, nothing: Pair, re
 
 @pytest.mark.rows("S80", "S81")
 @pytest.mark.parametrize("model", ensembles.MALFORMED)
-def test_log_says_of_a_malformed_ensemble_what_the_real_server_says(model: str, everything: Pair) -> None:
+def test_log_about_a_malformed_ensemble_is_that_of_the_real_server(model: str, everything: Pair) -> None:
     for server in (everything.ours, everything.real):
         rawhttp.converse(server.http, (post(f"/v2/repository/models/{model}/load", b""),))
     ours = _said(everything.ours.log, rf"failed to load '{model}': (.+?)\"?$")
@@ -71,7 +72,7 @@ def test_log_says_of_a_malformed_ensemble_what_the_real_server_says(model: str, 
 
 
 def _said(log: Path, pattern: str) -> str:
-    """The last such text in the log; ours is written by a thread of its own."""
+    """The last such text in the log. A thread writes our log."""
     limit = time.monotonic() + PATIENCE
     while not (found := re.findall(pattern, log.read_text(errors="replace"), re.MULTILINE)):
         assert time.monotonic() < limit, pattern
@@ -81,7 +82,7 @@ def _said(log: Path, pattern: str) -> str:
 
 @pytest.mark.rows("S83")
 def test_circle_of_ensembles_is_refused_by_name(oracle: None, tmp_path: Path) -> None:
-    """The real server ends on it."""
+    """The real server crashes."""
     ensembles.write(tmp_path / "models")
     ensembles.write_circles(tmp_path / "models")
     command = (*servers.our_command(), _EXPLICIT, "--load-model=circle1", "--load-model=chain")

@@ -1,7 +1,7 @@
-"""Models that name an environment of their own, beside the real server (P71): what its script sets reaches the model,
-and what is wrong with it reaches who loads the model.
+"""Models with a Python environment of their own, compared with the real server (P71): the variables of its script reach
+the model, and faults reach the client that loads the model.
 
-The real server runs every model with the Python that its stub was built for: it takes an environment's variables only.
+The real server runs every model with the Python of its stub, and takes only variables from an environment.
 """
 
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ _PATHS = {
     "archive": "{folder}/env.tar.gz",
     "text": "{folder}/text.tar.gz",
 }
-"""By model; the last one after the others, because the real server finds no relative path after it."""
+"""By model. The last one comes after the others: the real server finds no relative path after it."""
 _SERVED = ("empty", "folder", "archive")
 
 

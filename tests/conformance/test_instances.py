@@ -1,7 +1,8 @@
-"""Who runs when: the rate limiter, passive instances and host policies, beside the real server (contract S100 to S105).
+"""Which instance runs when: rate limiter, passive instances and host policies, compared with the real server (S100 to
+S105).
 
-The models write down that they run; one that is told to hold goes on when the test opens its gate, so that what waits
-meanwhile, and the order in which it runs then, are the same each time.
+The models log that they run. A model that is told to hold continues when the test opens its gate, so that the same
+requests wait in each run.
 """
 
 import json
@@ -123,7 +124,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def limited(oracle: None, folder: Path) -> Iterator[Pair]:
-    """Both servers with a rate limiter; models are loaded by the tests."""
+    """Both servers with a rate limiter. The tests load the models."""
     repo = folder / "models"
     with pair_of(repo, folder, *FLAGS) as both:
         yield both
@@ -149,7 +150,7 @@ def infer(server: Server, model: str, hold: int = 0) -> tuple[int, str]:
 
 
 def pending(server: Server) -> int:
-    """How many requests wait."""
+    """The number of waiting requests."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=PATIENCE) as answer:
         lines = answer.read().decode().splitlines()
     counts = [line.split()[-1] for line in lines if line.startswith("nv_inference_pending_request_count{")]
@@ -164,7 +165,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 class Play:
-    """One model holds the resource while others queue up; then all run."""
+    """One model holds the resource while others queue up. Then all run."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server
@@ -178,7 +179,7 @@ class Play:
         return self._order.read_text().split() if self._order.exists() else []
 
     def run(self, holder: str, waiting: Sequence[str], passing: Sequence[str] = ()) -> list[str]:
-        """The order in which they began; the `passing` ones need nothing and are over before the others begin."""
+        """The order in which they began. The `passing` models need no resource, and end before the others begin."""
         threads = [threading.Thread(target=infer, args=(self._server, holder, 1))]
         threads[0].start()
         until(lambda: self.order == [holder])
@@ -226,7 +227,7 @@ def test_refusal_of_a_load_is_that_of_the_real_server(model: str, limited: Pair)
 
 @pytest.mark.rows("S103")
 @pytest.mark.parametrize("model", ACCEPTED)
-def test_what_is_there_loads_on_both(model: str, limited: Pair) -> None:
+def test_available_resources_load_on_both(model: str, limited: Pair) -> None:
     for server in (limited.real, limited.ours):
         load(server, model)
         assert ask(server, f"repository/models/{model}/unload")[0] == 200
@@ -235,7 +236,7 @@ def test_what_is_there_loads_on_both(model: str, limited: Pair) -> None:
 
 @pytest.mark.rows("R53", "C57")
 def test_instances_run_where_their_groups_say(limited: Pair) -> None:
-    """Answers of both, the cores included; a passive instance never answers, and its configuration is shown."""
+    """Compares answers with the cores. A passive instance never answers, and its configuration is shown."""
     for model in ("half", "hosted", "unknown", "secondary"):
         load(limited.real, model)
         load(limited.ours, model)

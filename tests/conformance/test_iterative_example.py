@@ -1,6 +1,5 @@
-"""The example of an iterative sequence (`examples/models/writer`) beside the real server: the same letters, in as many
-responses, whoever else is writing at the time (contract S72).
-"""
+"""The example of an iterative sequence (`examples/models/writer`), compared with the real server: the same letters in
+the same number of responses, also beside other stories (S72)."""
 
 import json
 import shutil
@@ -19,7 +18,7 @@ STORIES = [{"PROMPT": prompt, "LETTERS": 60, "SEED": seed} for prompt in ("", "T
 
 
 def _tell(server: servers.Server, story: dict[str, object]) -> str:
-    """The letters of one story, over the generate extension; each is an event of its own."""
+    """The letters of a story, over the generate extension. Each is an event."""
     url = f"http://127.0.0.1:{server.http}/v2/models/writer/generate_stream"
     with urllib.request.urlopen(urllib.request.Request(url, json.dumps(story).encode()), timeout=30) as answer:
         events = answer.read().decode().split("\n\n")

@@ -1,4 +1,4 @@
-"""The log of both servers over the same models: the same messages of a start, failures and an end, in the same form."""
+"""The log of both servers over the same models: equal messages for a start, failures and an end, in the same form."""
 
 import re
 import urllib.error
@@ -42,7 +42,7 @@ Logs = Callable[[bool], str]
 
 @pytest.fixture(scope="module")
 def logs(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """The log of one server (ours?), with its ports as 1, 2 and 3."""
+    """The log of a server, with its ports replaced by 1, 2 and 3."""
     folder = tmp_path_factory.mktemp("logs")
     repository = folder / "models"
     for model in _SERVED:
@@ -67,7 +67,7 @@ def logs(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Logs:
 
 
 def _messages(text: str) -> list[tuple[str, str]]:
-    """Severity and text of what both say, sorted: loads and ends of several models run side by side."""
+    """Severity and text of the messages of both, sorted: models load and unload side by side."""
     found = [match for line in text.splitlines() if (match := _LINE.fullmatch(line))]
     return sorted((one[1], one[4]) for one in found if one[4] and one[4].startswith(_COMPARED))
 
@@ -97,14 +97,14 @@ def test_messages_are_those_of_the_real_server(logs: Logs) -> None:
 
 
 @pytest.mark.rows("L3", "L8", "P56")
-def test_words_of_a_model_are_written_as_by_the_real_server(logs: Logs) -> None:
+def test_log_lines_of_a_model_are_those_of_the_real_server(logs: Logs) -> None:
     assert _said_by_model(logs(True)) == _said_by_model(logs(False))
     assert [letter for letter, *_ in _said_by_model(logs(True))] == ["I", "W", "E"]
 
 
 @pytest.mark.rows("L6", "L7")
 def test_tables_are_those_of_the_real_server(logs: Logs) -> None:
-    """What only its pools of memory and its version would say is left out, and where its libraries lie."""
+    """Without the real server's memory pools, version and library paths."""
     ours, real = logs(True), logs(False)
     assert _table(ours, "Model") == _table(real, "Model")
     assert _table(ours, "Repository Agent") == _table(real, "Repository Agent")

@@ -1,4 +1,4 @@
-"""The masks hide what they are for and nothing else."""
+"""The masks hide what they are meant for, and nothing else."""
 
 import pytest
 

@@ -1,8 +1,8 @@
-"""Metrics beside the real server (contract chapter 8): the same traffic on both, then the families, their types and
-texts, the labels of their series and the counts.
+"""Metrics, compared with the real server (contract chapter 8): equal traffic on both, then families, types, help texts,
+labels and counts.
 
-Each server has a repository of its own, as models are loaded again. What takes time differs from run to run: of it only
-that it is there is compared.
+Each server has its own repository, as models are loaded again. Durations differ from run to run, so only their presence
+is compared.
 """
 
 import json
@@ -104,7 +104,7 @@ def _write(folder: Path, names: Iterable[str]) -> Path:
 
 
 class Client:
-    """Of one server."""
+    """A client of one server."""
 
     def __init__(self, server: Server, models: Path) -> None:
         self.url = f"http://127.0.0.1:{server.http}"
@@ -121,7 +121,7 @@ class Client:
             return error.code
 
     def infer(self, model: str, rows: int = 0, **tensor: Any) -> int:
-        """The status; `rows` of a model with batches."""
+        """The status of an inference. `rows` is for a model with batches."""
         shape, data = ([rows, 1], [1] * rows) if rows else ([1], [2])
         sent = {"name": "INPUT0", "datatype": "INT32", "shape": shape, "data": data, **tensor}
         return self.post(f"/v2/models/{model}/infer", {"inputs": [sent]})
@@ -136,7 +136,7 @@ class Client:
         return dict(found)
 
     def until(self, holds: Callable[[str], bool]) -> str:
-        """What is scraped once it holds, or at the limit."""
+        """The scraped text when it holds, or at the limit."""
         limit = time.monotonic() + LIMIT
         while not holds(text := self.scrape()) and time.monotonic() < limit:
             time.sleep(0.05)
@@ -144,7 +144,7 @@ class Client:
 
 
 def _traffic(client: Client) -> dict[str, list[int]]:
-    """The statuses of what is sent, by what it is."""
+    """Sends the traffic. Returns the statuses by its name."""
     said = {name: [client.infer(name), client.infer(name)] for name in ("plain", "tagged", "calls", "warm", "raises")}
     said["cached"] = [client.infer("cached") for _ in range(3)]
     said["batched"] = [client.infer("batched", rows) for rows in (3, 8)]
@@ -162,7 +162,7 @@ def _traffic(client: Client) -> dict[str, list[int]]:
 
 @contextmanager
 def _running(client: Client, model: str) -> Iterator[Future[int]]:
-    """The status of an inference that has begun, and goes on when the body is over."""
+    """A running inference, which continues after the body. Yields its status."""
     folder = client.models / model / "1"
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(client.infer, model, 1)
@@ -177,7 +177,7 @@ def _running(client: Client, model: str) -> Iterator[Future[int]]:
 
 
 def _late(client: Client) -> list[int]:
-    """Has an inference run, and two wait for it until they are late; the status of each."""
+    """Runs an inference while two wait until their timeout. Returns the status of each."""
     with ThreadPoolExecutor(2) as threads:
         with _running(client, "slow") as running:
             late = [threads.submit(client.infer, "slow", 1) for _ in range(2)]
@@ -187,7 +187,7 @@ def _late(client: Client) -> list[int]:
 
 
 def _cancelled(client: Client) -> int:
-    """Has an inference run, and another one wait for it that is cancelled; the status of the first."""
+    """Runs an inference while another one waits and is cancelled. Returns the status of the first."""
     tensor = grpcclient.InferInput("INPUT0", [1, 1], "INT32")
     tensor.set_data_from_numpy(np.zeros((1, 1), np.int32))
     with grpcclient.InferenceServerClient(f"127.0.0.1:{client.server.grpc}") as stub:
@@ -206,7 +206,7 @@ def _pending(text: str, model: str) -> int:
 
 
 def _reload(client: Client) -> tuple[str, dict[str, Any]]:
-    """Loads a changed model, uses it once, unloads another; the metrics then, and the statistics of the first."""
+    """Loads a changed model, uses it once, unloads another. Returns the metrics, and the statistics of the first."""
     config = client.models / "plain" / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "a" value { string_value: "b" } }\n')
     assert client.post("/v2/repository/models/plain/load", {}) == 200
@@ -219,7 +219,7 @@ def _reload(client: Client) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of the traffic on one server."""
+    """The results of the traffic on one server."""
 
     said: dict[str, list[int]]
     metrics: str
@@ -228,9 +228,10 @@ class Seen:
 
 
 _TRAFFIC = {"nv_inference_request_success": 18, "nv_inference_request_failure": 5, "nv_inference_exec_count": 18}
-"""What the traffic comes to in all models but `warm`. The real server answers first, and then counts these in turn."""
+"""The totals of the traffic in all models but `warm`. The real server answers first, and then counts one after the
+other."""
 _POLLED = ("nv_cache_num_entries 1", "nv_cache_num_lookups 3", "nv_cache_num_hits 2", "nv_cache_num_misses 1")
-"""What it reads from time to time only, and is seen to have read."""
+"""What the real server reads only from time to time, with the values that show that it has."""
 
 
 def _story(client: Client) -> Seen:
@@ -264,7 +265,7 @@ def _on_both(
 
 @pytest.fixture(scope="module")
 def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Seen, Seen]]:
-    """Ours and the real one."""
+    """Our results and the real server's."""
     yield from _on_both(tmp_path_factory.mktemp("metrics"), FLAGS, _story)
 
 
@@ -281,8 +282,8 @@ _VARIES = re.compile(
 
 
 def families(text: str) -> dict[str, tuple[str, str, Series]]:
-    """Text, type and series of every family that has series: the real 2.51 leaves out those without (M24). Only names
-    of the contract; of what takes time the values are left out."""
+    """Type, help text and series of every family of the contract that has series: the real 2.51 omits those without
+    (M24). The values of durations are omitted."""
     found: dict[str, tuple[str, str, Series]] = {}
     for part in re.split(r"^(?=# HELP )", text, flags=re.MULTILINE):
         head, *lines = part.splitlines() or [""]
@@ -302,7 +303,7 @@ def _value(series: str, value: str) -> str:
     return value
 
 
-def test_both_said_the_same(seen: tuple[Seen, Seen]) -> None:
+def test_statuses_are_equal(seen: tuple[Seen, Seen]) -> None:
     ours, real = seen
     assert ours.said == real.said
     assert (ours.said["slow"], ours.said["left"]) == ([200, 503, 503], [200, 200])
@@ -329,7 +330,7 @@ def test_tags_are_labels(seen: tuple[Seen, Seen]) -> None:
 
 
 @pytest.mark.rows("M26")
-def test_metrics_go_on_through_a_reload_and_go_with_their_model(seen: tuple[Seen, Seen]) -> None:
+def test_metrics_survive_a_reload_and_end_with_their_model(seen: tuple[Seen, Seen]) -> None:
     ours, real = (families(one.reloaded) for one in seen)
     left = [key for family in real.values() for key in family[2] if 'model="tagged"' in key]
     assert all(key.startswith("nv_inference_request_failure") for key in left), (
@@ -344,11 +345,11 @@ def test_metrics_go_on_through_a_reload_and_go_with_their_model(seen: tuple[Seen
 
 
 _SECONDS = 0.5
-"""Between the two looks of `halimede top`."""
+"""Seconds between the two scrapes of `halimede top`."""
 
 
 def _top(client: Client) -> dict[str, Any]:
-    """What `halimede top` says of the models after some requests to `plain`."""
+    """The models in the output of `halimede top`, after some requests to `plain`."""
     place = (client.url, f"--metrics-url=127.0.0.1:{client.server.metrics}/metrics", f"--interval={_SECONDS}")
     command = (sys.executable, "-m", "halimede", "top", *place, "--once", "--json")
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

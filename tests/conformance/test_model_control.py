@@ -1,6 +1,7 @@
-"""Models that come and go on request (explicit mode), beside the real server: H110 to H118, R10 to R14.
+"""Models that are loaded and unloaded on request (explicit mode), compared with the real server: H110 to H118, R10 to
+R14.
 
-One story on one repository, which both servers read: the steps follow each other, and each is asked of both.
+One scenario on one repository, which both servers read. Its steps follow each other, and each is sent to both.
 """
 
 import json
@@ -49,11 +50,11 @@ _JSON_CONFIG = json.dumps(
 )
 
 Change = Callable[[Path], None]
-"""What is done to the repository before a step."""
+"""The change of the repository before a step."""
 
 
 def _write(model: str, config: str, **files: str) -> Change:
-    """A model anew: `v1="..."` is a model.py of version 1, empty for none."""
+    """Writes a model anew. `v1="..."` is the model.py of version 1, empty for none."""
 
     def change(repository: Path) -> None:
         # The real server looks at the latest time only: that must be later than before.
@@ -205,8 +206,8 @@ STORY: tuple[StepOf, ...] = (
 
 @pytest.fixture(scope="module")
 def told(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Result]:
-    """What came of each step. Where the real server ended in the middle (by a signal, once in some 100 loads of Python
-    models that fail), it has forgotten what came before: the story begins anew."""
+    """The result of each step. If the real server crashes in the middle (about once in 100 loads of failing Python
+    models), it loses its state, and the scenario starts again."""
     for _ in range(TRIES - 1):
         try:
             return _story(tmp_path_factory.mktemp("control"))

@@ -1,7 +1,7 @@
-"""Models that follow their repositories (poll mode), beside the real server: R1 to R9, R12, R13, C14, C16; and models
-of one name in two repositories: R20, C19.
+"""Models that follow their repositories (poll mode), compared with the real server: R1 to R9, R12, R13, C14, C16; and
+models of one name in two repositories: R20, C19.
 
-One story on the same two repositories, which both servers poll each second: what is done to them, and what both answer.
+One scenario on the same two repositories, which both servers poll every second: changes, and the answers of both.
 """
 
 import json
@@ -42,7 +42,7 @@ Change = Callable[[Path], None]
 
 
 def write(model: str, text: str, *folders: str, where: str = "a") -> Change:
-    """A configuration, and folders of the model; what else there is stays."""
+    """Writes a configuration, and folders of the model. Other files stay."""
 
     def change(root: Path) -> None:
         folder = root / where / model
@@ -187,8 +187,8 @@ _TOLD = {
 
 
 @pytest.mark.rows(*_TOLD)
-def test_poll_tells_the_log_what_the_real_server_tells(polled: tuple[Pair, Path]) -> None:
-    """After the story. The index of ours has the reasons, too; that of the real server has the names only."""
+def test_log_of_polls_is_that_of_the_real_server(polled: tuple[Pair, Path]) -> None:
+    """After the scenario. Our index has the reasons too; the real server's has only the names."""
     pair, root = polled
     both(write("misnamed", config(name="other"), "1"), write("never", "nonsense {", "1"))(root)
     limit = time.monotonic() + 30
@@ -241,12 +241,15 @@ def test_namespaces_as_the_real_server(oracle: None, tmp_path: Path, results: li
             assert result.ours.replace(str(tmp_path), "") == result.wanted.replace(str(tmp_path), ""), case.name
 
 
-_SLOW = """import time
+_SLOW = """import os
+import time
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        time.sleep(0.4)
+        limit = time.monotonic() + 30
+        while not os.path.exists("{go}") and time.monotonic() < limit:
+            time.sleep(0.01)
 
     def execute(self, requests):
         return []
@@ -256,8 +259,8 @@ class TritonPythonModel:
 _Answer = tuple[int, bytes]
 
 
-def _overtaking(server: Server) -> tuple[list[_Answer], _Answer]:
-    """The answers to a load, an unload and a load that are sent shortly after each other, and the index then."""
+def _overtaking(server: Server, go: Path) -> tuple[list[_Answer], _Answer]:
+    """The answers to a load, an unload and a load, and the index afterwards. The first load ends when all are sent."""
 
     def ask(path: str) -> HTTPConnection:
         connection = stack.enter_context(closing(HTTPConnection("127.0.0.1", server.http, timeout=30)))
@@ -268,11 +271,13 @@ def _overtaking(server: Server) -> tuple[list[_Answer], _Answer]:
         answer = connection.getresponse()
         return answer.status, answer.read()
 
+    go.unlink(missing_ok=True)
     with ExitStack() as stack:
         asked = []
         for verb in ("load", "unload", "load"):
             asked.append(ask(f"models/slow/{verb}"))
-            time.sleep(0.1)  # before the first load is over
+            time.sleep(0.1)  # so that they arrive in this order
+        go.touch()
         answers = [answered(each) for each in asked]
         until = time.monotonic() + 30
         while b"LOADING" in (index := answered(ask("index")))[1] and time.monotonic() < until:
@@ -282,14 +287,15 @@ def _overtaking(server: Server) -> tuple[list[_Answer], _Answer]:
 
 @pytest.mark.rows("R17")
 def test_loads_and_unloads_that_overtake_each_other(oracle: None, tmp_path: Path) -> None:
-    """All of one model are carried out in their order, so that none is out of date and nobody reads what R18 says."""
+    """All requests for one model are carried out in their order, so none is out of date, and no client gets the text of
+    R18."""
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     write("slow", config(backend="python"), "1")(tmp_path)
-    (tmp_path / "a" / "slow" / "1" / "model.py").write_text(_SLOW)
+    (tmp_path / "a" / "slow" / "1" / "model.py").write_text(_SLOW.format(go=tmp_path / "go"))
     with served(tmp_path, ("--model-control-mode=explicit",)) as pair:
         # Each server by itself: how long the one takes must not say when the other is asked.
-        ours, real = (_overtaking(server) for server in (pair.ours, pair.real))
+        ours, real = (_overtaking(server, tmp_path / "go") for server in (pair.ours, pair.real))
     answered, index = ours
     assert answered == real[0] == [(200, b"")] * 3
     assert json.loads(index[1]) == [{"name": "slow", "version": "1", "state": "READY"}]

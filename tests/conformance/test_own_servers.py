@@ -1,4 +1,4 @@
-"""What takes a pair of servers of its own: a model called `stats` (H2), and gRPC answers that are held (G40)."""
+"""Tests that need their own pair of servers: a model called `stats` (H2), and gRPC answers that are held (G40)."""
 
 import time
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def served(folder: Path, *models: str, environment: dict[str, str] | None = None
 
 
 @pytest.mark.rows("H2", "H1")
-def test_model_called_stats_is_behind_the_statistics_of_all(oracle: None, tmp_path: Path) -> None:
+def test_statistics_of_all_hide_a_model_called_stats(oracle: None, tmp_path: Path) -> None:
     with served(tmp_path, "stats", "other") as pair:
         for asked in _ASKED:
             texts = [
@@ -60,7 +60,7 @@ def test_model_called_stats_is_behind_the_statistics_of_all(oracle: None, tmp_pa
 
 
 @pytest.mark.rows("G40")
-def test_answers_are_held_but_not_those_of_inferences(oracle: None, tmp_path: Path) -> None:
+def test_all_answers_but_those_of_inferences_are_held(oracle: None, tmp_path: Path) -> None:
     tensor = 'inputs { name: "INPUT0" datatype: "INT32" shape: 1 contents { int_contents: 1 } }'
     environment = {"TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC": str(HELD_SECONDS)}
     with served(tmp_path, "m", environment=environment) as pair:
@@ -79,7 +79,7 @@ def test_answers_are_held_but_not_those_of_inferences(oracle: None, tmp_path: Pa
 
 
 def _seconds(port: int, call: Call) -> float:
-    """How long the answer takes."""
+    """The duration of the call."""
     began = time.monotonic()
     rawgrpc.make(port, call)
     return time.monotonic() - began

@@ -1,7 +1,7 @@
-"""The real perf_analyzer with its rarer options against both servers: the same words, whatever the numbers are.
+"""The real perf_analyzer with rare options against both servers: equal words in its report, whatever the numbers are.
 
-It reads metadata, configuration, statistics and trace settings, registers shared memory, and checks what it is answered
-with where the data say what must come.
+It reads metadata, configuration, statistics and trace settings, registers shared memory, and validates answers if its
+data say what must come.
 """
 
 import csv
@@ -23,8 +23,8 @@ from tests.conformance.servers import Server
 
 SECONDS = 30.0
 TRIES = 3
-"""It hangs by itself, three times in some 3,000 runs on a busy machine, beside either server: one thread still sleeps,
-waiting for others that have ended, when everything was answered."""
+"""Tries. On a busy machine perf_analyzer hangs about once in 1,000 runs, with either server: everything is answered,
+and one of its threads waits for others that have ended."""
 BENCH = servers.ROOT / "bench" / "models"
 MODELS = {
     **{name: BENCH / name for name in ("accumulate", "bls", "echo", "mixed", "pipeline")},
@@ -133,7 +133,7 @@ def _run(server: Server, case: str, data: Mapping[str, Path], table: Path) -> Ra
 
 
 def _pending(server: Server) -> list[str]:
-    """The models that owe an answer."""
+    """The models with unanswered requests."""
     with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics}/metrics", timeout=SECONDS) as answer:
         told = str(answer.read(), "utf-8")
     return [
@@ -169,7 +169,8 @@ def test_refusal_is_that_of_the_real_server(both: Pair, data: Mapping[str, Path]
 
 
 def _runs(both: Pair, case: str, data: Mapping[str, Path], folder: Path) -> tuple[Ran, Ran]:
-    """Ours and the real one, side by side, but for shared memory: segments have the same names in every run."""
+    """Our run and the real server's, side by side; for shared memory one after the other, as segments have the same
+    names."""
     with ThreadPoolExecutor(1 if "--shared-memory" in case else 2) as pool:
         ours, real = (pool.submit(_run, one, case, data, folder / f"{one.http}.csv") for one in (both.ours, both.real))
         return ours.result(), real.result()

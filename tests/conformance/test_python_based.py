@@ -1,6 +1,6 @@
-"""Python-based backends and explicit runtimes beside the real server: R42, R43, R83.
+"""Python-based backends and explicit runtimes, compared with the real server: R42, R43, R83.
 
-Both servers share one backend directory: the real one's own backends, and some that consist of a `model.py`.
+Both servers share one backend directory: the real server's own backends, and some that are a `model.py`.
 """
 
 import io
@@ -71,7 +71,7 @@ _SERVING: Mapping[str, str] = {
     "environment_own": 'backend: "fw_env" '
     'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "$$TRITON_MODEL_DIRECTORY/own.tar.gz" } }',
 }
-"""Models that the backend `fw`, or `fw_env` which has an environment, serves."""
+"""The models of the backends `fw` and `fw_env`, which has an environment."""
 _OTHERS: Mapping[str, str] = {
     "nowhere": f'backend: "nowhere" {_TENSORS}',
     "nowhere_code": f'backend: "nowhere" {_TENSORS}',
@@ -92,7 +92,7 @@ _OTHERS: Mapping[str, str] = {
 
 
 def _write(root: Path) -> tuple[Path, Path]:
-    """The repository and the backend directory."""
+    """Writes the repository and the backend directory."""
     backends, models = root / "backends", root / "models"
     for name, source in {
         "fw": _FACTS,
@@ -117,7 +117,7 @@ def _write(root: Path) -> tuple[Path, Path]:
 
 
 def _write_environment(path: Path, who: str) -> None:
-    """An archive in the layout of conda-pack, whose interpreter is this one."""
+    """Writes an archive in the layout of conda-pack. Its interpreter is this one."""
     files = {
         "bin/activate": f"export FROM_ENVIRONMENT={who}\n",
         "bin/python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
@@ -155,12 +155,12 @@ def _both(pair: Pair, path: str, body: bytes | None = None) -> tuple[Any, Any]:
 
 
 def _without_import_system(index: Any) -> Any:
-    """The two servers may run different versions of Python."""
+    """Removes frames of the import system: the two servers may run different versions of Python."""
     return json.loads(re.sub(r"  <frozen importlib[^>]*>\(\d+\): \w+\\n", "", json.dumps(index)))
 
 
 @pytest.mark.rows("R42", "R43", "R83")
-def test_same_models_load_and_the_others_fail_with_the_same_words(served: Pair) -> None:
+def test_same_models_load_and_the_others_fail_with_the_same_texts(served: Pair) -> None:
     ours, real = (_without_import_system(index) for index in _both(served, "repository/index", b""))
     assert ours == real
     assert {entry["name"] for entry in ours if entry["state"] == "READY"} == {
@@ -171,7 +171,7 @@ def test_same_models_load_and_the_others_fail_with_the_same_words(served: Pair) 
 
 @pytest.mark.rows("R43", "R83")
 @pytest.mark.parametrize("model", [*_SERVING, "library", "library_of_python", "no_execute"])
-def test_model_sees_the_same_and_says_the_same_of_itself(served: Pair, model: str) -> None:
+def test_model_gets_and_reports_the_same(served: Pair, model: str) -> None:
     for path, body in (
         (f"models/{model}/config", None),
         (f"models/{model}", None),

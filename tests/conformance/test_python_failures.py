@@ -1,5 +1,5 @@
-"""Python models that cannot be loaded, in both servers: what each raises, where, and in which words it is told (P1, P2,
-P5). All are in one repository at start; the index says what became of them."""
+"""Python models that cannot be loaded, in both servers: what each raises and where, and the text in the index (P1, P2,
+P5). All are in one repository at start."""
 
 import json
 import time

@@ -1,5 +1,5 @@
 """A Python model from its load to its end on both servers: what it logs (P56) and when (P8), its instances (P74), the
-requests that it is given together (P11), the headers that it sees (P80)."""
+requests of its batches (P11), the headers that it sees (P80)."""
 
 import json
 import os
@@ -120,7 +120,7 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 
 
 def _said(server: Server, last: str) -> list[tuple[str, ...]]:
-    """What models logged: level, place, text; waits until `last` is among it."""
+    """The log lines of models: level, place, text. Waits until `last` is among them."""
     limit = time.monotonic() + PATIENCE
     while True:
         written = server.log.read_text(errors="replace")
@@ -146,7 +146,7 @@ def test_model_logs_from_initialize_to_finalize(pair: Pair) -> None:
 
 
 @pytest.mark.rows("P74")
-def test_each_instance_is_a_process_that_was_initialized(pair: Pair) -> None:
+def test_each_instance_is_an_initialized_process(pair: Pair) -> None:
     def asked(server: Server) -> list[Any]:
         limit = time.monotonic() + PATIENCE
         found: dict[int, Any] = {}

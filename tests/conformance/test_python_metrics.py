@@ -1,8 +1,7 @@
-"""Metrics of Python models beside the real server (contract P57 to P59): what each call says, and what is scraped.
+"""Metrics of Python models, compared with the real server (P57 to P59): the result of each call, and what is scraped.
 
-What the server behind the model refuses is not among the calls: then the real one of this machine hangs or dies now
-and then. Its texts, as it gave them, are in `tests/workers`. Each server has a repository of its own, where the model
-leaves a note of what was said.
+Calls that the server behind the model refuses are missing: the real server of this machine sometimes hangs or crashes.
+Its texts are in `tests/workers`. Each server has its own repository, where the model writes a note of the results.
 """
 
 import json
@@ -125,7 +124,7 @@ STEPS = (
     "pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name='x', trace=3)",
     "pb_utils.InferenceRequest(inputs=[], requested_output_names=[], model_name='x', preferred_memory=3)",
 )
-"""What is done one after the other; `it` is what the last one gave."""
+"""The calls, one after the other. `it` is the result of the last one."""
 
 
 def _made(folder: Path) -> Path:
@@ -139,7 +138,7 @@ def _made(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the model left in its note, and the text of the server's metrics."""
+    """The model's note, and the text of the server's metrics."""
 
     said: list[str]
     metrics: str
@@ -147,7 +146,7 @@ class Asked:
 
 @pytest.fixture(scope="module")
 def asked(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Asked, Asked]]:
-    """Ours and the real one."""
+    """Our results and the real server's."""
     folder = tmp_path_factory.mktemp("metrics")
     commands = {"ours": servers.our_command(), "the real server": servers.real_command()}
     with ExitStack() as stack:
@@ -168,20 +167,20 @@ def _asked(server: Server, note: Path) -> Asked:
 
 
 def _comparable(text: str) -> str:
-    """Without addresses; of a TypeError only that it is one: its text lists the signatures of compiled classes, or is
-    the interpreter's own."""
+    """A result without addresses. Of a TypeError only the type: its text lists the signatures of compiled classes, or
+    is the interpreter's own."""
     return "TypeError" if text.startswith("TypeError: ") else re.sub(r"0x[0-9a-f]+", "0x", text)
 
 
 @pytest.mark.rows("P54", "P55", "P57", "P58")
-def test_every_call_says_what_it_says_on_the_real_server(asked: tuple[Asked, Asked]) -> None:
+def test_every_call_has_the_result_of_the_real_server(asked: tuple[Asked, Asked]) -> None:
     ours, real = asked
     assert list(zip(STEPS, ours.said, strict=True)) == list(zip(STEPS, real.said, strict=True))
 
 
 def _families(text: str) -> list[tuple[str, list[str]]]:
-    """The heads of the families that models made, in order, and the lines of each: sorted, since the real server has
-    the series in the order of a hash table."""
+    """The heads of the models' families, in order, and their lines, sorted: the real server has them in the order of a
+    hash table."""
     found: list[tuple[str, list[str]]] = []
     for family in re.split(r"^(?=# HELP )", text, flags=re.MULTILINE):
         head, *lines = family.splitlines() or [""]

@@ -1,9 +1,9 @@
-"""Queues as the real server serves them: the same requests, in the same order, end in the same batches or refusals.
+"""Queues: equal requests in an equal order end in the same batches or refusals as in the real server.
 
-The model is Python code that tells each request the number of its batch and its place there. As in `test_batching`,
-TRITONSERVER_DELAY_SCHEDULER holds the batcher of each model until so many requests are queued (C60), so that what it
-does with a full queue is the same each time. Requests that may wait for a microsecond only have waited too long by
-then; where all may wait equally long, a pause before the last has the others wait too long.
+The model is Python code that tells each request the number of its batch and its place there.
+TRITONSERVER_DELAY_SCHEDULER holds the batcher of each model until a number of requests is queued (C60), so that each
+run begins with a full queue. Requests with a timeout of a microsecond have expired by then. If all have the same
+timeout, a pause before the last one lets the others expire.
 """
 
 import json
@@ -52,7 +52,8 @@ class TritonPythonModel:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `also`: with the optional input. `pause`: sent so much later than those before are queued."""
+    """One request. `also`: with the optional input. `pause`: seconds between the queueing of the requests before and
+    this one."""
 
     priority: int = 0
     timeout: int = 0
@@ -72,7 +73,7 @@ def after_a_pause(several: Sequence[Ask]) -> tuple[Ask, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """One model, what is sent to it, the batches that come of it (by the numbers of the requests), and the refusals."""
+    """A model, the requests to it, the resulting batches (by the numbers of the requests), and the refusals."""
 
     name: str
     scheduling: str
@@ -362,7 +363,7 @@ REFUSED = {
     "queue_too_long": "default_queue_policy { max_queue_size: 4294967296 }",
     "action_unknown": "default_queue_policy { timeout_action: WAIT }",
 }
-"""Configurations that do not load. They are in the same repository, and nothing is asked of them."""
+"""Configurations that do not load. They are in the same repository, and get no requests."""
 
 
 def _batch_input(kind: str = "BATCH_ELEMENT_COUNT", source: str = '"INPUT0"', datatype: str = "TYPE_FP32") -> str:
@@ -399,18 +400,18 @@ UNFIT = {
     "batch_output_twice": _batch_output(target='"OUTPUT0", "OUTPUT0"'),
     "batch_input_before_output": _batch_output("") + _batch_input(source=""),
 }
-"""Configurations that are seen to be wrong when the model is loaded."""
+"""Configurations whose faults show when the model loads."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the logs of the servers are."""
+    """The folder with the logs of the servers."""
     return tmp_path_factory.mktemp("queues")
 
 
 @pytest.fixture(scope="module")
 def held(oracle: None, folder: Path) -> Iterator[Pair]:
-    """Both servers with a model for each arrangement, their batchers held until so many requests are queued."""
+    """Both servers with a model for each arrangement, their batchers held until HELD requests are queued."""
     repo = folder / "models"
     for arrangement in ARRANGEMENTS:
         _write(arrangement, repo)
@@ -431,14 +432,14 @@ def _write(arrangement: Arrangement, repo: Path, more: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Became:
-    """What became of the requests: the batches in their order, and the texts of the refusals."""
+    """The results of the requests: the batches in their order, and the texts of the refusals."""
 
     batches: list[list[int]]
     refused: dict[int, str]
 
 
 def _became(server: Server, arrangement: Arrangement) -> Became:
-    """Sends the requests on one stream, and reads out of the answers where each was served."""
+    """Sends the requests on one stream. The answers tell where each was served."""
     batches: dict[int, dict[int, int]] = defaultdict(dict)
     refused: dict[int, str] = {}
     for message in _answers(server, arrangement):
@@ -484,7 +485,7 @@ def _until_queued(server: Server, model: str, number: int) -> None:
 
 
 def _stats(server: Server, arrangement: Arrangement) -> tuple[int, int, dict[int, int]]:
-    """Inferences, executions, and executions by batch size; once all that was served is counted."""
+    """Inferences, executions, and executions by batch size, once all served requests are counted."""
     rows = sum(arrangement.sent[i].rows for batch in arrangement.batches for i in batch)
     limit = time.monotonic() + PATIENCE
     while True:
@@ -512,14 +513,14 @@ def test_queue_as_the_real_server(arrangement: Arrangement, held: Pair) -> None:
 
 @pytest.fixture(scope="module")
 def reasons(held: Pair, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Why models were not loaded, in the words of ours and of the real server, which has them in its log only."""
+    """The reasons of models that do not load: from our index, and from the real server's log, which alone has them."""
     pattern = r"Poll failed for model directory '(\w+)': (.*)\"$"
     real = dict(re.findall(pattern, (folder / "real.log").read_text(errors="replace"), re.MULTILINE))
     return _reasons(held.ours), real
 
 
 def _reasons(server: Server) -> dict[str, str]:
-    """By the index."""
+    """The reasons in the index."""
     index = urllib.request.Request(f"http://127.0.0.1:{server.http}/v2/repository/index", b"{}")
     with urllib.request.urlopen(index, timeout=PATIENCE) as answer:
         return {each["name"]: each["reason"] for each in json.load(answer) if each.get("state") == "UNAVAILABLE"}
@@ -530,7 +531,7 @@ def _reasons(server: Server) -> dict[str, str]:
 def test_configuration_is_refused_as_by_the_real_server(
     name: str, reasons: tuple[dict[str, str], dict[str, str]]
 ) -> None:
-    """Where it is no configuration at all, ours says more behind that: what could not be read."""
+    """If the text is no configuration at all, ours adds what could not be read."""
     ours, real = (each[name] for each in reasons)
     assert ours.startswith(f"Invalid argument: {real}")
     assert ours == f"Invalid argument: {real}" or real.startswith("failed to read text proto from ")

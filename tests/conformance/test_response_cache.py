@@ -1,6 +1,7 @@
-"""The response cache beside the real server's (K1 to K7, M15 to M17b): one story on one pair, each with a cache.
+"""The response cache, compared with the real server's (K1 to K7, M15 to M17b): one scenario on one pair, each with a
+cache.
 
-What is kept for whom is seen in the statistics. Where the real server answers wrongly, ours does not: the case says so.
+Statistics show which responses are cached. If the real server answers wrongly, ours does not: the case says so.
 """
 
 import json
@@ -77,8 +78,8 @@ def _one(*values: int, shape: Sequence[int] = (1, 4), **more: Any) -> Any:
 
 
 def _stats(model: str, name: str, rows: str, hits: int, misses: int, plain: int = 0) -> HttpCase:
-    """Once all are counted, which the real server does after it has answered, one number after the other. `plain` are
-    those of a model without a cache."""
+    """The statistics, once all is counted: the real server counts after its answer, one number after the other. `plain`
+    are those of a model without a cache."""
     until = (
         f'"execution_count":{misses + plain},.*"success":{{"count":{hits + misses + plain},.*'
         f'"cache_hit":{{"count":{hits},.*"cache_miss":{{"count":{misses},'
@@ -214,7 +215,7 @@ def _metrics(server: Server) -> str:
         ("--response-cache-byte-size=1024", "--cache-config=local,size=4096"),
     ],
 )
-def test_flags_are_refused_in_the_same_words(oracle: None, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_flags_are_refused_with_the_same_texts(oracle: None, tmp_path: Path, words: tuple[str, ...]) -> None:
     said = []
     for command in (servers.our_command(), servers.real_command()):
         values = {"repo": tmp_path, "http": 1, "grpc": 2, "metrics": 3}
@@ -229,7 +230,7 @@ def test_flags_are_refused_in_the_same_words(oracle: None, tmp_path: Path, words
 
 
 def _complaint(text: str) -> str:
-    """What ours says is wrong, in one line."""
+    """Our error text, in one line."""
     found = re.search(r"^.*(No cache specified|option format is|creating server: |Incompatible flags).*$", text, re.M)
     assert found is not None, text
     return found[0].removeprefix("error: ")

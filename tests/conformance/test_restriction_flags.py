@@ -1,4 +1,4 @@
-"""What both servers say of restrictions on the command line that cannot be (C26, C35), and of models to load (C15)."""
+"""Error texts of both servers for bad restrictions on the command line (C26, C35), and for bad models to load (C15)."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ CASES = (
 
 
 def said(command: Sequence[str]) -> tuple[int, list[str]]:
-    """The exit status, and what stands in the last lines of standard error."""
+    """The exit status, and the text in the last lines of standard error."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     return done.returncode, done.stderr.splitlines()
 

@@ -1,8 +1,8 @@
-"""Implicit states beside the real server: which configurations load, what is said of the others, and what a model reads
-when a sequence starts (contract S67 to S70).
+"""Implicit states, compared with the real server: which configurations load, the texts about the others, and what a
+model reads when a sequence starts (S67 to S70).
 
-The real server offers the models that it serves here, in Python, the states as inputs and takes none of them back: what
-comes after the first request of a sequence is compared nowhere.
+The real server gives states to the Python models of this test as inputs, and does not take them back. So only the first
+request of a sequence is compared.
 """
 
 import http.client
@@ -65,7 +65,7 @@ _NAMED = 'name: "i" data_type: TYPE_INT32'
 
 
 def _begins(text: str) -> str:
-    """What is said of a state that begins as the text says."""
+    """The text about a state that begins with this configuration."""
     return f"data_type: TYPE_INT32 dims: 2 initial_state {{ {_NAMED} dims: 2 {text} }}"
 
 
@@ -82,13 +82,13 @@ REFUSED = {
     "file_too_short": _with(f'{_NAMED} dims: 2 data_file: "four"'),
     "file_missing": _with(f'{_NAMED} dims: 2 data_file: "none"'),
 }
-"""By model, its state: the real server refuses all of them, and ours in the same words. Few, and one after the other:
-each takes the real server more than a second, and several at once make it crash."""
+"""By model, its state. The real server refuses all of them, and ours does with the same texts. They are few, and one
+after the other: each takes the real server more than a second, and several at once crash it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Otherwise:
-    """A state that the real server loads and ours does not: the words of ours, and why."""
+    """A state that the real server loads and ours does not: our text, and why."""
 
     state: str
     words: str
@@ -138,8 +138,8 @@ BEGUN = {
         [[1, 3, 1], [0, 0, 0]],
     ),
 }
-"""By the name of a state of one model, what is said of it, and what the model reads when a sequence starts: shape and
-values."""
+"""By the name of a state of one model: its configuration, and what the model reads when a sequence starts (shape and
+values)."""
 _ALL = "begun"
 _GROWABLE = "growable_without_one_buffer"
 _WARNING = (
@@ -147,7 +147,7 @@ _WARNING = (
     "for state input name 'S'."
 )
 _REAL_SIZE = [[1, 1, 1], [0]]
-"""What the real server makes of `wild_with_sizes`: it reads the sizes of an initial state, and does not use them."""
+"""The real server's result for `wild_with_sizes`: it reads the sizes of an initial state, and does not use them."""
 
 
 def _write(repository: Path) -> None:
@@ -171,8 +171,8 @@ def _write_model(folder: Path, state: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The error of each load, empty for none, what the two models that serve read of a request that starts a sequence,
-    by the name of the input, and whether the log has the words about the growable one."""
+    """The error of each load (empty for none), what the two serving models read of a request that starts a sequence (by
+    the name of the input), and whether the log has the text about the growable state."""
 
     loads: dict[str, str]
     begun: dict[str, object]
@@ -190,8 +190,8 @@ def _ask(server: servers.Server, path: str, body: object) -> object:
 
 
 def _surviving(server: servers.Server, question: Callable[[], _T]) -> _T:
-    """What is answered. The real server may crash when it refuses a model with a sequence batcher, or soon after: then
-    it is started anew, and asked again."""
+    """The answer. The real server may crash when it refuses a model with a sequence batcher, or soon afterwards. Then
+    it is started again, and asked again."""
     for _ in range(TRIES):
         try:
             return question()
@@ -203,13 +203,14 @@ def _surviving(server: servers.Server, question: Callable[[], _T]) -> _T:
 
 
 def _load(server: servers.Server, model: str) -> str:
-    """What a load is answered with, nothing where it went well."""
+    """The error of a load, empty for none."""
     answer = _ask(server, f"/v2/repository/models/{model}/load", {})
     return str(json.loads(str(answer))["error"]) if answer is not None else ""
 
 
 def _read(server: servers.Server, model: str) -> dict[str, object]:
-    """What the model reads of a request that starts a sequence; loaded for it, since the server may be a new one."""
+    """What the model reads of a request that starts a sequence. Loads the model first, since the server may be a new
+    one."""
     asked = {
         "inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [3]}],
         "parameters": {"sequence_id": 7, "sequence_start": True},
@@ -228,7 +229,7 @@ def _see(server: servers.Server) -> Seen:
 
 
 def _warns(log: Path) -> bool:
-    """Ours writes its log on a thread of its own."""
+    """Whether the log has the warning. A thread writes our log."""
     limit = time.monotonic() + PATIENCE
     while not (found := _WARNING in log.read_text(errors="replace")) and time.monotonic() < limit:
         time.sleep(0.02)
@@ -237,7 +238,7 @@ def _warns(log: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Seen, Seen]:
-    """What ours says, and the real server."""
+    """Our results and the real server's."""
     folder = tmp_path_factory.mktemp("states")
     repository = folder / "models"
     _write(repository)
@@ -255,7 +256,7 @@ def test_state_that_is_refused_as_by_the_real_server(name: str, seen: tuple[Seen
 
 
 @pytest.mark.parametrize("name", OTHERWISE)
-def test_state_that_the_real_server_takes_and_ours_does_not(name: str, seen: tuple[Seen, Seen]) -> None:
+def test_state_that_the_real_server_accepts_and_ours_does_not(name: str, seen: tuple[Seen, Seen]) -> None:
     ours, real = seen
     words = f"Invalid argument: {OTHERWISE[name].words}"
     assert ours.loads[name] == f"load failed for model '{name}': version 1 is at UNAVAILABLE state: {words};\n"
@@ -271,7 +272,7 @@ def test_state_that_a_sequence_starts_with(name: str, seen: tuple[Seen, Seen]) -
 
 
 @pytest.mark.rows("S70")
-def test_growable_memory_without_one_buffer_is_said_in_the_log_and_not_there(seen: tuple[Seen, Seen]) -> None:
+def test_growable_memory_without_one_buffer_is_logged_and_not_used(seen: tuple[Seen, Seen]) -> None:
     for each in seen:
         assert each.warned
         assert list(each.growable) == ["INPUT0"]

@@ -1,6 +1,5 @@
-"""Sequences as the real server serves them: the same requests, in the same order, reach the model in the same batches,
-in the same rows and with the same controls, and get the same answers.
-"""
+"""Sequences: equal requests in an equal order reach the model in the same batches, rows and controls as in the real
+server, and get the same answers."""
 
 import json
 import re
@@ -49,7 +48,7 @@ REFUSED = {
     "size_beyond_the_largest": _OLDEST.format("preferred_batch_size: [ 2, 9 ]"),
     "with_a_cache": "direct { } } response_cache { enable: true",
 }
-"""Configurations that do not load, by what is in their `sequence_batching`."""
+"""Configurations that do not load, by their `sequence_batching`."""
 
 ACCEPTED = {
     "nothing_said": "",
@@ -69,7 +68,7 @@ ACCEPTED = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the logs of the servers are."""
+    """The folder with the logs of the servers."""
     return tmp_path_factory.mktemp("sequences")
 
 
@@ -113,14 +112,14 @@ def _write(folder: Path, config: str, model: str = MODEL) -> None:
 
 Played = dict[str, Any]
 _COUNTED = ("utilized", "no_id", "iterative")
-"""Models whose statistics are compared."""
+"""The models whose statistics are compared."""
 _PATIENCE = 30.0  # seconds until they are complete
 
 
 @pytest.fixture(scope="module")
 def played(pair: Pair, folder: Path) -> tuple[Played, Played]:
-    """What became of each script on ours and on the real server, and what it was counted as where that is compared. The
-    scripts of a model go one after the other."""
+    """The result of each script on ours and on the real server, and its counts if they are compared. The scripts of a
+    model run one after the other."""
 
     def of_model(model: str) -> tuple[Played, Played]:
         stages = Stage(pair.ours, folder / "ours", model), Stage(pair.real, folder / "real", model)
@@ -150,7 +149,7 @@ def _play(server: Server, stage: Stage, script: Script) -> Played:
 
 
 def _told(played: Played) -> Played:
-    """Without the statistics."""
+    """The result without the statistics."""
     return {"batches": played["batches"], "answers": played["answers"]}
 
 
@@ -175,7 +174,7 @@ def test_rows_of_no_sequence_do_not_count(played: tuple[Played, Played]) -> None
 
 @pytest.mark.rows("S72")
 def test_each_run_of_an_iterative_request_is_an_inference(played: tuple[Played, Played]) -> None:
-    """The real server counts as a failure besides the request that it ends a sequence with."""
+    """The real server also counts a failure for the request with which it ends a sequence."""
     ours, real = (each["again and again"]["counted"] for each in played)
     assert ours["inferences"] == 3 + 2 + 1 + 2
     for name in ("inferences", "executions", "success"):
@@ -183,7 +182,7 @@ def test_each_run_of_an_iterative_request_is_an_inference(played: tuple[Played, 
 
 
 def _counted(server: Server, model: str, before: Counter[str], batches: int) -> Counter[str]:
-    """What was counted since then, once that many batches are: the real server answers first."""
+    """The counts since then, once that number of batches is counted: the real server answers first."""
     limit = time.monotonic() + _PATIENCE
     while True:
         since = _statistics(server, model)
@@ -216,7 +215,7 @@ def test_configuration_as_the_real_server_shows_it(name: str, pair: Pair) -> Non
 
 @pytest.fixture(scope="module")
 def reasons(pair: Pair, folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Why models were not loaded, in the words of ours and of the real server, which has them in its log only."""
+    """The reasons of models that do not load: from our index, and from the real server's log, which alone has them."""
     pattern = r"Poll failed for model directory '(\w+)': (.*)\"$"
     real = dict(re.findall(pattern, (folder / "real.log").read_text(errors="replace"), re.MULTILINE))
     return {each["name"]: each.get("reason", "") for each in _index(pair.ours)}, real

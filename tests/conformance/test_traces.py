@@ -1,8 +1,8 @@
-"""Traces of the same requests on both servers: the same tree, the same names in the same order, the same keys.
+"""Traces of equal requests on both servers: the same tree, the same names in the same order, the same keys.
 
-Front ends and models of the real server note their moments on threads of their own, so that those of one kind may come
-before or after those of the other: both kinds keep their order, and are compared each for itself. A request that is
-cancelled while it is queued runs there all the same (S14), and so do those of its traces.
+In the real server, front ends and models write their stamps on different threads. So stamps of one kind may come before
+or after those of the other. Each kind keeps its order, and is compared by itself. The real server runs a request that
+is cancelled in its queue (S14), and ours does so in these traces.
 """
 
 import json
@@ -65,7 +65,7 @@ _FLAGS = ("level=TIMESTAMPS", "level=TENSORS", "rate=1", "triton,log-frequency=1
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One trace: `parent` is the request id of the one that it was made for."""
+    """A trace. `parent` is the request id of its parent."""
 
     model: str
     keys: tuple[str, ...]
@@ -76,7 +76,7 @@ class Seen:
 
 
 class Traffic:
-    """Requests to one server. Each has an id of its own, which its trace is found by."""
+    """Requests to one server. Each has its own id, by which its trace is found."""
 
     def __init__(self, server: Server) -> None:
         self._url = f"127.0.0.1:{server.http}"
@@ -115,7 +115,7 @@ class Traffic:
         self.samples(two)
 
     def samples(self, two: Any) -> None:
-        """One of two is traced: the second of each pair, where its first one counts."""
+        """Every other request is traced: the second of each pair, if the first one counts."""
         good = '{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[2],"data":[1,2]}]}'
         firsts: dict[str, Callable[[], None]] = {
             "without JSON": lambda: self.post("int32/infer", "{no"),
@@ -160,7 +160,7 @@ class Traffic:
         return found
 
     def levels(self) -> list[Any]:
-        """What is traced after each of some changes, not all of which mean something."""
+        """What is traced after each of some changes, not all of which are valid."""
         changes: list[list[str]] = [["TENSORS"], [], ["x"], ["x", "TIMESTAMPS"], ["off"], ["OFF"], ["timestamps"]]
         over_both = [self._http.update_trace_settings(None, {"trace_level": one})["trace_level"] for one in changes]
         for one in changes:
@@ -182,7 +182,7 @@ class Traffic:
         self._grpc.stop_stream()
 
     def cancelled(self, model: Path) -> None:
-        """Calls a held model, and cancels that when it has begun."""
+        """Calls a held model, and cancels the call when it has begun."""
         begun, go = model / "1" / _BEGUN, model / "1" / _GO
         for file in (begun, go):
             file.unlink(missing_ok=True)
@@ -213,7 +213,7 @@ def _input(client: Any, name: str, array: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def seen(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], dict[str, Seen]]:
-    """The traces of one server (ours?), by request id and model, after the same traffic."""
+    """The traces of one server by request id and model, after the same traffic."""
     folder = tmp_path_factory.mktemp("traces")
     repository = folder / "models"
     for model in _SERVED:
@@ -310,7 +310,7 @@ def test_requests_that_no_model_took_have_no_trace(seen: Callable[[bool], dict[s
     assert not any(name.startswith(("refused", "unknown")) for name in (*seen(True), *seen(False)))
 
 
-def test_a_call_without_a_trace_has_none(seen: Callable[[bool], dict[str, Seen]]) -> None:
+def test_call_of_an_untraced_request_has_no_trace(seen: Callable[[bool], dict[str, Seen]]) -> None:
     for ours in (True, False):
         assert seen(ours)["inner http at int32"].parent == "bls http"
         assert not any(name.startswith("x ") for name in seen(ours))
@@ -318,7 +318,7 @@ def test_a_call_without_a_trace_has_none(seen: Callable[[bool], dict[str, Seen]]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A span: `above` is the name of the one that it is in, `far` whether that is of the client."""
+    """A span. `above` is the name of its parent, and `far` tells whether that is the client's."""
 
     name: str
     above: str
@@ -347,14 +347,14 @@ def _shown(collector: Collector) -> list[Shown]:
 
 
 def _near(span: Shown) -> Shown:
-    """Whether a call of gRPC has the parent that its client sent is by chance in the real server."""
+    """The span without `far` for a gRPC call: in the real server it varies whether that has the client's parent."""
     return replace(span, far=False) if span.events[0].startswith("GRPC_") else span
 
 
 @pytest.mark.rows("T8", "T9")
 def test_spans_are_those_of_the_real_server(oracle: None, tmp_path: Path) -> None:
-    """With and without a context of the client, over both protocols, and of a request that cannot be read. The real one
-    takes no `tracestate` over gRPC."""
+    """With and without a context of the client, over both protocols, and for a request that cannot be decoded. The real
+    server takes no `tracestate` over gRPC."""
     for model in ("bls", "int32", "raises"):
         servers.copy_models(tmp_path / "models" / model, MODELS / model)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}

@@ -1,6 +1,6 @@
-"""Warm-up samples beside the real server's: what models see of them, and what is said where they fail (W1 to W4).
+"""Warm-up samples, compared with the real server: what models get, and the texts of failures (W1 to W4).
 
-Each model is loaded on request, by both servers, and the answers compared.
+Both servers load each model on request, and the answers are compared.
 """
 
 import struct
@@ -77,7 +77,7 @@ SEEN = {
     "strings": _config(_sample(_value(datatype="STRING", data=FILE)), "python", "STRING"),
     "no_strings": _config(_sample(_value(datatype="STRING", data="random_data: true")), "python", "STRING"),
 }
-"""Models that write down what they are given."""
+"""Models that log their inputs."""
 TOLD = {
     "no_file": _config(_sample(_value(data='input_data_file: "nope"'))),
     "short": _config(_sample(_value(dims="[ 6 ]", data=FILE))),
@@ -90,7 +90,7 @@ TOLD = {
     "other_rank": _config(_sample(_value(dims="[ 1, 1 ]"))),
     "fine": _config(_sample(batch_size=2) + _sample(_value(data="random_data: true"))),
 }
-"""Models whose load is answered alike."""
+"""Models whose loads have equal answers."""
 RUN = {
     "fails": (_config(_sample(batch_size=2, more="count: 3") + _sample(name="t"), "python"), "bad 0; bad 1; "),
     "over": (_config(_sample(batch_size=6), "python"), "batch size 6 for 'over_0_0', max allowed is 4; " * 6),
@@ -99,7 +99,7 @@ RUN = {
         "batch size 2 for 'flat_over_0_0', max allowed is 0; " * 2,
     ),
 }
-"""Samples that fail when they are run, and what both servers say then."""
+"""Samples that fail when they run, and the texts of both servers."""
 FILES = {"file": struct.pack("<5i", *range(5)), "short": bytes(20), "strings": b"\1\0\0\0a\2\0\0\0bc\0\0\0\0"}
 
 
@@ -127,7 +127,7 @@ def warming(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.rows("W1", "W2", "W3")
 @pytest.mark.parametrize("name", SEEN)
-def test_models_see_the_same_samples(warming: tuple[Pair, Path], name: str, results: list[Result]) -> None:
+def test_models_get_the_same_samples(warming: tuple[Pair, Path], name: str, results: list[Result]) -> None:
     pair, repo = warming
     result = compare(_load(name), pair)
     results.append(result)
@@ -138,7 +138,7 @@ def test_models_see_the_same_samples(warming: tuple[Pair, Path], name: str, resu
 
 @pytest.mark.rows("W2")
 def test_samples_are_in_no_statistics(warming: tuple[Pair, Path]) -> None:
-    """Of 2.73: the real server here counts them."""
+    """As in 2.73. The real server of this machine counts them."""
     pair, repo = warming
     rawhttp.converse(pair.ours.http, (post("/v2/repository/models/zeros/load", b""),))
     assert (repo / "zeros" / "ours").exists()
@@ -148,7 +148,7 @@ def test_samples_are_in_no_statistics(warming: tuple[Pair, Path]) -> None:
 
 @pytest.mark.rows("W1", "W4")
 @pytest.mark.parametrize("name", TOLD)
-def test_load_is_answered_in_the_same_words(warming: tuple[Pair, Path], name: str, results: list[Result]) -> None:
+def test_loads_have_the_same_answers(warming: tuple[Pair, Path], name: str, results: list[Result]) -> None:
     result = compare(_load(name), warming[0])
     results.append(result)
     assert result.ours == result.wanted
@@ -167,7 +167,7 @@ def test_sample_that_fails(warming: tuple[Pair, Path], name: str, results: list[
 
 
 @pytest.mark.rows("W3")
-def test_sample_reads_nothing_beside_its_folder(warming: tuple[Pair, Path], results: list[Result]) -> None:
+def test_sample_cannot_read_outside_its_folder(warming: tuple[Pair, Path], results: list[Result]) -> None:
     text = "'input_data_file' must stay within the folder 'warmup' for outside, got '../config.pbtxt'"
     status = "load failed for model 'outside': version 1 is at UNAVAILABLE state: Invalid argument: "
     instead = Instead(

@@ -1,7 +1,7 @@
-"""What a server answered, as text that is compared line by line: status, the headers that the contract names, body.
+"""A server's answer as text that is compared line by line: status, the headers of the contract, body.
 
-JSON stays exactly as it came (key order, number text), binary tensors are hexadecimal. A compressed body is shown as it
-is after inflating: how small it gets is a matter of the library. Pure.
+JSON is unchanged (key order, number text); binary tensors are hexadecimal. A compressed body is inflated: its
+compressed size depends on the library. Pure.
 """
 
 import zlib
@@ -26,7 +26,7 @@ TEXT = ("application/json", "text/plain", "text/event-stream")
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """`lines` as they are compared; `refused` where any answer is an error."""
+    """`lines` are compared. `refused` tells whether any answer is an error."""
 
     lines: tuple[str, ...]
     refused: bool
@@ -37,7 +37,7 @@ class Transcript:
 
 
 def of_http(conversation: rawhttp.Conversation) -> Transcript:
-    """Each response, then what became of the connection."""
+    """Each response, then the fate of the connection."""
     lines = [line for response in conversation.responses for line in _response(response)]
     refused = any(r.status >= 400 for r in conversation.responses) or not conversation.responses
     return Transcript((*lines, f"connection {conversation.fate.value}"), refused)
@@ -60,7 +60,7 @@ def _response(response: rawhttp.Response) -> Iterable[str]:
 
 
 def _inflated(body: bytes) -> bytes:
-    """What a stream holds, and behind it that it was cut off or is none."""
+    """The content of a compressed stream, and whether it is truncated or damaged."""
     stream = zlib.decompressobj(47)
     try:
         data = stream.decompress(body)

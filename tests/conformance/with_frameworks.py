@@ -1,7 +1,7 @@
 """Tensors of the interface in torch and jax and back (P42), in models that are the same on both servers.
 
-Not a part of `make test`, because a gigabyte is fetched for it: `make test-torch` puts the packages into the directory
-that HALIMEDE_FRAMEWORKS names, for both servers.
+`make test` leaves this out, as it downloads a gigabyte. `make test-torch` puts the packages into the directory
+HALIMEDE_FRAMEWORKS, for both servers.
 """
 
 import json
@@ -44,13 +44,13 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 
 
 def ran(server: Server, framework: str, source: str) -> str:
-    """What the model found by a source, or the server's refusal."""
+    """The value of `found` after a source, or the server's refusal."""
     body = {"inputs": [tensor("BYTES", [1], [source], name="SOURCE")]}
     return transcript.of_http(rawhttp.converse(server.http, (infer(f"{framework}_interface", body),))).text
 
 
 def found(pair: Pair, framework: str, source: str) -> Json:
-    """What the model found, which must be the same on both servers."""
+    """The value of `found` after a source, which must be equal on both servers."""
     text = same_of_both(pair, lambda server: ran(server, framework, source))
     return json.loads(json.loads(text.splitlines()[-2])["outputs"][0]["data"][0])
 
@@ -129,7 +129,7 @@ def test_jax_and_the_interface(pair: Pair, source: str) -> None:
 @pytest.mark.rows("P42")
 @pytest.mark.parametrize("made", ["torch.arange(6)[::2]", "torch.arange(3).expand(2, 3)", "torch.eye(3)[:, 1:2]"])
 def test_tensor_with_gaps_is_refused(pair: Pair, made: str) -> None:
-    """2.51 takes such a tensor for one without, and reads what does not belong to it."""
+    """2.51 takes such a tensor as contiguous, and reads bytes that do not belong to it."""
     text = ran(pair.ours, "torch", f"found = taken({made})")
     assert json.loads(json.loads(text.splitlines()[-2])["outputs"][0]["data"][0]) == NOT_CONTIGUOUS
 

@@ -12,7 +12,7 @@ from halimede.backends.api import Placement
 from halimede.config import DynamicBatching
 from halimede.engine.engine import EngineLoop
 from halimede.models.version import ModelVersion
-from halimede.requests import Answer, Moment
+from halimede.requests import Answer, Stamp
 from halimede.scheduling.execution import Execution
 from tests.fakes import RecordingObserver, RecordingReply, echo
 from tests.models.configs import asking, config_of, given, spec
@@ -68,7 +68,7 @@ def waits(loop: asyncio.AbstractEventLoop, delay_us: int) -> list[float]:
         loop.run_until_complete(ask_all())
     finally:
         engine_loop.close()
-    return [(times[Moment.COMPUTE_START] - times[Moment.QUEUE_START]) / 1000 for times in observer.times]
+    return [(times[Stamp.COMPUTE_START] - times[Stamp.QUEUE_START]) / 1000 for times in observer.times]
 
 
 @pytest.mark.parametrize("delay_us", [100, 500, 2000])

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pytest
 
-from halimede.cache.api import CacheCounts, Found
+from halimede.cache.api import CacheCounts, OnFound
 from halimede.cache.local import LocalCache
 from halimede.config import ModelConfig
 from halimede.engine import response_cache
@@ -20,7 +20,7 @@ from halimede.engine.response_cache import (
     ResponseCache,
 )
 from halimede.errors import Cancelled, Error, Internal
-from halimede.requests import InferRequest, InferResponse, Moment, Parameters
+from halimede.requests import InferRequest, InferResponse, Parameters, Stamp
 from halimede.scheduling.inference import Inference, State
 from halimede.scheduling.inline import PLACED_BYTES
 from halimede.tensors import INT32, HostMemory, Memory, MemoryKind, Tensor, array_of, tensor_of
@@ -35,14 +35,14 @@ class SlowCache(LocalCache):
 
     def __init__(self) -> None:
         super().__init__(1 << 20)
-        self.asked: list[tuple[bytes, Found]] = []
+        self.asked: list[tuple[bytes, OnFound]] = []
 
-    def lookup(self, key: bytes, found: Found) -> None:
-        self.asked.append((key, found))
+    def lookup(self, key: bytes, on_found: OnFound) -> None:
+        self.asked.append((key, on_found))
 
     def tell(self) -> None:
-        key, found = self.asked.pop(0)
-        super().lookup(key, found)
+        key, on_found = self.asked.pop(0)
+        super().lookup(key, on_found)
 
 
 class FakeVersion:
@@ -129,7 +129,7 @@ class Rig:
         self.answer_with(one, InferResponse(one.request.id, "m", 3, [tensor], parameters))
 
     def answer_with(self, one: Inference, answer: InferResponse | Error, ran: bool = True) -> None:
-        one.times[Moment.COMPUTE_START] = int(ran)
+        one.times[Stamp.COMPUTE_START] = int(ran)
         one.state = State.SETTLED
         one.reply.send(answer, True)
 
@@ -518,7 +518,7 @@ def test_many_who_waited_do_not_hold_the_loop(flight: Rig) -> None:
 
 
 class BrokenCache(LocalCache):
-    def lookup(self, key: bytes, found: Found) -> None:
+    def lookup(self, key: bytes, on_found: OnFound) -> None:
         raise RuntimeError("broke")
 
     def insert(self, key: bytes, entry: bytes) -> bool:
@@ -535,7 +535,7 @@ def test_cache_that_breaks_costs_no_answer(caplog: pytest.LogCaptureFixture) -> 
 
 def test_cache_that_breaks_holds_up_nobody_who_waits() -> None:
     class Breaking(SlowCache):
-        def lookup(self, key: bytes, found: Found) -> None:
+        def lookup(self, key: bytes, on_found: OnFound) -> None:
             later = flight.ask(1)
             replies.append(later)
             raise RuntimeError("broke")

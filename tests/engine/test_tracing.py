@@ -11,7 +11,7 @@ from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
 from halimede.options import TraceOptions
 from halimede.requests import InferRequest, Reply
-from halimede.traces import HTTP, TENSORS, TIMESTAMPS, Context, Root
+from halimede.traces import HTTP, TENSORS, TIMESTAMPS, Context, RootTrace
 from halimede.tracing.writer import Writer
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
 from tests.models.configs import config_of, spec
@@ -26,10 +26,10 @@ class Spans:
     """An export that keeps traces."""
 
     def __init__(self) -> None:
-        self.roots: list[Root] = []
+        self.roots: list[RootTrace] = []
         self.closed = 0.0
 
-    def take(self, root: Root) -> None:
+    def take(self, root: RootTrace) -> None:
         self.roots.append(root)
 
     def close(self, timeout: float) -> None:

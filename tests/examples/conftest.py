@@ -1,4 +1,4 @@
-"""The demo's repository, built once where a user has it too, and the embeddings to compare with."""
+"""The demo's repository, built in the folder where users build it too, and the reference embeddings."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ REFERENCE = Path(__file__).resolve().parent / "reference"
 
 @pytest.fixture(scope="session")
 def demo_repository() -> Path:
-    """The built repository; without the weights the tests are skipped on a person's machine and fail in CI."""
+    """The built repository. Without the weights the tests are skipped, and fail in CI."""
     try:
         build_repository.build()
     except build_repository.DownloadError as error:

@@ -1,4 +1,4 @@
-"""What the builder does again and what it does not, and what it leaves behind when it fails."""
+"""What the builder builds again and what not, and what it leaves behind if it fails."""
 
 import dataclasses
 import fcntl
@@ -37,7 +37,7 @@ RECIPE = Recipe("digits", "writing", ("digits_onnx.py",), write_weights)
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[[Recipe], list[str]]:
-    """Builds one recipe in an empty folder and names what was built; no package is ever downloaded."""
+    """Builds one recipe in an empty folder and returns what was built. No package is downloaded."""
 
     def run(recipe: Recipe) -> list[str]:
         return build_repository.build(tmp_path / "repository", tmp_path / "cache", [recipe], quiet)
@@ -83,7 +83,7 @@ def test_build_again_after_the_stamp_changed(build: Build, tmp_path: Path, stamp
     assert build(RECIPE) == ["digits"]
 
 
-def test_files_of_others_neither_ask_for_a_build_nor_vanish(build: Build, tmp_path: Path) -> None:
+def test_files_of_users_cause_no_build_and_stay(build: Build, tmp_path: Path) -> None:
     build(RECIPE)
     others = [tmp_path / "repository" / name for name in ("mine/config.pbtxt", "digits/1/__pycache__/model.pyc")]
     for path in others:
@@ -152,7 +152,7 @@ def test_package_that_is_cut_short_is_refused_and_removed(tmp_path: Path) -> Non
     assert not path.exists()
 
 
-def test_package_that_cannot_be_had_says_so_in_one_line(
+def test_missing_package_is_an_error_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

@@ -1,4 +1,4 @@
-"""Both versions of the digits classifier, run by onnxruntime on the images that they were not trained on."""
+"""Both versions of the digits classifier, run by onnxruntime on images that they were not trained on."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ def test_highest_version_is_the_better_one(demo_repository: Path, held_out: Imag
     assert right[1] > right[0]
 
 
-def test_split_shares_no_image_and_is_the_same_again(held_out: Images) -> None:
+def test_split_shares_no_image_and_is_reproducible(held_out: Images) -> None:
     train, again = split()
     np.testing.assert_array_equal(again.pixels, held_out.pixels)
     assert (len(train.digits), len(again.digits)) == (1347, 450)

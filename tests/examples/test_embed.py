@@ -1,4 +1,4 @@
-"""The parts of the script that need no server, and what it says when there is none."""
+"""The parts of the script that need no server, and its error without one."""
 
 import socket
 
@@ -24,7 +24,7 @@ def test_table_names_both_sentences_and_shortens_a_long_one() -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_no_server_is_one_line_and_exit_status_1(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as bound:  # bound and never listening: nobody else gets the port, and nobody answers
+    with socket.socket() as bound:  # bound and not listening: no other process gets the port, and nothing answers
         bound.bind(("127.0.0.1", 0))
         url = f"127.0.0.1:{bound.getsockname()[1]}"
         assert embed.main(["--protocol", protocol, "--url", url]) == 1

@@ -1,4 +1,4 @@
-"""The pipelines of the demo, drawn from a running server with the time that its steps took."""
+"""The pipelines of the demo, drawn from a running server with the time of each step."""
 
 import re
 

@@ -53,7 +53,7 @@ def test_held_out_audio_is_heard(session: onnxruntime.InferenceSession) -> None:
 
 
 def test_what_was_heard_before_matters(session: onnxruntime.InferenceSession) -> None:
-    """Tones are a key once they have lasted: a frame by itself does not tell."""
+    """Tones count as a key only if they last: a single frame does not tell."""
     held_out = clips(40)
     samples = np.stack([clip.samples for clip in held_out])
     alone = [run(session, samples[:, at : at + FRAME])[0][:, 0] for at in range(0, samples.shape[1], FRAME)]
@@ -140,7 +140,7 @@ def test_training_that_does_not_settle_says_so(monkeypatch: pytest.MonkeyPatch) 
 
 
 class Asking:
-    """Requests of one client, for sequences of audio."""
+    """A client that sends sequences of audio."""
 
     def __init__(self, url: str) -> None:
         self.client = triton.InferenceServerClient(url)
@@ -154,7 +154,8 @@ class Asking:
 
 
 def parts_of(asking: Asking, clip: Clip, number: int) -> tuple[int, Sequence[NDArray[np.float32]]]:
-    """A clip in two sequences: in two pieces, cut anywhere, with a pause between them; and whole."""
+    """The results of a clip in two sequences: in two pieces, cut at a random frame with a pause between them; and
+    whole."""
     choice = random.Random(number)
     cut = choice.randrange(1, len(clip.labels)) * FRAME
     time.sleep(choice.uniform(0, LONGEST_PAUSE))
@@ -180,8 +181,8 @@ def test_two_halves_equal_the_whole_under_many_streams(demo_server: Serving) -> 
     assert time.monotonic() - begin < PATIENCE
 
 
-def test_a_piece_that_the_model_cannot_hear_changes_nothing(demo_server: Serving) -> None:
-    """The runtime refuses it; the stream goes on as if it had not been, and others do not notice."""
+def test_refused_piece_changes_nothing(demo_server: Serving) -> None:
+    """The runtime refuses the piece. The stream goes on without it, and other streams are not affected."""
     clip, other = clips(2, 1.6, seed=6)
     cut = 33 * FRAME
     asking = Asking(demo_server.grpc_url)
@@ -205,6 +206,6 @@ def test_fifty_telephones_at_once(demo_server: Serving, capsys: pytest.CaptureFi
     assert int(summary[0]) >= 44
 
 
-def test_client_says_what_is_wrong(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keypad_client_reports_errors(demo_server: Serving, capsys: pytest.CaptureFixture[str]) -> None:
     assert keypad.main(["--url", demo_server.http_url, "--streams", "1", "--seconds", "1", "--hurry"]) == 1
     assert capsys.readouterr().err.startswith(f"keypad: {demo_server.http_url}: ")

@@ -17,14 +17,14 @@ LABELS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 class DemoServer(Protocol):
-    """A server on the demo's repository; both are "host:port"."""
+    """A server on the demo's repository. Both URLs are "host:port"."""
 
     http_url: str
     grpc_url: str
 
 
 class Server:
-    """What the tests say to the server over one protocol."""
+    """What the tests call on the server, over one protocol."""
 
     def __init__(self, protocol: str, url: str) -> None:
         self.protocol, self.url = protocol, url

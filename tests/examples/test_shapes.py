@@ -1,4 +1,4 @@
-"""The ensemble that looks at pictures: the drawing, the training and graphs of its models, and all through a server."""
+"""The ensemble for pictures: the drawing, the training and graphs of its models, and all of it through a server."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def run(model: Path | bytes, pixels: NDArray[np.float32]) -> NDArray[np.float32]
 
 
 def overlaps(found: NDArray[np.bool_], wanted: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Of each picture, what both have of what one of them has."""
+    """The intersection over union of each pair of masks."""
     both, either = (np.count_nonzero(part, axis=(1, 2)) for part in (found & wanted, found | wanted))
     return np.asarray(both / either, np.float64)
 
@@ -166,7 +166,7 @@ def test_held_out_files_are_recognised_and_found(demo_server: Serving, form: str
     assert overlaps(found, wanted).mean() > 0.95
 
 
-def test_model_that_nobody_asks_for_does_not_run(demo_server: Serving) -> None:
+def test_model_whose_output_is_not_requested_does_not_run(demo_server: Serving) -> None:
     client = triton.InferenceServerClient(demo_server.http_url)
 
     def executions(model: str) -> int:
@@ -184,7 +184,8 @@ def test_model_that_nobody_asks_for_does_not_run(demo_server: Serving) -> None:
 
 
 def test_file_is_sent_by_curl_as_it_is(demo_server: Serving) -> None:
-    """`curl -H 'Inference-Header-Content-Length: 0' --data-binary @star.png`: no JSON, no length before the bytes."""
+    """`curl -H 'Inference-Header-Content-Length: 0' --data-binary @star.png`: the bytes alone, without JSON or a
+    length."""
     url = f"http://{demo_server.http_url}/v2/models/shapes/infer"
     star = shapes.drawn(seed=1)[LABELS.index("star")]
     asked = urllib.request.Request(url, star, {"Inference-Header-Content-Length": "0"})
@@ -198,7 +199,7 @@ def test_file_is_sent_by_curl_as_it_is(demo_server: Serving) -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """A small file that says that it is so large."""
+    """A small file whose header claims this size."""
     file = io.BytesIO()
     Image.new("L", (40, 40)).save(file, "PNG")
     content = file.getvalue()
@@ -217,7 +218,7 @@ def png(width: int, height: int) -> bytes:
     ],
     ids=["empty", "gif", "cut", "large", "bomb"],
 )
-def test_file_that_is_no_picture_is_refused(demo_server: Serving, file: bytes, reason: str) -> None:
+def test_bad_picture_is_refused(demo_server: Serving, file: bytes, reason: str) -> None:
     with pytest.raises(InferenceServerException, match=f"FILE {reason}"):
         shapes.ask(demo_server.http_url, [file])
     assert len(shapes.ask(demo_server.http_url, shapes.drawn(seed=1))) == 4

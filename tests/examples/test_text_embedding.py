@@ -1,4 +1,4 @@
-"""The ensemble of text to embedding through a server, against its parts put together by hand."""
+"""The ensemble from text to embedding through a server, compared with its parts in numpy."""
 
 import json
 import random
@@ -26,13 +26,13 @@ WORDS = ("cat", "sleeps", "rates", "interest", "soup", "orbit", "garlic", "kitte
 
 
 def sentences(count: int, seed: int) -> list[str]:
-    """Of 1 to 40 words."""
+    """Sentences of 1 to 40 words."""
     generator = random.Random(seed)
     return [" ".join(generator.choices(WORDS, k=generator.choice((1, 2, 5, 12, 40)))) for _ in range(count)]
 
 
 class Parts:
-    """The embedding of one sentence by itself, so without padding; the last steps in numpy."""
+    """The embedding of one sentence by itself, so without padding. The last steps are in numpy."""
 
     def __init__(self, repository: Path) -> None:
         self.tokenizer = Tokenizer.from_file(str(repository / "tokenizer" / "1" / "tokenizer.json"))
@@ -83,7 +83,7 @@ def test_equals_its_parts_for_odd_texts_beside_each_other(client: triton.Inferen
 
 
 def test_equals_its_parts_for_many_clients_at_once(client: triton.InferenceServerClient, parts: Parts) -> None:
-    """Requests of one length run together in the steps: each still gets its own."""
+    """Requests of equal length share batches in the steps. Each still gets its own result."""
     texts = sentences(24, seed=4)
     expected = np.stack([parts.embed(text) for text in texts])
 
@@ -103,7 +103,7 @@ def test_equals_the_reference(client: triton.InferenceServerClient, reference: F
 
 
 def test_equals_its_parts_by_curl(demo_server: Serving, parts: Parts) -> None:
-    """What a line of `curl` sends."""
+    """The request that a line of `curl` sends."""
     given = {"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": ["The cat sleeps."]}
     url = f"http://{demo_server.http_url}/v2/models/text_embedding/infer"
     with urllib.request.urlopen(url, json.dumps({"inputs": [given]}).encode(), timeout=30) as answer:

@@ -1,7 +1,6 @@
-"""`docs/tour.md`, pasted: each command is run as it stands there, on other ports, and must print what stands below it.
+"""`docs/tour.md`, pasted: each command runs as written, on other ports, and must print what the page shows.
 
-Numbers that are other ones on each machine or in each run are not compared: times, shares, long fractions. Where the
-page leaves something out (`...`) anything may stand.
+Numbers that vary by machine or run are not compared: times, shares, long fractions. `...` on the page matches anything.
 """
 
 import re
@@ -38,7 +37,7 @@ OWN = (
     "Break a model",
 )
 LOOSE = ("halimede graph", "examples/keypad.py", "examples/write.py", "async_infer", "/stats")
-"""Commands that print how long something took, or what came together: they must end well, and that is all."""
+"""Commands that print durations or timing: they only must end with status 0."""
 
 
 class Step(NamedTuple):
@@ -47,7 +46,7 @@ class Step(NamedTuple):
 
 
 def steps(section: str) -> Iterator[Step]:
-    """The commands in the blocks of a section, each with what the page says that it prints."""
+    """The commands in the blocks of a section, each with its output on the page."""
     page = (ROOT / "docs" / "tour.md").read_text()
     text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
@@ -67,7 +66,7 @@ def steps(section: str) -> Iterator[Step]:
 
 
 def complete(command: str) -> bool:
-    """Whether a shell would begin to run it."""
+    """Whether a shell would run it, instead of waiting for more."""
     if command.endswith("\\"):
         return False
     done = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False, timeout=LIMIT)
@@ -98,7 +97,7 @@ def run(command: str, folder: Path, serving: Serving | None) -> str:
 
 
 def check(step: Step, said: str) -> None:
-    """In any order: what is logged and what is printed come by different threads."""
+    """Compares lines in any order: different threads log and print."""
     there = plain(said)
     for piece in map(plain, step.printed.split("...")):
         assert piece in there, f"{step.command}\nshould print\n{piece}\nand prints\n{said}"
@@ -113,7 +112,7 @@ def plain(text: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """As the root of a clone looks to the commands."""
+    """A folder that looks like the root of a clone to the commands."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     return tmp_path
 
@@ -127,7 +126,7 @@ def test_tour_of_the_demo(section: str, folder: Path, demo_server: Serving) -> N
 
 
 def test_tour_of_models_of_ones_own(folder: Path) -> None:
-    """The server is started anew where its models have changed, as the page says between the commands."""
+    """The server is restarted if its models have changed, as the page says between the commands."""
     models, served = folder / "models", None
     with ExitStack() as stack:
         serving = None

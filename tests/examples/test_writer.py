@@ -1,4 +1,4 @@
-"""The writer of stories: requests that join and leave the running batch at each step (contract S72)."""
+"""The writer of stories: requests that join and leave the running batch at each step (S72)."""
 
 import json
 import time
@@ -54,7 +54,7 @@ def test_a_seed_tells_the_same_story_alone_and_among_others(url: str) -> None:
 
 @contextmanager
 def endless(server: Serving) -> Iterator[Iterator[int]]:
-    """A story that goes on until its reader leaves: the size of the batch of each of its letters."""
+    """A story that goes on until its reader leaves. Yields the batch size of each of its letters."""
     body = json.dumps({"PROMPT": "The ", "LETTERS": 1_000_000, "SEED": 1}).encode()
     request = urllib.request.Request(f"http://{server.http_url}/v2/models/writer/generate_stream", body)
     with urllib.request.urlopen(request, timeout=PATIENCE) as stream:
@@ -64,7 +64,7 @@ def endless(server: Serving) -> Iterator[Iterator[int]]:
 
 @pytest.mark.rows("S72")
 def test_a_second_story_joins_the_batch_of_the_first_and_leaves_it_again(demo_server: Serving) -> None:
-    """The first is long, and knows by its own batch sizes when the other came and went."""
+    """The first story is long, and its own batch sizes show when the other one joined and left."""
     with endless(demo_server) as first:
         batches = [next(first)]
         second = tell(demo_server.grpc_url, "In ", 40, 2)
@@ -80,7 +80,7 @@ def test_a_second_story_joins_the_batch_of_the_first_and_leaves_it_again(demo_se
 
 
 def test_a_reader_that_leaves_lets_the_others_go_on(demo_server: Serving) -> None:
-    """Its story ends, and its place in the batch with it."""
+    """Its story ends, and its place in the batch is free."""
     with endless(demo_server) as batches:
         assert next(batches) == 1
         assert max(tell(demo_server.grpc_url, "In ", 20, 2).batches) == 2
@@ -104,7 +104,7 @@ def test_script_says_what_is_wrong(demo_server: Serving, capsys: pytest.CaptureF
 
 @pytest.fixture(scope="module")
 def module() -> Iterator[ModuleType]:
-    """The model's file, with as much of the interface as its letters need."""
+    """The model's file, with the parts of the interface that its letters need."""
     import sys
 
     interface: Any = ModuleType("triton_python_backend_utils")

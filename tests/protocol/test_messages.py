@@ -1,4 +1,4 @@
-"""The messages are those of Triton's protocol, field by field, and the generated modules those of the .proto files."""
+"""The messages equal those of Triton's protocol, field by field, and the generated modules are up to date."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ FILES = (
 
 
 def messages_of(parent: Any) -> Iterator[Any]:
-    """Descriptors of the messages of a file, nested ones and entries of maps too, in the order of declaration."""
+    """Descriptors of all messages of a file, in the order of declaration: nested ones and map entries too."""
     nested = parent.nested_types if hasattr(parent, "nested_types") else parent.message_types_by_name.values()
     for message in nested:
         yield message
@@ -42,7 +42,7 @@ THEIR_ENUMS = by_name([enum for _, theirs in FILES for enum in enums_of(theirs)]
 
 
 def options_of(descriptor: Any) -> bytes:
-    """`deprecated`, `packed`, `map_entry` ... as bytes."""
+    """The options (`deprecated`, `packed`, `map_entry` ...) as bytes."""
     return bytes(descriptor.GetOptions().SerializeToString())
 
 
@@ -64,7 +64,7 @@ def field_facts(field: Any) -> dict[str, Any]:
     }
 
 
-def test_messages_are_as_many_as_those_of_the_protocol() -> None:
+def test_all_messages_of_the_protocol_exist_and_no_others() -> None:
     assert list(OUR_MESSAGES) == list(THEIR_MESSAGES)
     assert len(OUR_MESSAGES) > 100
     assert list(OUR_ENUMS) == list(THEIR_ENUMS)
@@ -72,7 +72,7 @@ def test_messages_are_as_many_as_those_of_the_protocol() -> None:
 
 @pytest.mark.parametrize("name", THEIR_MESSAGES)
 def test_message_has_the_fields_of_the_protocol(name: str) -> None:
-    """In their order too, which is that of a configuration as JSON."""
+    """In the same order too: JSON configurations print their fields in this order."""
     ours, theirs = OUR_MESSAGES[name], THEIR_MESSAGES[name]
     assert [field_facts(field) for field in ours.fields] == [field_facts(field) for field in theirs.fields]
     assert [oneof.name for oneof in ours.oneofs] == [oneof.name for oneof in theirs.oneofs]
@@ -122,7 +122,7 @@ def test_files_have_the_package_and_options_of_the_protocol() -> None:
 
 
 def fill(message: Any) -> None:
-    """Sets every field to a value of its own, of a oneof the last."""
+    """Sets every field to a value of its own. Of a oneof, the last field stays set."""
     for field in message.DESCRIPTOR.fields:
         value = value_of(field)
         if field.message_type and field.message_type.GetOptions().map_entry:
@@ -159,8 +159,8 @@ TOP = [(ours, theirs, name) for ours, theirs in FILES for name in theirs.message
 
 
 @pytest.mark.parametrize(("ours", "theirs", "name"), TOP, ids=[name for *_, name in TOP])
-def test_message_is_written_as_by_the_client(ours: Any, theirs: Any, name: str) -> None:
-    """The same bytes, text and JSON, each read by the other side."""
+def test_message_is_serialized_like_the_clients(ours: Any, theirs: Any, name: str) -> None:
+    """Bytes, text and JSON are equal, and each side can read the other's."""
     mine, other = (GetMessageClass(file.message_types_by_name[name])() for file in (ours, theirs))
     fill(mine)
     fill(other)
@@ -174,8 +174,8 @@ def test_message_is_written_as_by_the_client(ours: Any, theirs: Any, name: str) 
     assert json_format.Parse(json_format.MessageToJson(other), type(mine)()) == mine
 
 
-def test_generated_modules_are_those_of_the_proto_files(tmp_path: Path) -> None:
-    """After a change of a .proto file: `make protocol`."""
+def test_generated_modules_are_up_to_date(tmp_path: Path) -> None:
+    """If this fails after a change of a .proto file, run `make protocol`."""
     pytest.importorskip("grpc_tools")
     generate(tmp_path)
     made = {path.name: path.read_text() for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""The package's messages and tritonclient's live in one process, whichever of them is imported first."""
+"""The package's messages and tritonclient's can be imported in one process, in either order."""
 
 import subprocess
 import sys
@@ -44,8 +44,8 @@ assert model_config_pb2.DataType.Name(model_config_pb2.TYPE_FP32) == "TYPE_FP32"
 @pytest.mark.parametrize(
     "imports", [OURS_FIRST, THEIRS_FIRST, ANOTHER_VERSION], ids=["ours_first", "theirs_first", "another_version"]
 )
-def test_messages_beside_those_of_a_client(imports: str, implementation: str) -> None:
-    """In the default pool, `ANOTHER_VERSION` would be an error: the same names with other fields."""
+def test_messages_and_those_of_a_client_in_one_process(imports: str, implementation: str) -> None:
+    """In the default pool, `ANOTHER_VERSION` would be an error: it has the same names with other fields."""
     environment = {"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": implementation, "PYTHONPATH": ":".join(sys.path)}
     command = [sys.executable, "-c", imports + WORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
@@ -58,12 +58,12 @@ def test_classes_name_their_module() -> None:
     assert model_config_pb2.ModelConfig.__module__ == "halimede.protocol.model_config_pb2"
 
 
-def test_file_that_is_defined_again_is_the_same() -> None:
+def test_file_can_be_defined_twice() -> None:
     names = {"__name__": "again"}
     assert pool.define(names, model_config_pb2.DESCRIPTOR.serialized_pb) is model_config_pb2.DESCRIPTOR
 
 
-def test_other_file_of_a_known_name_is_refused() -> None:
+def test_other_file_with_a_known_name_is_refused() -> None:
     other = FileDescriptorProto(name=model_config_pb2.DESCRIPTOR.name, syntax="proto3")
     with pytest.raises(TypeError):
         pool.define({"__name__": "other"}, other.SerializeToString())

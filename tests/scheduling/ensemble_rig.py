@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from halimede.errors import Error
-from halimede.requests import Answer, InferRequest, InferResponse, Moment, Parameters, Reply
+from halimede.requests import Answer, InferRequest, InferResponse, Parameters, Reply, Stamp
 from halimede.scheduling.ensemble import EnsembleRunner
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference, State
 from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerConfig, Fitting
@@ -64,7 +64,7 @@ class Member:
         inference = self.asked[i]
         if final:
             inference.state = SETTLED
-            inference.times[Moment.COMPUTE_START :] = [1000, 1010, 1030, 1060]
+            inference.times[Stamp.COMPUTE_START :] = [1000, 1010, 1030, 1060]
         self.writable.append(inference.reply.send(answer, final))
 
     def answer(self, i: int = -1, final: bool = True, parameters: Parameters | None = None, **outputs: str) -> None:

@@ -80,7 +80,7 @@ def test_gather_takes_inputs_by_name_and_not_by_place() -> None:
     assert gathered["b"].tolist() == [[50, 51], [50, 51]]
 
 
-def test_gather_leaves_out_an_input_that_nobody_gave() -> None:
+def test_gather_leaves_out_an_input_that_no_request_has() -> None:
     assert gather([asking(tensor_of("x", FP32, floats(1)), batch_size=1)]).keys() == {"x"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -21,7 +21,7 @@ FREE = (0,)
 
 def admit(policy: DynamicPolicy, rows: int, now: int, key: object = None) -> Inference:
     one = inference(batch_size=rows, batch_key=key)
-    one.times[Moment.QUEUE_START] = now
+    one.times[Stamp.QUEUE_START] = now
     assert policy.admit(one, now) is None
     return one
 
@@ -232,13 +232,11 @@ def check_step(
     elif step is None:
         assert not waiting
     else:
-        assert now < step.at <= waiting[0].times[Moment.QUEUE_START] + delay
+        assert now < step.at <= waiting[0].times[Stamp.QUEUE_START] + delay
 
 
 @pytest.mark.parametrize(("delay_ns", "start_at", "direct"), [(0, 0, True), (MS, 0, False), (0, 2, False)])
-def test_request_that_finds_nobody_is_a_batch_at_once_only_where_nothing_is_waited_for(
-    delay_ns: int, start_at: int, direct: bool
-) -> None:
+def test_fast_path_is_allowed_only_without_delay_and_start_at(delay_ns: int, start_at: int, direct: bool) -> None:
     policy = DynamicPolicy(8, [4], delay_ns, start_at)
     assert policy.allows_fast_path is direct
     admit(policy, 1, 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
-from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Moment, Reply
+from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Reply, Stamp
 from halimede.scheduling.ensemble_run import MAX_RESPONSES_AHEAD
 from halimede.scheduling.inference import RUNNING, SETTLED, State
 from halimede.scheduling.runner_config import Reason
@@ -147,7 +147,7 @@ def test_batch_dimension_comes_and_goes(strips: bool, dims: Shape, shape: Shape,
 
 
 @pytest.mark.rows("S88")
-def test_error_is_told_at_once_and_what_runs_is_waited_for() -> None:
+def test_error_is_answered_at_once_and_the_run_ends_with_its_steps() -> None:
     a, b, c = Member(), Member(), Member()
     rig = Rig((a, "X=IN", "Y=x"), (b, "X=IN", "Y=y"), (c, "X=x Z=y", "Y=OUT"))
     inference, reply = rig.ask()
@@ -224,8 +224,8 @@ def test_durations_are_the_sums_of_the_steps() -> None:
     a.answer(Y="")
     b.answer(Y="")
     times = inference.times
-    assert [after - before for before, after in pairwise(times[Moment.COMPUTE_START :])] == [20, 40, 60]
-    assert times[Moment.QUEUE_START] == times[Moment.COMPUTE_START]
+    assert [after - before for before, after in pairwise(times[Stamp.COMPUTE_START :])] == [20, 40, 60]
+    assert times[Stamp.QUEUE_START] == times[Stamp.COMPUTE_START]
     assert (rig.observer.executions, rig.observer.phases) == ([1], [(20, 40, 60)])
 
 
@@ -336,7 +336,7 @@ def test_end_of_a_decoupled_step_behind_its_responses_is_an_end_without_one() ->
     assert rig.idle
 
 
-def test_error_of_a_decoupled_ensemble_comes_behind_what_was_sent_and_stops_who_would_go_on() -> None:
+def test_error_of_a_decoupled_ensemble_follows_its_responses_and_cancels_its_steps() -> None:
     a, b = Member(decoupled=True), Member()
     rig = chain(a, b)
     _, reply = rig.ask()
@@ -369,7 +369,7 @@ def test_decoupled_step_is_held_up_by_those_behind_it() -> None:
     assert resumed == [1]
 
 
-def test_decoupled_step_is_held_up_by_a_reader_who_does_not_read() -> None:
+def test_decoupled_step_waits_for_a_reader_that_does_not_read() -> None:
     a = Member(decoupled=True)
     rig = Rig((a, "X=IN", "Y=OUT"))
     reply = RecordingReply(writable=False)
@@ -382,7 +382,7 @@ def test_decoupled_step_is_held_up_by_a_reader_who_does_not_read() -> None:
     assert resumed == [1]
 
 
-def test_reader_who_leaves_holds_up_nobody() -> None:
+def test_reader_that_leaves_releases_its_producer() -> None:
     a = Member(decoupled=True)
     rig = Rig((a, "X=IN", "Y=OUT"))
     inference, _ = rig.ask(reply=RecordingReply(writable=False))
@@ -407,7 +407,7 @@ def test_reply_slot_that_breaks_breaks_nothing_else() -> None:
     assert rig.idle
 
 
-def test_who_is_in_the_way_is_asked_of_the_step_that_runs() -> None:
+def test_blockers_are_those_of_the_step_that_runs() -> None:
     a, b = Member(), Member()
     rig = chain(a, b)
     inference, _ = rig.ask()

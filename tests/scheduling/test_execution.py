@@ -63,7 +63,7 @@ def test_execution_placed_on_the_loop_is_not_over_when_the_call_returns() -> Non
     assert (notices, execution.done) == ([1], True)
 
 
-def test_execution_tells_of_answers_after_its_end_where_they_were_announced() -> None:
+def test_execution_notifies_of_promised_answers_after_its_end() -> None:
     execution, notices = execution_of(3)
     execution.run(lambda batch, responses: None, False)
     execution.finished([1])
@@ -111,7 +111,7 @@ def test_what_a_backend_raises_answers_every_request_without_an_answer(
         assert str(answer) == text
 
 
-def test_scatter_that_does_not_fit_answers_nobody_by_itself() -> None:
+def test_scatter_that_does_not_fit_answers_no_request() -> None:
     execution, _ = execution_of(2)
     with pytest.raises(Internal):
         execution.scatter({"x": np.zeros((3, 1), np.float32)})
@@ -127,7 +127,7 @@ def test_arrays_and_scatter_mark_the_phases() -> None:
     assert times[1:3] == (execution.input_end, execution.output_start)
 
 
-def test_phases_that_nobody_marked_add_up() -> None:
+def test_phases_without_marks_add_up() -> None:
     execution, _ = execution_of(1)
     execution.run(lambda batch, responses: responses.fail(0, Internal("x")), True)
     start, input_end, output_start, end = execution.times()

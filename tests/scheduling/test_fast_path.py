@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from halimede.errors import Cancelled, Internal, Unavailable
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling import inline
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import RUNNING, SETTLED, Inference
@@ -63,7 +63,7 @@ def quick() -> Iterator[Callable[..., Rig]]:
         rig.runner.close()
 
 
-def test_request_that_finds_nobody_waiting_is_answered_before_submit_returns(quick: Callable[..., Rig]) -> None:
+def test_request_is_answered_before_submit_returns_if_nothing_waits(quick: Callable[..., Rig]) -> None:
     policy = Unasked()
     rig = quick(policy=policy)
     before = rig.runner.inline_executions
@@ -81,11 +81,11 @@ def test_time_stamps_are_complete_and_in_order(quick: Callable[..., Rig]) -> Non
     rig = quick()
     rig.submit("a", 1)
     [times] = rig.observer.times
-    computed = times[Moment.QUEUE_START :]
+    computed = times[Stamp.QUEUE_START :]
     assert all(computed)
     assert computed == sorted(computed)
     input_ns, infer_ns, output_ns = rig.observer.phases[0]
-    assert input_ns + infer_ns + output_ns == times[Moment.COMPUTE_END] - times[Moment.COMPUTE_START]
+    assert input_ns + infer_ns + output_ns == times[Stamp.COMPUTE_END] - times[Stamp.COMPUTE_START]
 
 
 def test_it_is_counted_before_it_is_answered_and_over_after_that(quick: Callable[..., Rig]) -> None:
@@ -108,7 +108,7 @@ def test_model_sees_a_batch_of_one_that_runs_on_the_loop(quick: Callable[..., Ri
     assert one.state is SETTLED
 
 
-def test_outputs_that_nobody_asked_for_are_left_out(quick: Callable[..., Rig]) -> None:
+def test_outputs_that_were_not_requested_are_left_out(quick: Callable[..., Rig]) -> None:
     rig = quick(lambda execution: execution.send(0, [tensor("y"), tensor("x"), tensor("z")]))
     assert [output.name for output in rig.submit("a", 1).response.outputs] == ["x"]
 
@@ -131,7 +131,9 @@ def twice(execution: Execution) -> None:
         (twice, "expected a single response, got 2"),
     ],
 )
-def test_what_is_no_single_answer_ends_as_on_a_thread(quick: Callable[..., Rig], behave: Behaviour, text: str) -> None:
+def test_outcomes_that_are_no_single_answer_end_as_on_a_thread(
+    quick: Callable[..., Rig], behave: Behaviour, text: str
+) -> None:
     rig = quick(behave, echo)
     reply, later = rig.submit("a", 1), rig.submit("b", 1)
     assert str(reply.error) == text
@@ -154,7 +156,7 @@ def test_answer_that_is_not_said_to_be_the_last_is_the_answer(quick: Callable[..
     assert rig.settled == ["a"]
 
 
-def test_request_that_shall_run_again_runs_again(quick: Callable[..., Rig]) -> None:
+def test_request_runs_again_if_the_model_says_so(quick: Callable[..., Rig]) -> None:
     runs: list[int] = []
 
     def behave(execution: Execution) -> None:
@@ -202,7 +204,7 @@ def break_always(*_: object) -> None:
 
 
 @pytest.mark.parametrize("port", ["observer", "reply", "settled"])
-def test_port_that_breaks_harms_nobody_else(quick: Callable[..., Rig], port: str) -> None:
+def test_port_that_raises_affects_no_other_request(quick: Callable[..., Rig], port: str) -> None:
     rig = quick(settled=break_always if port == "settled" else None)
     served = rig.observer.served
     if port == "observer":
@@ -236,7 +238,7 @@ def test_stopped_runner_refuses_it(quick: Callable[..., Rig]) -> None:
     assert isinstance(rig.submit("a", 1).error, Unavailable)
 
 
-def test_one_that_is_to_be_written_somewhere_goes_the_longer_way(quick: Callable[..., Rig]) -> None:
+def test_request_with_destinations_does_not_take_the_fast_path(quick: Callable[..., Rig]) -> None:
     rig = quick()
     reply, there = RecordingReply(), FakeDestination()
     one = inference("a", reply, 1, [tensor_of("x", FP32, np.ones((1, 1), np.float32))], ["x"])
@@ -308,7 +310,7 @@ def test_waiting_requests_are_served_behind_it_in_their_order(quick: Callable[..
     assert [(one.request.id, reason) for one, reason in rig.observer.failures] == [("gone", Reason.CANCELED)]
 
 
-def test_cancelled_while_it_waits_behind_one_is_told_so(quick: Callable[..., Rig]) -> None:
+def test_request_is_cancelled_while_it_waits(quick: Callable[..., Rig]) -> None:
     gone = RecordingReply()
 
     def cancel(answer: Answer, final: bool) -> None:

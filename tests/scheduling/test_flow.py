@@ -32,7 +32,7 @@ def test_cost_counts_bytes_and_something_for_each_response() -> None:
     assert cost_of(Internal("x")) == cost_of(None) == OVERHEAD
 
 
-def test_reader_that_keeps_up_holds_nobody_back(reply: RecordingReply) -> None:
+def test_reader_that_keeps_up_blocks_no_producer(reply: RecordingReply) -> None:
     flow, calls = Flow(reply), []
     flow.delivered(WINDOW, True)
     flow.on_writable(lambda: calls.append("at once"))
@@ -61,7 +61,7 @@ def test_reader_may_be_slow_again(reply: RecordingReply) -> None:
     assert calls == ["later"] * 2
 
 
-def test_release_wakes_and_holds_nobody_back_any_more(reply: RecordingReply) -> None:
+def test_release_wakes_producers_and_blocks_none_any_more(reply: RecordingReply) -> None:
     flow, calls = Flow(reply), []
     flow.delivered(1, False)
     flow.on_writable(lambda: calls.append("released"))

@@ -59,7 +59,7 @@ def test_instances_take_their_turns() -> None:
     assert list(instances.free) == [2, 1, 0]
 
 
-def test_instance_whose_run_is_over_at_once_goes_to_the_end_of_the_line() -> None:
+def test_rotate_puts_an_instance_last() -> None:
     instances = Instances("m:1", [FakeInstance(echo) for _ in range(3)])
     instances.take(1)
     assert [instances.rotate() for _ in range(3)] == [0, 2, 0]
@@ -80,7 +80,7 @@ def test_broken_instance_gets_nothing_while_another_is_well() -> None:
     assert list(instances.free) == [2, 1, 0]
 
 
-def test_broken_instances_refuse_only_where_none_is_expected_back() -> None:
+def test_broken_instances_refuse_only_if_none_is_expected_back() -> None:
     instances = Instances("m:1", [FakeInstance(echo) for _ in range(2)])
     instances.mark(0, False, False)
     instances.mark(1, False, True)

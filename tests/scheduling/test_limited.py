@@ -140,7 +140,7 @@ def test_a_free_instance_whose_resources_are_there_runs_though_another_waits(hou
     assert house.running[1][1].instance == 1
 
 
-def test_request_that_leaves_holds_nobody_up(house: House) -> None:
+def test_cancelled_request_blocks_no_other(house: House) -> None:
     house.limiter = RateLimiter({("R", EVERYWHERE): 2}, house.loop.call_soon)
     house.model("small", ONE)
     house.model("large", Demand({Resource.of("R", 0): 2}))
@@ -154,7 +154,7 @@ def test_request_that_leaves_holds_nobody_up(house: House) -> None:
     assert house.begun == ["small", "rare"]
 
 
-def test_instance_that_broke_while_it_waited_holds_nobody_up(house: House) -> None:
+def test_instance_that_broke_while_it_waited_blocks_no_other(house: House) -> None:
     house.model("a", ONE)
     house.model("b", ONE)
     house.model("c", ONE)
@@ -219,7 +219,7 @@ def test_batch_that_cannot_be_started_gives_its_resources_back(house: House, mon
     assert house.begun == ["b"]
 
 
-def test_in_the_way_are_those_that_hold_and_those_that_run(house: House) -> None:
+def test_blockers_are_the_slots_that_hold_or_run(house: House) -> None:
     house.model("a", ONE)
     house.model("b", ONE)
     house.submit("a")
@@ -295,7 +295,7 @@ def test_random_histories_answer_everybody() -> None:
             raise
 
 
-def test_request_that_waits_for_a_resource_is_told_when_its_time_is_over() -> None:
+def test_request_that_waits_for_a_resource_times_out() -> None:
     """It is assigned to an instance that is free, and may not run: the queue's rules hold on."""
     now = [1_000_000]
     house = House(clock=lambda: now[0])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from halimede.errors import Internal, TimedOut
-from halimede.requests import Answer, InferResponse, Moment
+from halimede.requests import Answer, InferResponse, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.ordering import Ordering
 from tests.fakes import RecordingReply, inference
@@ -29,7 +29,7 @@ class Line:
 
     def answer(self, one: Inference, answer: Answer = None) -> None:
         """As the runner does when a request has run."""
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(answer or InferResponse(one.request.id, "m", 1, []), True)
         self.ordering.settled(one)
 
@@ -64,7 +64,7 @@ def test_failure_of_a_request_that_ran_keeps_its_place() -> None:
     assert line.log == ["a", "a settled", "b", "b settled"]
 
 
-def test_request_that_never_ran_is_told_at_once_and_holds_up_nobody() -> None:
+def test_request_that_never_ran_is_refused_at_once_and_delays_no_other() -> None:
     line = Line()
     first, second, third = (line.enter(name) for name in "abc")
     second.reply.send(TimedOut("Request timeout expired"), True)
@@ -130,7 +130,7 @@ def test_reply_slot_is_the_clients_own_again_when_its_request_is_over() -> None:
     for one in several:
         ordering.enter(one)
     for one in reversed(several):
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(InferResponse("", "m", 1, []), True)
         ordering.settled(one)
     assert seen == replies
@@ -149,7 +149,7 @@ def test_request_that_comes_from_within_an_answer_takes_its_place_at_the_end() -
     assert line.log[2:] == ["b", "b settled", "c", "c settled"]
 
 
-def test_reply_slot_that_breaks_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_reply_slot_that_raises_affects_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     line = Line()
 
     def breaks() -> None:
@@ -163,7 +163,7 @@ def test_reply_slot_that_breaks_harms_nobody_else(caplog: pytest.LogCaptureFixtu
     assert "sending a kept answer failed" in caplog.text
 
 
-def test_end_that_breaks_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_settled_callback_that_raises_delays_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     ended: list[str] = []
 
     def settled(one: Inference) -> None:
@@ -175,14 +175,14 @@ def test_end_that_breaks_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> No
     for one in several:
         ordering.enter(one)
     for one in (several[1], several[0], several[2]):
-        one.times[Moment.COMPUTE_START] = 1
+        one.times[Stamp.COMPUTE_START] = 1
         one.reply.send(InferResponse("", "m", 1, []), True)
         ordering.settled(one)
     assert ended == ["a", "b", "c"]
     assert "broke" in caplog.text
 
 
-def test_request_of_a_model_waits_for_nobody_and_nobody_for_it() -> None:
+def test_request_of_a_model_is_not_ordered() -> None:
     """The model may make it for the request that is before it."""
     line = Line()
     outer = line.enter("outer")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from halimede.errors import TimedOut, Unavailable
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
@@ -35,7 +35,7 @@ def one_queue(rules: Rules) -> PriorityQueuePolicy:
 def request(name: str, priority: int = 0, timeout_us: int = 0, rows: int = 1, now: int = 0) -> Inference:
     one = inference(name, batch_size=rows)
     one.request.priority, one.request.timeout_us = priority, timeout_us
-    one.times[Moment.QUEUE_START] = now
+    one.times[Stamp.QUEUE_START] = now
     return one
 
 
@@ -86,7 +86,7 @@ def test_levels_are_served_in_their_order_and_each_by_arrival(priorities: Sequen
     assert served(policy) == order
 
 
-def test_priority_is_nothing_where_there_are_no_levels() -> None:
+def test_priority_is_ignored_without_levels() -> None:
     policy = one_queue(Rules(max_size=9))
     for name, priority in (("a", 3), ("b", 1), ("c", 0)):
         admit(policy, name, priority)
@@ -154,7 +154,7 @@ def test_size_counts_for_each_level_by_itself() -> None:
     assert (refused, served(policy)) == (["b", "e"], "c d a f g")
 
 
-def test_size_counts_those_that_waited_too_long() -> None:
+def test_queue_size_counts_late_requests() -> None:
     policy = one_queue(Rules(max_size=2, timeout_us=1000, delays=True))
     admit(policy, "a")
     assert expired(policy, MS) == ""

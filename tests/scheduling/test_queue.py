@@ -56,7 +56,7 @@ def test_queue_does_not_know_a_request_that_runs() -> None:
     assert not policy.cancel(running, 1)
 
 
-def test_queue_serves_a_request_that_runs_again_before_those_that_wait() -> None:
+def test_queue_serves_a_request_that_runs_again_first() -> None:
     policy = DefaultPolicy()
     first = inference("first")
     policy.admit(first, 0)
@@ -100,7 +100,7 @@ def test_queue_that_holds_only_what_was_cancelled_is_empty() -> None:
     assert taken(policy)[1] == ["next"]
 
 
-def test_refusing_policy_takes_nobody() -> None:
+def test_refusing_policy_refuses_every_request() -> None:
     policy = RefusingPolicy("nobody is here")
     refusal = policy.admit(inference("a"), 0)
     assert (type(refusal), str(refusal)) == (Unavailable, "[request id: a] nobody is here")

@@ -126,7 +126,7 @@ def test_batch_output_is_cut_by_the_shapes_of_its_input() -> None:
     assert [[array_of(tensor).tolist() for tensor in part] for part in parts] == [[[[0], [1]]], [[[2, 3, 4]]], [[[]]]]
 
 
-def test_batch_output_that_nobody_wants_is_left_out() -> None:
+def test_batch_output_that_was_not_requested_is_left_out() -> None:
     requests = [*asking(ones(1, 2)), *asking(ones(1, 1), outputs=("z",))]
     parts = ragged(config(cut=True)).scatter(
         requests, {"y": np.zeros(3, np.float32), "z": np.array([[1], [2]], np.float32)}, {"y": FP32, "z": FP32}

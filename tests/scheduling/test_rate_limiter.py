@@ -203,7 +203,7 @@ def test_what_comes_free_is_kept_for_the_one_whose_turn_it_is() -> None:
     assert floor.turn() == [other]
 
 
-def test_who_needs_nothing_that_is_missing_does_not_wait() -> None:
+def test_slot_does_not_wait_if_its_resources_are_free() -> None:
     """Better than the original (contract D31), where everybody behind the first who waits does too."""
     floor = Floor()
     first, waiting = floor.slot({R: 1}), floor.slot({R: 1})
@@ -213,7 +213,7 @@ def test_who_needs_nothing_that_is_missing_does_not_wait() -> None:
     assert floor.run(floor.slot({}, 9))
 
 
-def test_who_gives_up_waiting_is_not_told_and_holds_nobody_up() -> None:
+def test_slot_that_gives_up_is_not_granted_and_blocks_no_other() -> None:
     floor = Floor({("R", EVERYWHERE): 2})
     small, other, large = floor.slot({R: 1}), floor.slot({R: 1}, 9), floor.slot({R: 2})
     assert floor.run(small)
@@ -223,7 +223,7 @@ def test_who_gives_up_waiting_is_not_told_and_holds_nobody_up() -> None:
     assert floor.turn() == [other]
 
 
-def test_in_the_way_is_who_has_what_is_missing() -> None:
+def test_blockers_hold_the_missing_resource() -> None:
     floor = Floor()
     holder, waiting, behind = floor.slot({R: 1, S: 1}), floor.slot({R: 1}), floor.slot({S: 1})
     assert floor.run(holder)
@@ -242,7 +242,7 @@ def test_in_the_way_of_one_that_must_let_another_go_first_is_what_that_one_waits
     assert floor.limiter.blockers(second) == [holder]
 
 
-def test_who_waits_for_its_turn_only_may_be_let_before_the_others() -> None:
+def test_slot_that_waits_only_for_its_turn_can_preempt() -> None:
     floor = Floor({("R", EVERYWHERE): 2})
     holder, first, second = floor.slot({R: 1}), floor.slot({R: 2}), floor.slot({R: 1}, 9)
     assert floor.run(holder)

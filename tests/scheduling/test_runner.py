@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 
 from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
-from halimede.requests import InferResponse, Moment
+from halimede.requests import InferResponse, Stamp
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.flow import WINDOW, cost_of
@@ -36,11 +36,11 @@ def test_inference_is_answered_once(rigs: Callable[..., Rig]) -> None:
 def test_inference_has_all_its_moments_in_order(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)])
     rig.finish(rig.submit())
-    times = rig.observer.successes[0].times[Moment.QUEUE_START :]
+    times = rig.observer.successes[0].times[Stamp.QUEUE_START :]
     assert times[0] > 0
     assert times == sorted(times)
     [phases] = rig.observer.phases
-    assert sum(phases) == times[Moment.COMPUTE_END - 1] - times[Moment.COMPUTE_START - 1]
+    assert sum(phases) == times[Stamp.COMPUTE_END - 1] - times[Stamp.COMPUTE_START - 1]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_model_of_one_response_may_send_its_end_apart(rigs: Callable[..., Rig]) 
     assert reply.response.id == "a"
 
 
-def test_answer_for_a_request_that_is_not_there_harms_nobody(rigs: Callable[..., Rig]) -> None:
+def test_answer_for_an_unknown_request_is_ignored(rigs: Callable[..., Rig]) -> None:
     def behave(execution: Execution) -> None:
         execution.send(7, [tensor()])
         execution.send(0, [tensor()])
@@ -144,7 +144,7 @@ def test_answer_for_a_request_that_is_not_there_harms_nobody(rigs: Callable[...,
     assert rig.settled == ["a", "b"]
 
 
-def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]) -> None:
+def test_batch_that_runs_again_keeps_its_order(rigs: Callable[..., Rig]) -> None:
     runs = []
 
     def behave(execution: Execution) -> None:
@@ -163,7 +163,7 @@ def test_batch_that_shall_run_again_runs_again_in_order(rigs: Callable[..., Rig]
     assert all(isinstance(reply.only, InferResponse) for reply in replies)
 
 
-def test_request_that_shall_run_again_is_over_where_its_client_went_meanwhile() -> None:
+def test_request_does_not_run_again_if_its_client_has_gone() -> None:
     held: list[Execution] = []
     rig = Rig([held.append], on_loop=True)
     reply = RecordingReply()
@@ -193,7 +193,7 @@ def test_request_that_answers_later_does_not_hold_the_instance() -> None:
     assert rig.settled == ["first", "second"]
     assert rig.observer.executions == [1, 1]
     for times in rig.observer.times:
-        assert times[Moment.QUEUE_START :] == sorted(times[Moment.QUEUE_START :])
+        assert times[Stamp.QUEUE_START :] == sorted(times[Stamp.QUEUE_START :])
 
 
 def test_batch_of_which_some_answer_later_answers_the_others_at_its_end() -> None:
@@ -357,7 +357,7 @@ def test_decoupled_answer_before_the_end_of_the_batch_has_times_that_add_up() ->
     assert reply.finals == 1
     held[0].finished()
     [times] = rig.observer.times
-    assert times[Moment.QUEUE_START :] == sorted(times[Moment.QUEUE_START :]), "a phase of negative length"
+    assert times[Stamp.QUEUE_START :] == sorted(times[Stamp.QUEUE_START :]), "a phase of negative length"
 
 
 # Refusals, cancellation, the end.
@@ -555,7 +555,7 @@ def test_long_run_on_the_loop_sends_the_model_back_to_its_threads() -> None:
     rig.runner.close()
 
 
-def test_budget_of_a_turn_holds_for_all_who_submit_in_it() -> None:
+def test_budget_of_a_turn_holds_for_all_submits_in_it() -> None:
     rig = Rig(inline_safe=True)
     rig.warm_up()
     rig.loop.budget.spend(10**9)

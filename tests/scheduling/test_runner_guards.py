@@ -56,7 +56,7 @@ def test_policy_whose_cancel_breaks_leaves_the_request_to_run() -> None:
 
 
 @pytest.mark.parametrize("method", ["executed", "succeeded"])
-def test_observer_that_breaks_once_harms_nobody_else(rigs: Callable[..., Rig], method: str) -> None:
+def test_observer_that_raises_affects_no_other_request(rigs: Callable[..., Rig], method: str) -> None:
     rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=3))
     setattr(rig.observer, method, break_once(f"{method} broke"))
     replies = [rig.submit(str(i), 1) for i in range(3)]
@@ -64,7 +64,7 @@ def test_observer_that_breaks_once_harms_nobody_else(rigs: Callable[..., Rig], m
 
 
 @pytest.mark.parametrize("count", [0, 1], ids=["no answers", "an error each"])
-def test_observer_that_breaks_on_a_failure_harms_nobody_else(rigs: Callable[..., Rig], count: int) -> None:
+def test_observer_that_raises_on_a_failure_affects_no_other_request(rigs: Callable[..., Rig], count: int) -> None:
     def behave(execution: Execution) -> None:
         for i in range(len(execution.requests) * count):
             execution.fail(i, Internal("failed"))
@@ -90,7 +90,7 @@ def breaks_on(send: int) -> Callable[[Answer, bool], None]:
 
 
 @pytest.mark.parametrize("behave", [echo, raising(ValueError("x")), lambda execution: None])
-def test_reply_slot_that_breaks_harms_nobody_else(
+def test_reply_slot_that_raises_affects_no_other_request(
     rigs: Callable[..., Rig], behave: Callable[[Execution], None]
 ) -> None:
     rig = rigs([finishing(behave)], DynamicPolicy(8, [8], 0, start_at=3))
@@ -101,7 +101,7 @@ def test_reply_slot_that_breaks_harms_nobody_else(
     assert sorted(rig.settled) == ["0", "1", "broken"]
 
 
-def test_reply_slot_that_breaks_at_the_end_releases_who_waits_for_its_reader(rigs: Callable[..., Rig]) -> None:
+def test_reply_slot_that_raises_at_the_end_releases_its_producer(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], decoupled=True)
     reply = RecordingReply(breaks_on(1))
     broken = rig.start("broken", reply)
@@ -131,7 +131,7 @@ def test_reply_slot_that_breaks_when_cancelled_is_over() -> None:
     rig.runner.close()
 
 
-def test_owner_that_breaks_when_told_of_the_end_harms_nobody_else(rigs: Callable[..., Rig]) -> None:
+def test_settled_callback_that_raises_affects_no_other_request(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=3), settled=break_once("settled broke"))
     replies = [rig.submit(str(i), 1) for i in range(3)]
     check_survivors(rig, replies[0], replies[1:])

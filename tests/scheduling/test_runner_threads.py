@@ -76,7 +76,7 @@ def test_batch_that_takes_longer_calls_the_loop() -> None:
     assert slow.response.id == "slow"
 
 
-def test_none_is_forgotten_where_threads_end_at_any_moment() -> None:
+def test_no_request_is_lost_when_threads_end_at_any_moment() -> None:
     rig = Rig([finishing(echo) for _ in range(4)])
     replies = [rig.submit(str(i)) for i in range(2_000)]
     rig.finish(*replies)

@@ -41,7 +41,7 @@ def timing_out(timeout_us: int, **more: bool) -> PriorityQueuePolicy:
     return PriorityQueuePolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
 
 
-def test_request_is_told_at_its_time_while_the_instance_is_busy() -> None:
+def test_request_times_out_while_the_instance_is_busy() -> None:
     rig = Clocked(timing_out(5000))
     rig.submit("running")
     waiting = rig.submit("waiting")
@@ -53,7 +53,7 @@ def test_request_is_told_at_its_time_while_the_instance_is_busy() -> None:
     assert rig.settled == ["waiting", "running"]
 
 
-def test_each_is_told_at_its_own_time() -> None:
+def test_each_request_times_out_at_its_own_time() -> None:
     rig = Clocked(timing_out(5000))
     rig.submit("running")
     replies = []
@@ -122,20 +122,20 @@ def test_request_that_runs_has_no_time_limit() -> None:
     assert running.response.id == "running"
 
 
-def test_no_timer_where_nothing_can_wait_too_long() -> None:
+def test_no_timer_is_set_without_timeouts() -> None:
     rig = Clocked(PriorityQueuePolicy(2, 1, Rules(max_size=3), {}))
     for name in "abc":
         rig.submit(name)
     assert rig.loop.timers == []
 
 
-def test_instance_that_is_idle_needs_no_timer_for_those_that_run() -> None:
+def test_no_timer_is_set_for_requests_that_run() -> None:
     rig = Clocked(timing_out(5000))
     rig.submit("a")
     assert rig.loop.timers == []
 
 
-def test_cancel_lets_the_others_run_where_they_are_a_batch_now() -> None:
+def test_cancel_starts_the_others_if_they_are_a_preferred_batch_now() -> None:
     """Of two rows and one, which wait to become more, the two are taken back: one row is a preferred size."""
     rig = Clocked(DynamicPolicy(8, [1, 8], 10 * MS))
     first = RecordingReply()
@@ -147,7 +147,7 @@ def test_cancel_lets_the_others_run_where_they_are_a_batch_now() -> None:
     assert rig.instances[0].batches == [["b"]]
 
 
-def test_late_request_lets_the_others_run_where_they_are_a_batch_now() -> None:
+def test_timeout_starts_the_others_if_they_are_a_preferred_batch_now() -> None:
     rules = Rules(timeout_us=3000)
     rig = Clocked(PriorityQueuePolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
     late = rig.submit("a", rows=2)

@@ -262,9 +262,7 @@ def test_what_is_not_returned_stays_as_it_was() -> None:
     ("asked", "listed", "shown"),
     [((), False, ["x"]), ((), True, ["S_OUT", "x"]), (("x",), True, ["x"]), (("S_OUT",), True, ["S_OUT"])],
 )
-def test_a_state_is_shown_where_it_is_an_output_and_asked_for(
-    asked: tuple[str, ...], listed: bool, shown: list[str]
-) -> None:
+def test_state_is_shown_if_it_is_a_requested_output(asked: tuple[str, ...], listed: bool, shown: list[str]) -> None:
     states = ModelStates("m", [state()], frozenset({"S_OUT"} if listed else ()))
     rig = Rig(accumulate)
     one = sequence_of(states)

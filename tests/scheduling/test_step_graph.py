@@ -34,7 +34,7 @@ def test_chain_runs_step_by_step() -> None:
     assert [bytes(value.memory.host()) for value in values if value is not None] == [b"out", b"mid"]
 
 
-def test_steps_that_nobody_needs_do_not_run() -> None:
+def test_steps_that_no_output_needs_do_not_run() -> None:
     course = CHAIN.course(("MID",))
     assert (course.steps, course.asked) == ((0,), (("Y",), ()))
     frame = course.begin({"IN": tensor("IN")})
@@ -74,7 +74,7 @@ def test_input_that_is_an_output_needs_no_step() -> None:
     assert (course.steps, course.begin({"IN": tensor("IN")}).outputs_left) == ((), 0)
 
 
-def test_step_that_writes_an_input_of_the_ensemble_writes_to_nobody() -> None:
+def test_output_with_the_name_of_an_input_is_dropped() -> None:
     graph = StepGraph(["IN"], ["OUT"], [links("X=IN", "Y=IN"), links("X=IN", "Y=OUT")])
     assert graph.course(("OUT",)).steps == (1,)
 

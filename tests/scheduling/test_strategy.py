@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Wake
 from halimede.scheduling.strategy import Candidate, ChosenForming, candidate
@@ -18,7 +18,7 @@ DELAY = 1000
 def one(rows: int = 1, width: int = 1, key: object = None) -> Inference:
     tensor = tensor_of("x", FP32, np.zeros((rows, width), np.float32))
     made = inference("a", None, rows, [tensor], ["x"], key)
-    made.times[Moment.QUEUE_START] = 1
+    made.times[Stamp.QUEUE_START] = 1
     return made
 
 
@@ -60,7 +60,7 @@ def due(
     ("most", "widths", "expected"),
     [(12, [1] * 8, 3), (100, [1] * 8, 8), (100, [1] * 20, 8), (3, [1, 1], 1), (12, [2, 1, 1], 2), (12, [9, 1], 1)],
 )
-def test_batch_ends_where_the_strategy_says(most: int, widths: list[int], expected: int) -> None:
+def test_batch_ends_when_the_strategy_refuses_a_request(most: int, widths: list[int], expected: int) -> None:
     strategy = Bytes(most)
     assert due(strategy, [one(width=width) for width in widths]) == expected
     assert (strategy.log[0], strategy.log[-1]) == ("start", "finish")
@@ -88,7 +88,7 @@ def test_preferred_size_among_those_included_counts() -> None:
 
 
 @pytest.mark.parametrize(("breaks", "expected"), [("start", 1), ("include", 1), ("finish", 8)])
-def test_strategy_that_breaks_lets_requests_run_and_is_told_once(
+def test_strategy_that_raises_is_logged_once_and_requests_run(
     breaks: str, expected: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     strategy = Bytes(1000, breaks)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from halimede.errors import Internal
-from halimede.traces import TENSORS, TIMESTAMPS, Root
+from halimede.traces import TENSORS, TIMESTAMPS, RootTrace
 from halimede.tracing import writer as writing
-from halimede.tracing.files import KEPT, FileStream, TraceFile
+from halimede.tracing.files import MAX_KEPT, FileStream, TraceFile
 from halimede.tracing.text import text_of
 from halimede.tracing.writer import Writer
 from tests.tracing.traces import Traced, response_for
 
 
-def trace(level: int = TIMESTAMPS) -> Root:
+def trace(level: int = TIMESTAMPS) -> RootTrace:
     traced = Traced(level)
     traced.begin()
     found = traced.answered()
@@ -34,7 +34,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 class Disk:
-    """Streams over one file, and a writer that is closed to see what was written."""
+    """Streams to one path, and their writer. The writer is closed before a test looks at the files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,11 +45,11 @@ class Disk:
         return FileStream(self.file, frequency, self.writer, ends)
 
     def written(self) -> dict[str, int]:
-        """The traces in each file."""
+        """The number of traces in each file."""
         return {path.name: len(traces(path)) for path in self.after()}
 
     def after(self) -> list[Path]:
-        """The files, once all was written."""
+        """The files, when all is written."""
         assert self.writer.close(10)
         return sorted(self.folder.iterdir())
 
@@ -63,8 +63,8 @@ def traces(path: Path) -> list[Any]:
     return [one for one in json.loads(path.read_text()) if "model_name" in one]
 
 
-def test_without_a_frequency_all_is_in_one_file_at_the_end(disk: Disk) -> None:
-    """Contract T6."""
+def test_all_traces_are_in_one_file_without_a_frequency(disk: Disk) -> None:
+    """The file is complete when the setting ends (T6)."""
     (disk.folder / "trace.json").write_text("[of an earlier server]")
     for _ in range(2):
         stream = disk.stream()
@@ -74,8 +74,8 @@ def test_without_a_frequency_all_is_in_one_file_at_the_end(disk: Disk) -> None:
     assert disk.written() == {"trace.json": 4}
 
 
-def test_with_a_frequency_each_file_has_so_many(disk: Disk) -> None:
-    """Contract T6: the rest is in the next one; the numbers go on when settings are replaced."""
+def test_each_file_has_as_many_traces_as_the_frequency_says(disk: Disk) -> None:
+    """The rest goes to another file. The numbers go on when settings are replaced (T6)."""
     stream = disk.stream(2)
     for _ in range(3):
         stream.take(trace())
@@ -86,7 +86,7 @@ def test_with_a_frequency_each_file_has_so_many(disk: Disk) -> None:
     assert disk.written() == {"trace.json.0": 2, "trace.json.1": 1, "trace.json.2": 1}
 
 
-def test_as_many_as_wanted_make_a_file_with_a_number(disk: Disk) -> None:
+def test_finished_setting_makes_a_numbered_file(disk: Disk) -> None:
     stream = disk.stream()
     stream.take(trace())
     stream.finish()
@@ -96,36 +96,34 @@ def test_as_many_as_wanted_make_a_file_with_a_number(disk: Disk) -> None:
 
 @pytest.mark.parametrize("frequency", [0, 100_000])
 @pytest.mark.parametrize("level", [TIMESTAMPS, TIMESTAMPS | TENSORS])
-def test_what_is_kept_in_memory_is_bounded(disk: Disk, frequency: int, level: int) -> None:
-    """Long before the end a file has most of what was traced, also where the thread is the one to make text of it."""
+def test_memory_of_an_unfinished_file_is_bounded(disk: Disk, frequency: int, level: int) -> None:
+    """Most traces are in the file long before the end, also if the thread makes their text."""
     stream, one = disk.stream(frequency), trace(level)
     size = len(text_of(one))
-    count = 3 * KEPT // size
+    count = 3 * MAX_KEPT // size
     for _ in range(count):
         stream.take(one)
     until(lambda: not disk.writer.busy)
     (path,) = disk.folder.iterdir()
-    assert 0 < (count - len(traces(path))) * size <= KEPT + 2000
+    assert 0 < (count - len(traces(path))) * size <= MAX_KEPT + 2000
     stream.close()
     assert disk.written() == {path.name: count}
 
 
 @pytest.mark.parametrize("level", [TIMESTAMPS, TENSORS])
 @pytest.mark.parametrize("end", [FileStream.finish, FileStream.close])
-def test_as_many_as_wanted_are_in_one_file_however_many(
-    disk: Disk, end: Callable[[FileStream], None], level: int
-) -> None:
-    """Contract T6; also where fewer came."""
+def test_all_traces_of_a_count_are_in_one_file(disk: Disk, end: Callable[[FileStream], None], level: int) -> None:
+    """Also if the setting ends before its count is reached (T6)."""
     stream, one = disk.stream(ends=True), trace(TIMESTAMPS | level)
-    count = 2 * KEPT // len(text_of(one))
+    count = 2 * MAX_KEPT // len(text_of(one))
     for _ in range(count):
         stream.take(one)
     end(stream)
     assert disk.written() == {"trace.json.0": count}
 
 
-def test_text_that_takes_long_is_made_on_the_thread(disk: Disk) -> None:
-    """Tensors and many responses; what is told of them is in the order of the traces."""
+def test_long_text_is_made_on_the_thread(disk: Disk) -> None:
+    """Long texts are those of tensors and of many responses. The traces stay in their order."""
     stream, many = disk.stream(), Traced()
     many.begin()
     for _ in range(200):
@@ -134,7 +132,7 @@ def test_text_that_takes_long_is_made_on_the_thread(disk: Disk) -> None:
     assert long is not None
     for one in (trace(), long, trace(TENSORS), trace()):
         stream.take(one)
-    assert [type(each) for each in stream._kept] == [str, Root, Root, str]
+    assert [type(each) for each in stream._kept] == [str, RootTrace, RootTrace, str]
     stream.close()
     assert disk.writer.close(10)
     (path,) = disk.folder.iterdir()
@@ -145,7 +143,7 @@ def test_text_that_takes_long_is_made_on_the_thread(disk: Disk) -> None:
     assert objects[-1]["timestamps"][0]["name"] == "HTTP_SEND_END"
 
 
-def test_request_without_tensors_where_only_they_are_told_is_no_trace(disk: Disk) -> None:
+def test_request_without_tensors_makes_no_trace_at_level_tensors(disk: Disk) -> None:
     stream, traced = disk.stream(1), Traced(TENSORS)
     traced.request.inputs.clear()
     traced.begin()
@@ -156,7 +154,7 @@ def test_request_without_tensors_where_only_they_are_told_is_no_trace(disk: Disk
     assert [path.read_text().count("activity") for path in disk.after()] == [2]
 
 
-def test_path_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_path_that_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(tmp_path / "not there")
     stream = disk.stream(1)
     for _ in range(3):
@@ -171,7 +169,7 @@ def test_path_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest
     assert "trace.json.0: No such file or directory" in errors[0]
 
 
-def test_disk_that_is_full_for_a_while_leaves_whole_arrays(tmp_path: Path) -> None:
+def test_full_disk_leaves_whole_arrays(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size, count in ((0, 1), (limits[0], 1), (3000, 5), (limits[0], 1)):
@@ -184,22 +182,22 @@ def test_disk_that_is_full_for_a_while_leaves_whole_arrays(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("frequency", "name"), [(0, "trace.json"), (2, "trace.json.0")])
-def test_file_whose_first_traces_were_lost_begins_with_the_next(
+def test_file_whose_first_traces_were_dropped_begins_with_the_next(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, frequency: int, name: str
 ) -> None:
-    """What lay there is of an earlier server, and need not be whole. No number is left out."""
+    """The old file of an earlier server is replaced, and need not be whole. No number is left out."""
     (disk.folder / name).write_text("[of an earlier server")
     stream = disk.stream(frequency)
-    for bound in (-1, writing.MAX_WAITING):
-        monkeypatch.setattr(writing, "MAX_WAITING", bound)
+    for bound in (-1, writing.MAX_QUEUED_BYTES):
+        monkeypatch.setattr(writing, "MAX_QUEUED_BYTES", bound)
         stream.take(trace())
         stream.take(trace())
         stream.close()
     assert disk.written() == {name: 2}
 
 
-def test_file_that_could_not_be_opened_first_begins_when_it_can(disk: Disk) -> None:
-    """Nothing of what the path leads to then is kept."""
+def test_file_that_cannot_be_opened_at_first_is_replaced_later(disk: Disk) -> None:
+    """The old content at the path is not kept."""
     path, later = disk.folder / "trace.json", disk.folder / "later"
     path.symlink_to(later / "trace.json")
     disk.file.whole.append([text_of(trace())])
@@ -209,10 +207,10 @@ def test_file_that_could_not_be_opened_first_begins_when_it_can(disk: Disk) -> N
     assert len(traces(path)) == 1
 
 
-def test_writer_that_does_not_keep_up_loses_traces_and_says_so(
+def test_writer_that_falls_behind_drops_traces_and_logs_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writing, "MAX_WAITING", 3000)
+    monkeypatch.setattr(writing, "MAX_QUEUED_BYTES", 3000)
     writer = Writer(gather=0.3)
     written: list[int] = []
     kept = [writer.put(partial(written.append, number), 1000, 2) for number in range(8)]
@@ -225,7 +223,7 @@ def test_writer_that_does_not_keep_up_loses_traces_and_says_so(
     ]
 
 
-def test_writer_goes_on_after_work_that_breaks(caplog: pytest.LogCaptureFixture) -> None:
+def test_writer_goes_on_after_a_job_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     writer = Writer(gather=0)
     written: list[int] = []
 

@@ -32,7 +32,7 @@ def collector() -> Iterator[Collector]:
 
 
 class Export:
-    """The export to a collector. `close` sends what was taken."""
+    """An export to a collector. `close` sends the spans that were taken."""
 
     def __init__(self, url: str, protocol: str = "http/protobuf", queue: int = 2048) -> None:
         self.writer = Writer(gather=0)
@@ -40,7 +40,7 @@ class Export:
         self.spans = SpanExport(self.writer, url, {"a": "b"}, batching, exporter_for(url, protocol))
 
     def take(self, context: Context | None = None) -> Traced:
-        """A request that calls another."""
+        """Takes the trace of a request whose model calls another."""
         traced = Traced(context=context, spans=True)
         traced.begin()
         inner = request_for("inner")
@@ -62,8 +62,8 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_spans_are_one_tree(collector: Collector) -> None:
-    """Contract T8: as the real server has it."""
+def test_spans_of_a_request_form_one_tree(collector: Collector) -> None:
+    """The spans have the names, parents and attributes of the real server's (T8)."""
     export = Export(collector.url)
     export.take()
     export.close()
@@ -90,7 +90,7 @@ def test_spans_are_one_tree(collector: Collector) -> None:
     assert collector.resource["a"] == "b"
 
 
-def test_times_of_spans_are_those_of_the_calendar(collector: Collector) -> None:
+def test_times_of_spans_are_times_of_day(collector: Collector) -> None:
     export = Export(collector.url)
     traced = export.take()
     export.close()
@@ -101,7 +101,7 @@ def test_times_of_spans_are_those_of_the_calendar(collector: Collector) -> None:
 
 
 def test_context_of_the_client_is_the_parent(collector: Collector) -> None:
-    """Contract T9; the model gets its own span to pass on."""
+    """The model gets a context with its own span, to pass on (T9)."""
     export = Export(collector.url)
     traced = export.take(Context(2**127 + 5, 7, "a=b"))
     export.close()
@@ -113,7 +113,7 @@ def test_context_of_the_client_is_the_parent(collector: Collector) -> None:
     assert traced.root.context == f'{{"traceparent":"{parent}","tracestate":"a=b"}}'
 
 
-def test_collector_that_refuses_is_said_once_and_again_when_it_works(
+def test_outage_of_the_collector_is_logged_once_and_so_is_its_end(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -125,8 +125,10 @@ def test_collector_that_refuses_is_said_once_and_again_when_it_works(
     collector.status = 200
     export.take()
     export.close()
-    assert errors(caplog) == [f"Traces cannot be sent to {collector.url}; they are lost until it works again"]
-    assert caplog.records[-1].message == f"Traces are sent to {collector.url} again"
+    assert errors(caplog) == [
+        f"traces cannot be sent to {collector.url}; they are dropped until the collector accepts them"
+    ]
+    assert caplog.records[-1].message == f"traces are sent to {collector.url} again"
     assert len(collector.spans) == 5
 
 
@@ -137,7 +139,7 @@ def _until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_collector_that_never_answers_holds_nobody_and_no_memory(
+def test_collector_that_hangs_delays_nothing_and_memory_stays_bounded(
     collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.status = 0
@@ -149,10 +151,13 @@ def test_collector_that_never_answers_holds_nobody_and_no_memory(
     began = time.monotonic()
     export.close(0.2)
     assert time.monotonic() - began < 5
-    assert errors(caplog) == ["Spans are lost: the collector does not take them as quickly as they come"]
+    assert errors(caplog) == [
+        "spans are dropped: they arrive faster than the collector takes them; lower the trace rate, or raise "
+        "bsp_max_queue_size"
+    ]
 
 
-def test_spans_go_over_grpc() -> None:
+def test_spans_are_sent_over_grpc() -> None:
     taken: list[ExportTraceServiceRequest] = []
 
     def export(request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:
@@ -177,7 +182,7 @@ def test_spans_go_over_grpc() -> None:
     assert spans == ["compute", "inner", "compute", "m", "InferRequest"]
 
 
-def test_packages_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(Unsupported, match=r"pip install 'halimede\[trace\]'"):
         exporter_for("http://localhost", "http/protobuf")

@@ -1,3 +1,5 @@
+"""The text of traces: Triton's order and form (T3 to T5, T7)."""
+
 import json
 from typing import Any
 
@@ -6,7 +8,7 @@ import pytest
 
 from halimede.errors import Internal, Unavailable
 from halimede.tensors import datatype_named, tensor_of
-from halimede.traces import GRPC, TENSORS, TIMESTAMPS, Root
+from halimede.traces import GRPC, TENSORS, TIMESTAMPS, RootTrace
 from halimede.tracing.text import elements, text_of
 from tests.fakes import RecordingReply
 from tests.tracing.traces import Traced, request_for, response_for
@@ -14,13 +16,13 @@ from tests.tracing.traces import Traced, request_for, response_for
 COMPUTE = ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
 
 
-def objects(root: Root | None) -> list[dict[str, Any]]:
+def objects(root: RootTrace | None) -> list[dict[str, Any]]:
     assert root is not None
     read: list[dict[str, Any]] = json.loads(f"[{text_of(root)}]")
     return read
 
 
-def names(root: Root | None, of: int = 1) -> list[str]:
+def names(root: RootTrace | None, of: int = 1) -> list[str]:
     found = [one for one in objects(root) if one["id"] == of]
     return [stamp["name"] for one in found for stamp in one.get("timestamps", [])]
 
@@ -37,7 +39,7 @@ def test_trace_of_http_has_the_order_of_the_real_server() -> None:
     assert objects(root)[3] == {"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": 10}]}
 
 
-def test_trace_of_grpc_tells_of_its_front_end_last() -> None:
+def test_trace_of_grpc_has_the_stamps_of_its_front_end_last() -> None:
     traced = Traced(front=GRPC)
     traced.begin()
     assert names(traced.answered()) == [
@@ -46,7 +48,7 @@ def test_trace_of_grpc_tells_of_its_front_end_last() -> None:
     ]
 
 
-def test_trace_of_many_responses_tells_of_each_that_was_written() -> None:
+def test_trace_of_many_responses_has_the_stamps_of_each() -> None:
     traced = Traced(front=GRPC, tells_end=False)
     traced.begin()
     traced.answered(response_for(1), False)
@@ -56,20 +58,20 @@ def test_trace_of_many_responses_tells_of_each_that_was_written() -> None:
     assert names(traced.stream.roots[0])[-5:] == sends
 
 
-def test_trace_of_a_client_that_has_gone_has_no_answer() -> None:
+def test_trace_of_a_client_that_has_gone_has_no_stamps_of_a_response() -> None:
     traced = Traced(front=GRPC, gone=True)
     traced.begin()
     assert names(traced.answered())[-3:] == ["REQUEST_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END"]
 
 
-def test_trace_without_compute_says_nothing_of_it() -> None:
+def test_trace_without_compute_has_no_compute_stamps() -> None:
     traced = Traced(front=GRPC)
     traced.begin([10, 0, 0, 0, 0, 0])
     root = traced.answered(Internal("broke"))
     assert names(root)[:3] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
 
 
-def test_trace_of_a_request_that_the_queue_refused_ends_there() -> None:
+def test_trace_of_a_refused_request_has_no_end() -> None:
     refusal = Unavailable("full")
     refusal.refused = True
     traced = Traced()
@@ -77,14 +79,14 @@ def test_trace_of_a_request_that_the_queue_refused_ends_there() -> None:
     assert names(traced.answered(refusal)) == ["HTTP_RECV_START", "HTTP_RECV_END", "REQUEST_START", "QUEUE_START"]
 
 
-def test_trace_of_a_request_that_never_began_is_not_told() -> None:
+def test_trace_of_a_request_that_never_began_is_dropped() -> None:
     traced = Traced()
     assert traced.answered(Internal("no such model")) is None
     assert traced.reply.answers
 
 
 def test_child_comes_before_its_parent_and_names_it() -> None:
-    """Contract T7: also where it is answered later than its parent."""
+    """Also if it is answered later than its parent (T7)."""
     traced = Traced()
     traced.begin()
     inner = request_for("inner", "i")
@@ -100,8 +102,8 @@ def test_child_comes_before_its_parent_and_names_it() -> None:
     assert len(reply.answers) == 1
 
 
-def test_tensors_are_told_with_their_data() -> None:
-    """Contract T5: of inputs and outputs, and no time stamps where only they were asked for."""
+def test_tensors_are_written_with_their_data() -> None:
+    """Inputs and outputs are written. Without the level TIMESTAMPS there are no stamps (T5)."""
     traced = Traced(TENSORS)
     traced.begin()
     root = traced.answered()
@@ -137,12 +139,12 @@ def test_tensors_are_told_with_their_data() -> None:
     ],
 )
 def test_elements_are_written_as_the_real_server_does(kind: str, array: Any, shown: str) -> None:
-    """Contract T3."""
+    """Numbers, BOOL, BYTES, and 8-bit integers as characters (T3)."""
     tensor = tensor_of("X", datatype_named(kind), array)
     assert ",".join(elements(tensor.datatype, tensor.shape, bytes(tensor.memory.host()))) == shown
 
 
-def test_text_is_json_whatever_names_and_data_are() -> None:
+def test_text_is_json_for_all_names_and_data() -> None:
     traced = Traced(TENSORS | TIMESTAMPS)
     traced.request.id = 'a"\n\\'
     traced.request.inputs["X"] = tensor_of('n"', datatype_named("BYTES"), np.array([b'"\\\x00'], object))

@@ -1,4 +1,4 @@
-"""Traces for tests: roots with moments that are easy to tell apart, and a stream that keeps what it is given."""
+"""Traces for tests: roots with stamps that are easy to tell apart, and a stream that keeps the roots."""
 
 from itertools import count
 
@@ -6,18 +6,20 @@ import numpy as np
 
 from halimede.requests import Answer, InferRequest, InferResponse
 from halimede.tensors import datatype_named, tensor_of
-from halimede.traces import HTTP, TIMESTAMPS, Context, Front, Root
+from halimede.traces import HTTP, TIMESTAMPS, Context, RootTrace, StampNames
 from tests.fakes import RecordingReply
 
 TIMES = [10, 20, 30, 40, 50, 60]
 
 
-class Kept:
+class KeepingStream:
+    """Keeps the roots that it takes."""
+
     def __init__(self) -> None:
-        self.roots: list[Root] = []
+        self.roots: list[RootTrace] = []
         self.count_of_dropped = 0
 
-    def take(self, root: Root) -> None:
+    def take(self, root: RootTrace) -> None:
         self.roots.append(root)
 
     def dropped(self) -> None:
@@ -37,22 +39,22 @@ def response_for(*values: int) -> InferResponse:
 
 
 class Traced:
-    """One traced request of a front end."""
+    """A traced request of a front end."""
 
     def __init__(
         self,
         level: int = TIMESTAMPS,
-        front: Front = HTTP,
+        front: StampNames = HTTP,
         context: Context | None = None,
         spans: bool = False,
         tells_end: bool = True,
         gone: bool = False,
     ) -> None:
-        self.stream = Kept()
+        self.stream = KeepingStream()
         self.ids = count(1)
         self.reply = RecordingReply()
         self.request = request_for(id="r")
-        self.root = Root(
+        self.root = RootTrace(
             self.reply, self.stream, self.ids, level, front, (1, 2), context, spans, tells_end, lambda: gone
         )
         self.request.trace = self.root
@@ -60,7 +62,7 @@ class Traced:
     def begin(self, times: list[int] | None = None) -> None:
         self.root.begun(self.request, 1, TIMES if times is None else times)
 
-    def answered(self, answer: Answer = None, final: bool = True) -> Root | None:
-        """The root, if that was the last answer."""
+    def answered(self, answer: Answer = None, final: bool = True) -> RootTrace | None:
+        """Answers the request. Returns the root if that was the last answer."""
         self.root.send(response_for() if answer is None and final else answer, final)
         return self.stream.roots[0] if self.stream.roots else None

@@ -98,7 +98,7 @@ class BoundRun:
 
 def run_of(session: Any, config: ModelConfig) -> Run:
     """How batches run. `session.run` first looks, in Python, whether an input is missing: 0.7 us of the 6 that a small
-    model takes, 2.4 of 15 after a pause. What it then calls takes the same arguments, and is called at once where the
+    model takes, 2.4 of 15 after a pause. What it then calls takes the same arguments, and is called at once if the
     server has seen to it that all inputs are there."""
     bits = frozenset(spec.name for spec in (*config.model_inputs, *config.model_outputs) if spec.datatype is BF16)
     if bits:
@@ -109,7 +109,7 @@ def run_of(session: Any, config: ModelConfig) -> Run:
 
 def _may_lack(config: ModelConfig) -> bool:
     """Whether a batch may come without an input of the model: one that is optional, or one that the server adds to the
-    requests of sequences, which a warm-up sample has to bring by itself (contract W2)."""
+    requests of sequences, which a warm-up sample has to bring by itself (W2)."""
     if any(spec.optional for spec in config.model_inputs):
         return True
     names = {spec.name for spec in config.model_inputs}
@@ -172,7 +172,7 @@ class OnnxRuntimeBackend:
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description:
         """The inputs and outputs that the model declares. Initializers that a request might override are left out: many
-        exporters list every weight as such (contract R72). Raises Unsupported, Unavailable, Internal."""
+        exporters list every weight as such (R72). Raises Unsupported, Unavailable, Internal."""
         name = asked.name or folder.model.name
         level, extras = level_and_extras_of(asked)
         parameters = _of_model(name, asked.parameters)
@@ -195,7 +195,7 @@ class OnnxRuntimeBackend:
             if self.runs_code(asked):
                 text = "its operators are in libraries of its own, which were not loaded"
                 return [Fault(text, severity=Severity.NOTE)]
-            level = 2  # no optimizations: it shall only tell what it is
+            level = 2  # no optimizations: only its inputs and outputs are read
             plan = plan_session(_of_model(name, {}), self._settings, level, 1, None)
             described = describe_session(open_session(path, plan), path, name)
         except Error as error:
@@ -203,7 +203,7 @@ class OnnxRuntimeBackend:
         return [] if config is None else [Fault(str(error)) for error in problems(config, described)]
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OnnxModel:
-        """Raises Invalid where the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
+        """Raises Invalid if the configuration does not fit the model (R74), Unavailable, Unsupported, Internal."""
         level, extras = level_and_extras_of(config)
         parameters = _of_model(config.name, config.parameters)
 
@@ -238,7 +238,7 @@ class OnnxRuntimeBackend:
     def _plan(
         self, model: Settings, level: int | None, instances: int, device: int | None, extras: Extras
     ) -> SessionPlan:
-        """As `plan_session`; the plans of models that ask for nothing are kept."""
+        """The plan for a model. Plans of models without settings of their own are kept, since they are all the same."""
         if model.values or device is not None or extras is not NONE:
             return plan_session(model, self._settings, level, instances, device, extras)
         key = (level, instances, available_cores())
@@ -255,6 +255,6 @@ def _of_model(name: str, parameters: Mapping[str, str]) -> Settings:
 
 
 def _first_device(groups: Sequence[InstanceGroup]) -> int | None:
-    """The GPU of the first instance, None where that runs on the CPU."""
+    """The GPU of the first instance, None if that runs on the CPU."""
     first = groups[0]
     return first.gpus[0] if first.kind is InstanceKind.GPU and first.gpus else None

@@ -100,7 +100,7 @@ def _check_batch_inputs(config: ModelConfig, model: Description) -> None:
 
 
 def _check_sequence(config: ModelConfig, model: Description) -> None:
-    """What the server adds to the requests of a sequence, and what it keeps of their answers (contract S58, S67)."""
+    """What the server adds to the requests of a sequence, and what it keeps of their answers (S58, S67)."""
     for control in config.control_inputs:
         _check_tensor(config, control, "input", model.inputs)
     for spec in config.state_inputs:
@@ -110,7 +110,7 @@ def _check_sequence(config: ModelConfig, model: Description) -> None:
 
 
 def _check_ragged(config: ModelConfig, spec: TensorSpec, tensor: DescribedTensor) -> None:
-    """It is given flat, whatever its shape in a request (contract S36)."""
+    """It is given flat, whatever its shape in a request (S36)."""
     where = f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] "
     if spec.optional:
         raise Invalid(f"{where}for ragged input '{spec.name}', which is not supported for optional input")

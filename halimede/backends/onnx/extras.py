@@ -1,4 +1,4 @@
-"""What a configuration asks of ONNX Runtime beside a session's settings: execution accelerators (contract R76), custom
+"""What a configuration asks of ONNX Runtime beside a session's settings: execution accelerators (R76), custom
 operator libraries (R58), and another file for a GPU of another generation (R54).
 
 Imports no runtime. Pure but for `filename_on`, which asks the driver; any thread.

@@ -51,7 +51,7 @@ class OnnxInstance:
         responses.scatter(self._infer(self._wanted(requests), sum([r.batch_size for r in requests]), arrays))
 
     def close(self) -> None:
-        """Lets go of the session, which is the model's: whoever still knows the instance holds no memory of it."""
+        """Lets go of the session, which is the model's: a late reference to the instance holds no memory of it."""
         self._run = _closed
 
     def _wanted(self, requests: Sequence[BatchedRequest]) -> list[str]:
@@ -101,7 +101,7 @@ class OnnxInstance:
 
 
 def decoded(array: Array) -> Array | None:
-    """An object array of `bytes` as one of `str`; None where an element is not UTF-8."""
+    """An object array of `bytes` as one of `str`; None if an element is not UTF-8."""
     elements: list[bytes] = array.reshape(-1).tolist()
     texts = np.empty(len(elements), dtype=object)
     try:

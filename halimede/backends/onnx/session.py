@@ -1,6 +1,6 @@
 """Sessions of ONNX Runtime: how one is built from settings, what it declares, and its errors in the server's words.
 
-Knows the runtime and its options (contract R75), and nothing of instances or batches. Blocks; called on load threads.
+Knows the runtime and its options (R75), and nothing of instances or batches. Blocks; called on load threads.
 """
 
 import os
@@ -50,7 +50,7 @@ _LEVELS = {
     1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-"""By `optimization.graph.level`; anything else means all optimizations (contract R75)."""
+"""By `optimization.graph.level`; anything else means all optimizations (R75)."""
 
 _SWITCH = {"0": "0", "1": "1", "false": "0", "true": "1"}
 _CUDA_VALUES: Mapping[str, Mapping[str, str] | None] = MappingProxyType(
@@ -123,7 +123,7 @@ class Settings:
     values: Mapping[str, str]
 
     def number(self, key: str) -> int | None:
-        """A whole number of 0 or more, None where it is not set. Raises Invalid."""
+        """A whole number of 0 or more, None if it is not set. Raises Invalid."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -132,7 +132,7 @@ class Settings:
         return int(value)
 
     def choice(self, key: str, words: Mapping[str, str]) -> str | None:
-        """What the table makes of a value, None where it is not set. Raises Invalid."""
+        """What the table makes of a value, None if it is not set. Raises Invalid."""
         value = self.values.get(key)
         if value is None:
             return None
@@ -153,7 +153,7 @@ def plan_session(
     device: int | None,
     extras: Extras = NONE,
 ) -> SessionPlan:
-    """The plan for a model from its parameters and `--backend-config` (contract R75): a model's own thread count wins,
+    """The plan for a model from its parameters and `--backend-config` (R75): a model's own thread count wins,
     then the backend's, then a share of the cores. Raises Invalid for a value that means nothing."""
     global_pool = backend.switch("enable-global-threadpool", False)
     share = cpu_share(instances)
@@ -224,7 +224,7 @@ _shared_options = lru_cache(_KEPT_OPTIONS)(_made_options)
 
 
 def run_options(plan: SessionPlan) -> Any:
-    """The RunOptions of each run, None where the defaults do."""
+    """The RunOptions of each run, None if the defaults do."""
     if not plan.run_entries:
         return None
     options = ort.RunOptions()
@@ -256,7 +256,7 @@ class ModelFile(NamedTuple):
 
 def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
     """The file to open: `filename` of the version directory, or `model.onnx` in it where it is a directory (a model
-    with external data). Raises Unavailable where there is none."""
+    with external data). Raises Unavailable if there is none."""
     path = os.path.join(folder.version, filename or "model.onnx")  # noqa: PTH118 - quicker, as `mode_of` says
     status = status_of(path)
     if status is not None and stat.S_ISDIR(status.st_mode):
@@ -278,7 +278,7 @@ def has_cuda() -> bool:
 
 
 def open_session(path: str, plan: SessionPlan) -> Any:
-    """An InferenceSession. Raises Internal with the runtime's words, Unsupported where a GPU is wanted and the
+    """An InferenceSession. Raises Internal with the runtime's words, Unsupported if a GPU is wanted and the
     installed runtime has no provider for it: asked for one that is missing it would silently use the CPU."""
     providers: list[Any] = ["CPUExecutionProvider"]
     if plan.device is not None:

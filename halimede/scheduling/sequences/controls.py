@@ -6,7 +6,7 @@ from math import prod
 from typing import Protocol
 
 from halimede.errors import Error, Invalid
-from halimede.requests import NOBODY, InferRequest
+from halimede.requests import NULL_REPLY, InferRequest
 from halimede.scheduling.flow import Flow
 from halimede.scheduling.inference import SETTLED, Inference
 from halimede.tensors import BYTES, DataType, HostMemory, Shape, Tensor, join_bytes
@@ -19,9 +19,9 @@ _LENGTH_BYTES = 4
 def null_inference(request: InferRequest, batch_size: int) -> Inference:
     """A row of a batch that belongs to no sequence, so that the others keep their rows. It is SETTLED from the start,
     so it is neither answered nor counted. Its flow is open, so its responses block no producer."""
-    null = Inference(0, request, NOBODY, batch_size, ())
+    null = Inference(0, request, NULL_REPLY, batch_size, ())
     null.state = SETTLED
-    null.flow = Flow(NOBODY)
+    null.flow = Flow(NULL_REPLY)
     null.flow.release()
     return null
 

@@ -6,12 +6,12 @@ from itertools import count
 
 import numpy as np
 
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
 
-_QUEUE_START = int(Moment.QUEUE_START)
+_QUEUE_START = int(Stamp.QUEUE_START)
 MIN_HEADS_TO_CLEAR = 64
 """A smaller heap of heads is not cleared of requests that have run."""
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 from .tracebacks import is_ours
 
-MOMENTS = (5, 15, 30, 60, 120)
+STAMP_COUNT = (5, 15, 30, 60, 120)
 """Seconds after which it writes a line; then every EVERY seconds."""
 EVERY = 120
 
@@ -24,7 +24,7 @@ Emit = Callable[[str, int, str], None]
 
 def moments() -> Iterator[int]:
     """The times of all lines, in seconds from the beginning, without end."""
-    return chain(MOMENTS, count(MOMENTS[-1] + EVERY, EVERY))
+    return chain(STAMP_COUNT, count(STAMP_COUNT[-1] + EVERY, EVERY))
 
 
 class Progress:

@@ -3,12 +3,13 @@ have them, without a GPU."""
 
 from collections.abc import Sequence
 from functools import partial
-from threading import Event
+from pathlib import Path
+from time import sleep
 
 import numpy as np
 
 from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.traits import Completes, Device, Traits
+from halimede.backends.traits import Completes, Device, Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.devices import CopyCounter
 from halimede.platform.wakeable_thread import WakeableThread
@@ -22,16 +23,25 @@ TRAITS = Traits(
     optional_inputs=True,
     devices=frozenset({Device.CPU, Device.GPU}),
     in_flight=2,
+    homes=(Home.SERVER, Home.CHILD),
 )
 
 
+def wait_for(file: Path) -> None:
+    """Blocks until a file exists, a minute at most."""
+    for _ in range(30_000):
+        if file.exists():
+            return
+        sleep(0.002)
+
+
 class FakeInstance:
-    """Gathers into memory of its device, computes there, and leaves its outputs there. `gate` holds what the stream has
-    to do, if the model is slow."""
+    """Gathers into memory of its device, computes there, and leaves its outputs there. Of a slow model the
+    stream does nothing until the file `gate` exists."""
 
     healthy = True
 
-    def __init__(self, role: str, device_id: int, copies: CopyCounter, gate: Event) -> None:
+    def __init__(self, role: str, device_id: int, copies: CopyCounter, gate: Path) -> None:
         self._role = role
         self._gate = gate
         self._stream = WakeableThread(f"stream of device {device_id}")
@@ -63,7 +73,7 @@ class FakeInstance:
 
     def _work(self) -> None:
         if self._role == "slow":
-            self._gate.wait(60)
+            wait_for(self._gate)
         self.device.run()
 
     def _compute(self, given: FakeArray, result: FakeArray) -> None:
@@ -89,7 +99,7 @@ class FakeModel:
     inline_safe = False
     gathers = False
 
-    def __init__(self, role: str, gate: Event) -> None:
+    def __init__(self, role: str, gate: Path) -> None:
         self.copies = CopyCounter()
         self.in_flight = TRAITS.in_flight
         self._role = role
@@ -103,12 +113,10 @@ class FakeModel:
 
 
 class FakeBackend:
-    """`gate` holds the devices of slow models."""
-
     traits = TRAITS
 
-    def __init__(self, context: BackendContext, gate: Event) -> None:
-        self._gate = gate
+    def __init__(self, context: BackendContext) -> None:
+        """It has no settings."""
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         return gpus
@@ -117,7 +125,7 @@ class FakeBackend:
         return None
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
-        return FakeModel(config.parameters["role"], self._gate)
+        return FakeModel(config.parameters["role"], Path(config.parameters["gate"]))
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -1,39 +1,40 @@
-"""The contract suite with a backend that has a device, answers later, and has two batches in flight."""
+"""The contract suite with a backend that has a device, answers later, and has two batches in flight: in the server, and
+in child processes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
-from halimede.backends.api import BackendContext
+from halimede.backends.api import Backend, BackendContext
+from halimede.backends.creation import create_backend
 from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import check
-from tests.backends.contract.fake_backend import FakeBackend, FakeInstance
+from tests.backends.contract.checking import ChildHome, check
+from tests.backends.contract.fake_backend import TRAITS, FakeInstance
+
+ROOT = Path(__file__).parents[3]
 
 
 class FakeAdapter:
     name = "fake"
     reloads = RELOADS
-    cannot: Mapping[str, str] = {
-        "ragged": "its traits say so",
-        "killed child": "it has no process",
-    }
+    settings: Mapping[str, str] = {}
+    cannot: Mapping[str, str] = {"ragged": "its traits say so", "killed child": "it has no process"}
 
-    def __init__(self) -> None:
-        self._gate = Event()
+    def __init__(self, folder: Path) -> None:
+        self._gate = folder / "gate"
 
-    def create(self, context: BackendContext) -> FakeBackend:
-        return FakeBackend(context, self._gate)
+    def create(self, context: BackendContext) -> Backend:
+        return create_backend(TRAITS, context)
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         if role == "ragged":
             raise Unsupported("it has no ragged inputs")
-        return {"parameters": {"role": {"string_value": role}}}
+        return {"parameters": {"role": {"string_value": role}, "gate": {"string_value": str(self._gate)}}}
 
     def release(self) -> None:
-        self._gate.set()
+        self._gate.touch()
 
     def kill(self, instance: object) -> None:
         raise Unsupported("it has no process")
@@ -43,6 +44,14 @@ class FakeAdapter:
         return instance.device.copies.value
 
 
+class FakeInChildren(ChildHome, FakeAdapter):
+    cannot: Mapping[str, str] = {"ragged": "its traits say so", "slow device": "its device is in the child"}
+
+
+@pytest.mark.parametrize("adapter", [FakeAdapter, FakeInChildren])
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
-def test_fake_keeps_the_contract(situation: Situation, tmp_path: Path) -> None:
-    check(situation, FakeAdapter(), tmp_path)
+def test_fake_keeps_the_contract(
+    situation: Situation, adapter: type[FakeAdapter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # children import the backend of this folder
+    check(situation, adapter(tmp_path), tmp_path)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from halimede.backends.api import BackendContext
-from halimede.backends.identity.backend import IdentityBackend
+from halimede.backends.api import Backend, BackendContext
+from halimede.backends.creation import create_backend
+from halimede.backends.identity import TRAITS
 from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import check
+from tests.backends.contract.checking import ChildHome, check
 
 _ROLES = ("echo", "ragged", "optional", "sequence")
 
@@ -28,8 +29,8 @@ class IdentityAdapter:
         )
     )
 
-    def create(self, context: BackendContext) -> IdentityBackend:
-        return IdentityBackend(context)
+    def create(self, context: BackendContext) -> Backend:
+        return create_backend(TRAITS, context)
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         if role not in _ROLES:
@@ -46,6 +47,11 @@ class IdentityAdapter:
         return None
 
 
+class IdentityInChildren(ChildHome, IdentityAdapter):
+    """The same in child processes."""
+
+
+@pytest.mark.parametrize("adapter", [IdentityAdapter, IdentityInChildren])
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
-def test_identity_keeps_the_contract(situation: Situation, tmp_path: Path) -> None:
-    check(situation, IdentityAdapter(), tmp_path)
+def test_identity_keeps_the_contract(situation: Situation, adapter: type[IdentityAdapter], tmp_path: Path) -> None:
+    check(situation, adapter(), tmp_path)

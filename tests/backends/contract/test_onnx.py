@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from halimede.backends.api import BackendContext
-from halimede.backends.onnx.backend import OnnxRuntimeBackend
+from halimede.backends.api import Backend, BackendContext
+from halimede.backends.creation import create_backend
+from halimede.backends.onnx import TRAITS
 from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import check
+from tests.backends.contract.checking import ChildHome, check
 from tests.backends.onnx_models import model, value
 
 _ROWS: list[int | str | None] = ["batch", 2]
@@ -74,8 +75,8 @@ class OnnxAdapter:
         }
     )
 
-    def create(self, context: BackendContext) -> OnnxRuntimeBackend:
-        return OnnxRuntimeBackend(context)
+    def create(self, context: BackendContext) -> Backend:
+        return create_backend(TRAITS, context)
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         models = {
@@ -101,6 +102,11 @@ class OnnxAdapter:
         return None
 
 
+class OnnxInChildren(ChildHome, OnnxAdapter):
+    """The same in child processes."""
+
+
+@pytest.mark.parametrize("adapter", [OnnxAdapter, OnnxInChildren])
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
-def test_onnx_keeps_the_contract(situation: Situation, tmp_path: Path) -> None:
-    check(situation, OnnxAdapter(), tmp_path)
+def test_onnx_keeps_the_contract(situation: Situation, adapter: type[OnnxAdapter], tmp_path: Path) -> None:
+    check(situation, adapter(), tmp_path)

@@ -60,7 +60,7 @@ _ROLES = frozenset({"echo", "ragged", "optional", "sequence", "failing", "slow",
 class PythonAdapter:
     name = "python"
     parameters: Mapping[str, Any] = {}
-    reloads = 10
+    reloads = 5
     """Each takes a process."""
     cannot: Mapping[str, str] = {
         "wrong output shape": "a model answers each request by itself, in any shape",

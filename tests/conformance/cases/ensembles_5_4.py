@@ -1,5 +1,5 @@
-"""Contract 5.4, ensembles: good and bad requests to good ensembles, refusals of bad ones, random graphs, and a story of
-models that come and go. The models are those of `tests/conformance/ensembles.py`; masks are the same in all."""
+"""Contract 5.4, ensembles: good and bad requests to good ensembles, refusals of bad ones, random graphs, and a sequence
+of loads and unloads. The models are those of `tests/conformance/ensembles.py`. All cases have the same masks."""
 
 import struct
 from collections.abc import Sequence

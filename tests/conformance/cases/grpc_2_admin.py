@@ -1,4 +1,4 @@
-"""Contract 2, health, metadata, configuration and statistics over gRPC (G1 to G6), and methods that are none."""
+"""Contract 2, health, metadata, configuration and statistics over gRPC (G1 to G6), and unknown methods."""
 
 from tests.conformance.case import Because, GrpcCase, Instead, grpc
 from tests.conformance.rawgrpc import SERVICE, Call

@@ -1,4 +1,4 @@
-"""Contract 2, what a model may answer (G25, H45): one response, not none and not two, and its parameters."""
+"""Contract 2, responses of models (G25, H45): one, none and two of them, and their parameters."""
 
 from tests.conformance.case import Because, GrpcCase, Instead, grpc
 

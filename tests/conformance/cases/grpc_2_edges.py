@@ -1,4 +1,4 @@
-"""Contract 2, what the other cases leave out: versions as text, unknown fields, parameters at their limits, order."""
+"""Contract 2, edge cases: versions as text, unknown fields, parameters at their limits, order."""
 
 from tests.conformance.case import GrpcCase, grpc
 from tests.conformance.rawgrpc import Call

@@ -1,4 +1,4 @@
-"""Contract 2, ModelInfer (G16 to G24): every way to give data, and what is refused, with the texts of contract 1.3."""
+"""Contract 2, ModelInfer (G16 to G24): every form of data, and refusals with the texts of contract 1.3."""
 
 from collections.abc import Sequence
 

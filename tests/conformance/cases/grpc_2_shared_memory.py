@@ -1,6 +1,6 @@
-"""Contract 2, shared memory over gRPC (G10, G20, G22, G23): regions, and tensors that lie in them.
+"""Contract 2, shared memory over gRPC (G10, G20, G22, G23): regions, and tensors in them.
 
-As over HTTP, each case begins without any region but, where it needs one, `data`.
+Each case begins without any region, except `data` if it needs one.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def _infer(*parts: str, model: str = "int32") -> str:
 def _case(
     name: str, rows: str, *parts: str, model: str = "int32", after: tuple[str, ...] = (), why: str = "", text: str = ""
 ) -> GrpcCase:
-    """One inference, after others in the same case's words; `text` is what ours answers, because of `why`."""
+    """An inference after other requests of the same case. `text` is what ours answers, with the reason `why`."""
     because = Because.RIGHT if "ends with it" in why or "wrong" in why else Because.NEWER
     instead = Instead(because, why, text, "ends with it" not in why) if why else None
     before = (*_READY, *(Call("ModelInfer", (request,)) for request in after))
@@ -54,7 +54,7 @@ def _case(
 
 
 def _ask(name: str, rows: str, rpc: str, message: str, before: tuple[Call, ...] = _READY, text: str = "") -> GrpcCase:
-    """A question about regions; `text` is what 2.73 answers."""
+    """A query about regions. `text` is the answer of 2.73."""
     instead = Instead(Because.NEWER, "2.51 tries to open it", text) if text else None
     return grpc(f"shared memory, {rpc}, {name}", rows, rpc, message, before=before, instead=instead)
 

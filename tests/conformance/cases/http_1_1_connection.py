@@ -1,4 +1,5 @@
-"""HTTP itself: keep-alive, pipelining, chunked uploads, Expect, and what is no HTTP. Few of it has a row (H16)."""
+"""HTTP itself: keep-alive, pipelining, chunked uploads, Expect, and bytes that are not HTTP. Few of the cases have a
+row (H16)."""
 
 from tests.conformance.case import Because, HttpCase, Instead, get, http, infer, one, post, refuses, request, says
 from tests.conformance.rawhttp import END, READ

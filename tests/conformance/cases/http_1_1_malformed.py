@@ -1,6 +1,6 @@
-"""Contract 1.1, malformed JSON in every way that rapidjson has words for (H19): the words and the offset are its own.
+"""Contract 1.1, malformed JSON in every way that rapidjson has a text for (H19). Text and offset are rapidjson's own.
 
-In most bodies a good request surrounds the fault, so that the offset is told apart from a beginning or an end.
+In most bodies a good request surrounds the fault, so that its offset differs from the beginning and the end.
 """
 
 from tests.conformance.case import HttpCase, http, post

@@ -1,4 +1,4 @@
-"""Contract 1.1, every route with every method that it does not take (H5), and paths beside the routes (H1, H3)."""
+"""Contract 1.1, every route with every method that it does not accept (H5), and unknown paths (H1, H3)."""
 
 from tests.conformance.case import HttpCase, get, http, request
 

@@ -1,4 +1,4 @@
-"""Contract 1.2, what a model may answer (H45, H50): one response, not none and not two, and its parameters."""
+"""Contract 1.2, responses of models (H45, H50): one, none and two of them, and their parameters."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Contract 1.1 to 1.3, what the other cases leave out: nesting of strings, short JSON, sizes behind a reshape."""
+"""Contract 1.1 to 1.3, edge cases: nested strings, short JSON, sizes with a reshape."""
 
 from tests.conformance.case import Because, HttpCase, Instead, http, infer, infer_binary, one, refuses
 from tests.conformance.case import tensor as t

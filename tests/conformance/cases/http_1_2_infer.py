@@ -35,7 +35,7 @@ _CUT = _strings(b"ab") + b"\1\0"
 
 
 def _with(**members: object) -> object:
-    """The good input with some members changed; an Ellipsis leaves one out."""
+    """The good input with some members changed. An Ellipsis removes one."""
     changed = {**_GOOD, **members}
     return {"inputs": [{name: value for name, value in changed.items() if value is not ...}]}
 

@@ -1,4 +1,4 @@
-"""Contract H20: numbers that are not finite, and such as no number can be, wherever JSON may carry one."""
+"""Numbers that are not finite, or that do not exist, wherever JSON can have one (H20)."""
 
 import struct
 
@@ -42,7 +42,7 @@ def _parameter(name: str, text: str) -> bytes:
 
 
 def _setting(name: str, text: str) -> bytes:
-    """In the parameters of an output."""
+    """JSON for the parameters of an output."""
     return infer("int32", f'{{"outputs":[{{"name":"OUTPUT0","parameters":{{"{name}":{text}}}}}],{_GOOD}}}')
 
 

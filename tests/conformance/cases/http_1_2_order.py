@@ -1,4 +1,4 @@
-"""Contract 1.2, which of two faults is told (H30), and parameters at their limits (H46, H47)."""
+"""Contract 1.2, which of two faults is reported (H30), and parameters at their limits (H46, H47)."""
 
 import itertools
 

@@ -31,7 +31,7 @@ def _output(classes: Json, name: str = "OUTPUT0", **more: Json) -> Json:
 def _classified(
     name: str, rows: str, datatype: str, data: Sequence[Json], *outputs: Json, model: str = "", **more: Json
 ) -> HttpCase:
-    """Values of one dimension, without a batch."""
+    """A classification of values of one dimension, without a batch."""
     asked = one(datatype, [len(data)], list(data), outputs=list(outputs))
     return http(f"classification, {name}", rows, infer(model or datatype.lower(), asked), **more)
 

@@ -1,4 +1,4 @@
-"""Contract 1.5, shared memory over HTTP (H84, H91 to H99): regions, and tensors that lie in them.
+"""Contract 1.5, shared memory over HTTP (H84, H91 to H99): regions, and tensors in them.
 
 The real server cannot register one key under two names (a case shows it), so each case begins without any region.
 """
@@ -30,13 +30,13 @@ _READY = (_CLEAN, _register("data", _part()))
 
 
 def _case(name: str, rows: str, *requests: bytes, before: tuple[bytes, ...] = _READY, **more: Json) -> HttpCase:
-    """Requests on one connection, each after the answer to the one before."""
+    """Requests on one connection. Each is sent after the answer to the one before."""
     steps: list[Step] = [step for request in requests[:-1] for step in (request, READ)]
     return http(f"shared memory, {name}", rows, *steps, requests[-1], before=before, **more)
 
 
 def _registering(name: str, rows: str, body: Json, instead: str | None = None, why: str = "") -> HttpCase:
-    """A registration, and what there is then; `instead` is the text of the 400 that ours answers, because of `why`."""
+    """A registration, and the regions afterwards. `instead` is the text of our status 400, with the reason `why`."""
     text = None if instead is None else refuses(400, instead).removesuffix("connection open") + says(200, "[]")
     because = Because.RIGHT if "overflows" in why else Because.NEWER
     expected = None if text is None else Instead(because, why, text)
@@ -58,7 +58,7 @@ def _ask(
     model: str = "int32",
     **more: Json,
 ) -> bytes:
-    """An inference whose input has the parameters `given`, or `data`, and whose output those of `wanted`."""
+    """An inference whose input has the parameters `given`, or `data`, and whose output has those of `wanted`."""
     tensor = {"name": "INPUT0", "shape": list(shape), "datatype": more.pop("datatype", "INT32")}
     tensor |= {} if given is None else {"parameters": given}
     tensor |= {} if data is None else {"data": data}

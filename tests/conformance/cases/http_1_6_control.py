@@ -1,4 +1,4 @@
-"""Contract 1.6, the repository index, and load and unload where the models cannot be controlled (H110 to H117)."""
+"""Contract 1.6, the repository index, and load and unload without model control (H110 to H117)."""
 
 from tests.conformance.case import Because, HttpCase, Instead, encoded, get, http, post, refuses, request
 

@@ -1,4 +1,4 @@
-"""Contract 1.6, trace and log settings over HTTP (H121 to H124). Each case leaves the settings as it found them."""
+"""Contract 1.6, trace and log settings over HTTP (H121 to H124). Each case restores the settings."""
 
 from tests.conformance.case import Because, HttpCase, Instead, get, http, post, refuses, request
 
@@ -51,12 +51,12 @@ _LOG_KEPT = (
 
 
 def _set(what: str, rows: str, path: str, body: str, clear: str) -> HttpCase:
-    """What a change is answered with, the settings being the defaults before."""
+    """The answer to a change of default settings."""
     return http(f"{what} {body}", rows, post(path, body.encode()), before=(post(path, clear.encode()),))
 
 
 def _kept(what: str, rows: str, path: str, body: str, clear: str) -> HttpCase:
-    """What is asked after a change."""
+    """The query after a change."""
     before = (post(path, clear.encode()), post(path, body.encode()))
     return http(f"{what} after {body}", rows, get(path), before=before)
 

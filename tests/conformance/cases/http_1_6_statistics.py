@@ -1,5 +1,5 @@
-"""Contract 1.6, statistics (H119, H120). Models named `counted_*` are touched by these cases only,
-`dynamic` has no inference at all."""
+"""Contract 1.6, statistics (H119, H120). Only these cases use the models `counted_*`. `dynamic` has no inference at
+all."""
 
 from tests.conformance.case import HttpCase, get, http, infer, one
 

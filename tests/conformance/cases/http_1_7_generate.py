@@ -28,7 +28,7 @@ def _steps(*steps: str) -> Json:
 
 
 def _parts(status: int, kind: str, body: str) -> str:
-    """The transcript of an answer in chunks."""
+    """The transcript of a chunked answer."""
     lines = [f"HTTP/1.1 {status}", f"content-type: {kind}", "transfer-encoding: chunked", body, "connection open"]
     return "\n".join(lines)
 

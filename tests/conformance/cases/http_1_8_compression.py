@@ -1,7 +1,8 @@
-"""Contract 1.8, compressed bodies (H140, H141): requests, answers by Accept-Encoding, and what may not be compressed.
+"""Contract 1.8, compressed bodies (H140, H141): requests, answers by Accept-Encoding, and bodies that must not be
+compressed.
 
-Answers are compared as they are after inflating. Streams that are cut off or wrong are read by the real server as far
-as they go, so that a tensor can come to hold less than was sent: ours refuses them.
+Answers are compared after inflating. The real server reads streams that are cut off or damaged as far as they go, so
+that a tensor may have less than was sent. Ours refuses them.
 """
 
 import gzip
@@ -35,7 +36,7 @@ _STREAMS = {"gzip": _zip, "deflate": _zlib}
 
 
 def _coded(coding: str, body: bytes, *headers: tuple[str, str | int], model: str = "int32") -> bytes:
-    """An inference whose body came in that coding, or is said to."""
+    """An inference whose body has that coding, or is declared to have it."""
     return post(f"/v2/models/{model}/infer", body, [("Content-Encoding", coding), *headers])
 
 

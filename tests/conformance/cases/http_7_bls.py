@@ -1,5 +1,5 @@
-"""Contract 7, calls of Python models to other models (P28 to P30, P43, P50 to P54): the model `bls` runs a source that
-calls, and answers with what it found."""
+"""Contract 7, calls of Python models to other models (P28 to P30, P43, P50 to P54). The model `bls` runs a source that
+makes calls, and answers with the value of `found`."""
 
 import json
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def _run(source: str) -> bytes:
 
 
 def found(model: str, answer: object) -> str:
-    """The answer of such a model to a source."""
+    """The answer of the model to a source."""
     output = {"name": "FOUND", "datatype": "BYTES", "shape": [1], "data": [json.dumps(answer, sort_keys=True)]}
     return says(200, {"model_name": model, "model_version": "1", "outputs": [output]})
 
@@ -80,7 +80,7 @@ import signal
 def ring(*_): raise TimeoutError('over')
 signal.signal(signal.SIGALRM, ring)
 found = []
-for seconds in (0.02, 0):
+for seconds in (0.05, 0):  # the alarm rings between the call and its answer, after 0.1 s
   signal.setitimer(signal.ITIMER_REAL, seconds)
   try: found.append(told(call('slow', [1]).exec()))
   except TimeoutError as e: found.append(str(e))

@@ -1,5 +1,5 @@
-"""Contract 7, what models make and see (P40 to P47, P54, P78 to P82): the model `interface` runs a source that tries
-it, and answers with what it found."""
+"""Contract 7, the objects of the Python interface (P40 to P47, P54, P78 to P82). The model `interface` runs a source
+that uses them, and answers with the value of `found`."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Contract 7, models that say whether they are ready (P9): the real server of this machine does not ask them yet."""
+"""Contract 7, models that report whether they are ready (P9). The real server of this machine does not ask them yet."""
 
 from tests.conformance.case import Because, Instead, get, grpc, http, infer, one, says
 

@@ -1,5 +1,5 @@
-"""Contract 7, what execute returns and raises, and what its outputs are (P4, P5, P45, P49, P75 to P77, P79): the model
-`returns` runs a source as the body of execute."""
+"""Contract 7, what execute returns and raises, and its outputs (P4, P5, P45, P49, P75 to P77, P79). The model `returns`
+runs a source as the body of execute."""
 
 from collections.abc import Iterable, Sequence
 
@@ -143,7 +143,7 @@ _BETTER = {
 
 
 def _failed(message: str) -> str:
-    """The answer after an exception in the source, which its first line raised."""
+    """The answer after an exception of the source's first line."""
     text = f"Failed to process the request(s) for model 'returns_0_0', message: {message}"
     place = "\n\nAt:\n  <string>(1): <module>\n  <models>/returns/1/model.py(19): execute\n"
     return says(500, {"error": text + place}, **{"content-length": "<n>"})

@@ -1,4 +1,4 @@
-"""The cases, one module for each part of the contract. Data only."""
+"""All cases, one module for each part of the contract. Data only."""
 
 from tests.conformance.case import Case
 from tests.conformance.cases import (

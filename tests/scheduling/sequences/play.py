@@ -10,7 +10,7 @@ from typing import Any, cast
 from halimede.config.sequencing import Control, ControlKind, DirectStrategy, SequenceBatching
 from halimede.errors import Cancelled, Invalid, TimedOut
 from halimede.models.policies import controls_of
-from halimede.requests import NOBODY, Moment
+from halimede.requests import NULL_REPLY, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
@@ -108,7 +108,7 @@ class Player:
         request.sequence_start, request.sequence_end = flags in (0, 1, 2, 3), flags in (3, 4)
         request.timeout_us = (0, 0, 1)[self._choose(3)]
         one.batch_key = self._choose(4) == 0
-        one.times[Moment.QUEUE_START] = self.now
+        one.times[Stamp.QUEUE_START] = self.now
         self._expire()
         refusal = self.policy.admit(one, self.now)
         if refusal is not None:
@@ -133,9 +133,9 @@ class Player:
         self.free.remove(batch.instance)
         rows: list[Sent | None] = []
         assert 0 < len(batch.rows) <= self.rows
-        assert len({one.batch_key for one in batch.rows if one.reply is not NOBODY}) == 1
+        assert len({one.batch_key for one in batch.rows if one.reply is not NULL_REPLY}) == 1
         for row, one in enumerate(batch.rows):
-            null = one.reply is NOBODY
+            null = one.reply is NULL_REPLY
             _check_controls(one, null)
             rows.append(None if null else self._ran(self.sent[id(one)], batch.instance, row))
         assert any(rows)
@@ -217,7 +217,7 @@ class Player:
         for sent in waiting:
             patience = sent.one.request.timeout_us * 1000
             if patience and sent.one.sequence.instance < 0:
-                assert sent.one.times[Moment.QUEUE_START] + patience > self.now, "waits too long"
+                assert sent.one.times[Stamp.QUEUE_START] + patience > self.now, "waits too long"
         for sent in waiting:
             run = sent.one.sequence
             if run.instance >= 0 and run not in self.slotted:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from halimede.config.sequencing import Control, DirectStrategy, SequenceBatching
 from halimede.errors import Error
 from halimede.models.policies import controls_of
-from halimede.requests import Moment
+from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
 from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
@@ -54,7 +54,7 @@ class CallRouter:
         request.correlation_id = sequence
         request.sequence_start, request.sequence_end = "S" in flags, "E" in flags
         request.timeout_us = timeout_us
-        one.times[Moment.QUEUE_START] = self.now
+        one.times[Stamp.QUEUE_START] = self.now
         return one, self.policy.admit(one, self.now)
 
     def next(self) -> list[str] | Wake | None:

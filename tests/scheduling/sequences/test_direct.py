@@ -127,7 +127,7 @@ def test_batch_waits_for_enough_rows_or_its_time() -> None:
 
 @pytest.mark.rows("S62")
 @pytest.mark.parametrize(("delay_ns", "utilization"), [(0, 1.0), (1000, 0.0)])
-def test_batch_does_not_wait_where_either_is_zero(delay_ns: int, utilization: float) -> None:
+def test_batch_does_not_wait_if_either_is_zero(delay_ns: int, utilization: float) -> None:
     router = direct(slots=4, delay_ns=delay_ns, utilization=utilization)
     router.send("a", 1, "S")
     assert router.next() == ["a"]

@@ -88,7 +88,7 @@ def test_cancel_of_one_ends_those_behind_it() -> None:
 
 
 @pytest.mark.rows("S57")
-def test_sequence_that_waited_too_long_is_told_so_at_its_time() -> None:
+def test_sequence_that_waits_too_long_for_a_slot_times_out() -> None:
     rig = Rig([_hold], oldest(slots=1).policy, on_loop=True)
     _send(rig, 1, "S")
     late = _send(rig, 2, "S", timeout_us=1)

@@ -264,7 +264,7 @@ def test_state_that_cannot_begin_begins_nothing() -> None:
 
 
 @BOTH
-def test_slots_that_nobody_needs_cost_nothing(made: Made) -> None:
+def test_unused_slots_cost_nothing(made: Made) -> None:
     router = made(2**31 - 1)
     ones = [router.send(f"{i}", i, "S") for i in range(1, 4)]
     assert [one.sequence.slot for one in ones] == [0, 1, 2]

@@ -4,6 +4,7 @@ import asyncio
 import select
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -133,21 +134,28 @@ def test_sending_goes_on_beside_a_receiver(ends: tuple[Channel, Server], threads
 
 
 def test_frame_that_an_alarm_breaks_off_is_the_last(
-    ends: tuple[Channel, Server], capsys: pytest.CaptureFixture[str]
+    ends: tuple[Channel, Server], threads: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else the server took the next one for the rest of it."""
+    """Otherwise the server would take the next frame for the rest of the broken one."""
     channel, server = ends
+    main_thread = threading.get_ident()
 
     def ring(*_: object) -> None:
         raise TimeoutError("over")
 
+    def alarm() -> bool:
+        """Sends the alarm when the first bytes of the frame have arrived. The rest cannot go: the server reads none."""
+        readable, _, _ = select.select([server.socket], [], [], PATIENCE)
+        signal.pthread_kill(main_thread, signal.SIGALRM)
+        return bool(readable)
+
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
-        with pytest.raises(TimeoutError, match="over"):  # nobody reads
+        alarmed = threads.submit(alarm)
+        with pytest.raises(TimeoutError, match="over"):
             channel.send(frames.frame(frames.CALL, [], [bytes(1 << 24)]))
+        assert result(alarmed)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     size = 0
     while received := len(server.socket.recv(1 << 20)):

@@ -1,4 +1,4 @@
-"""Queue policies as they are read, from a dynamic batcher and from the parameters of a model without one."""
+"""The dynamic batcher of a configuration: queue policies (of a batcher, or of parameters), and the latency target."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from halimede import config
 from halimede.config import QueuePolicy
-from halimede.errors import Invalid
+from halimede.errors import Error, Invalid
 from tests.config.models import IDENTITY, folder_of
 
 
@@ -44,7 +44,7 @@ def test_policies_of_a_dynamic_batcher(tmp_path: Path) -> None:
     assert batching.level_policies == {1: ALL_VALUES, 3: QueuePolicy()}
 
 
-def test_levels_that_are_not_there_have_no_default_and_no_policies(tmp_path: Path) -> None:
+def test_batcher_without_levels_ignores_their_default_and_policies(tmp_path: Path) -> None:
     value = read(
         tmp_path,
         "dynamic_batching { default_priority_level: 3 priority_queue_policy { key: 7 value { max_queue_size: 1 } } }",
@@ -63,8 +63,8 @@ def test_preserve_ordering(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scheduler", ["", "dynamic_batching { }", "dynamic_batching { max_queue_delay_microseconds: 9 }"]
 )
-def test_policy_in_the_parameters(tmp_path: Path, scheduler: str) -> None:
-    """A dynamic batcher may come of completion; it changes nothing as long as it has no policy itself."""
+def test_queue_policy_comes_from_parameters(tmp_path: Path, scheduler: str) -> None:
+    """Completion may add a dynamic batcher. It does not matter as long as it has no policy itself."""
     texts = (
         parameter("MAX_SIZE", "4294967295"),
         parameter("TIMEOUT_MICROSECONDS", "18446744073709551615"),
@@ -74,7 +74,7 @@ def test_policy_in_the_parameters(tmp_path: Path, scheduler: str) -> None:
     assert read(tmp_path, f"{scheduler} {' '.join(texts)}").queue_policy == ALL_VALUES
 
 
-def test_no_policy_limits_nothing(tmp_path: Path) -> None:
+def test_default_policy_has_no_limits(tmp_path: Path) -> None:
     assert read(tmp_path, "").queue_policy == QueuePolicy(0, 0, False, False)
 
 
@@ -112,7 +112,54 @@ def test_no_policy_limits_nothing(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_parameter_that_cannot_be_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+def test_bad_queue_parameter_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid) as caught:
         read(tmp_path, text)
     assert str(caught.value) == f"model 'm': the parameter {problem}"
+
+
+TARGET = config.LATENCY_TARGET_PARAMETER
+
+
+def target(value: str) -> str:
+    return f'max_batch_size: 8 {IDENTITY} parameters {{ key: "{TARGET}" value {{ string_value: "{value}" }} }}'
+
+
+def problem_of(tmp_path: Path, text: str) -> str:
+    with pytest.raises(Invalid) as raised:
+        config.read(folder_of(tmp_path, "m", text)).finish()
+    error: Error = raised.value
+    return str(error)
+
+
+def test_latency_target_is_read(tmp_path: Path) -> None:
+    batching = (
+        config.read(folder_of(tmp_path, "m", target("20000") + " dynamic_batching { }")).finish().dynamic_batching
+    )
+    assert batching is not None
+    assert batching.latency_target_us == 20000
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "²", "1" * 16, "soon"])
+def test_latency_target_must_be_a_number(tmp_path: Path, value: str) -> None:
+    assert problem_of(tmp_path, target(value) + " dynamic_batching { }") == (
+        f"model 'm': the parameter '{TARGET}' must be a number of microseconds above 0, not '{value}'"
+    )
+
+
+def test_latency_target_excludes_a_fixed_delay(tmp_path: Path) -> None:
+    text = target("20000") + " dynamic_batching { max_queue_delay_microseconds: 5 }"
+    assert problem_of(tmp_path, text) == (
+        f"model 'm': the parameter '{TARGET}' decides instead of 'max_queue_delay_microseconds': only one of them can "
+        "be set"
+    )
+
+
+def test_latency_target_needs_a_batcher(tmp_path: Path) -> None:
+    assert problem_of(tmp_path, target("20000")) == f"the parameter '{TARGET}' needs 'dynamic_batching' for m"
+
+
+def test_latency_target_excludes_other_schedulers(tmp_path: Path) -> None:
+    assert problem_of(tmp_path, target("20000") + " sequence_batching { }") == (
+        f"model 'm': the parameter '{TARGET}' has no effect beside 'sequence_batching'"
+    )

@@ -1,4 +1,4 @@
-"""What a configuration says of its model's metrics: tags and buckets."""
+"""Metric tags and histogram buckets of a configuration."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_tags_become_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "a-b", "_a", "a b", "ä"])
-def test_tag_that_names_no_label_is_refused(tmp_path: Path, key: str) -> None:
+def test_tag_that_cannot_name_a_label_is_refused(tmp_path: Path, key: str) -> None:
     with pytest.raises(Invalid, match=f"model 'm': the metric tag '{key}' cannot be the name of a label"):
         finished(tmp_path, f'metric_tags {{ key: "{key}" value: "x" }}')
 
@@ -48,13 +48,13 @@ def test_buckets_are_kept_by_family(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_control_that_says_too_little_is_refused(tmp_path: Path, control: str, text: str) -> None:
+def test_incomplete_metric_control_is_refused(tmp_path: Path, control: str, text: str) -> None:
     with pytest.raises(Invalid, match=text):
         finished(tmp_path, f"model_metrics {{ metric_control {{ {control} }} }}")
 
 
 @pytest.mark.parametrize("bounds", ["2, 1", "1, 1", "nan", "1, nan"])
-def test_buckets_ascend(tmp_path: Path, bounds: str) -> None:
+def test_buckets_that_do_not_ascend_are_refused(tmp_path: Path, bounds: str) -> None:
     text = f'metric_identifier {{ family: "f" }} histogram_options {{ buckets: [ {bounds} ] }}'
     with pytest.raises(Invalid, match="model 'm': 'buckets' of 'f' must ascend"):
         finished(tmp_path, f"model_metrics {{ metric_control {{ {text} }} }}")
