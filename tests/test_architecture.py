@@ -11,6 +11,7 @@ from types import MappingProxyType
 import pytest
 
 import halimede
+from tools import rooms
 
 PACKAGE = Path(halimede.__file__).parent
 TESTS = Path(__file__).parent
@@ -248,3 +249,17 @@ def test_module_says_what_it_is(path: Path) -> None:
 def test_no_module_is_longer_than_it_should_be(folder: Path, limit: int) -> None:
     lengths = {path.relative_to(folder): len(path.read_text().splitlines()) for path in folder.rglob("*.py")}
     assert not {str(path): lines for path, lines in lengths.items() if lines > limit}
+
+
+def test_picture_of_the_rooms_is_drawn_from_the_imports() -> None:
+    page = rooms.PAGE.read_text()
+    assert rooms.with_picture(page, rooms.mermaid(rooms.graph_of(PACKAGE))) == page, (
+        "run `python -m tools.rooms --write`"
+    )
+
+
+def test_every_room_is_in_the_map() -> None:
+    page = rooms.PAGE.read_text()
+    assert len(page.splitlines()) <= 200
+    names = {room.partition(".")[0] for room in rooms.graph_of(PACKAGE)}
+    assert not {name for name in names if f"| `{name}` |" not in page}

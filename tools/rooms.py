@@ -12,6 +12,7 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import quantiles
 
@@ -21,8 +22,8 @@ BEGIN, END = "<!-- rooms: drawn by `python -m tools.rooms --write` -->\n", "<!--
 
 Graph = Mapping[str, frozenset[str]]
 
-APART = frozenset({"workers.child"})
-"""Packages inside a room that are a room themselves."""
+APART = ("workers.child", "backends.traits", "backends.registry", "backends.elsewhere", "backends.testing")
+"""Parts of a package that are a room themselves."""
 NOT_DRAWN = frozenset({"", "__main__", "compiled"})
 """The package's own module and what decides its form. They belong to no room."""
 
@@ -64,7 +65,8 @@ def graph_of(package: Path) -> dict[str, frozenset[str]]:
 
 
 def reduced(graph: Graph) -> dict[str, list[str]]:
-    """The graph without the edges that a longer way implies."""
+    """The graph without the edges that a longer way implies. Raises CycleError if rooms import each other."""
+    TopologicalSorter(graph).prepare()
 
     def reach(rooms: Collection[str]) -> frozenset[str]:
         return frozenset().union(*(graph[room] | reach(graph[room]) for room in rooms))

@@ -277,7 +277,8 @@ def test_initialize_that_hangs_is_left_behind_at_the_end(rig: InProcessRig, tmp_
         [module] = modules
         assert module.BEGUN.wait(PATIENCE)
         rig.backend.close()
-        with pytest.raises(Internal, match=r"^'m_0_0' is still in initialize while the server exits; its thread is abandoned$"):
+        text = r"^'m_0_0' is still in initialize while the server exits; its thread is abandoned$"
+        with pytest.raises(Internal, match=text):
             started.result(PATIENCE)
     module.GO.set()
     while private_modules():
