@@ -18,7 +18,7 @@ from statistics import quantiles
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "ARCHITECTURE.md"
-BEGIN, END = "<!-- rooms: drawn by `python -m tools.rooms --write` -->\n", "<!-- rooms: end -->\n"
+BEGIN, END = "<!-- rooms: drawn by tools/rooms.py -->\n", "<!-- rooms: end -->\n"
 
 Graph = Mapping[str, frozenset[str]]
 
