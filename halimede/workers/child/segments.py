@@ -39,6 +39,9 @@ FREE_SEGMENTS = 4
 MOST_BYTES = 1 << 30
 """Bytes of segments in use beyond which frames carry their tensors themselves, as they do without shared memory."""
 MOST_SEGMENTS = 64
+MAX_SEGMENT_BYTES = 1 << 24
+"""Larger frames carry their tensors themselves. A released segment stays mapped on both sides until the next frame, so
+the size of what an idle worker keeps must have a bound."""
 WASTE = 4
 """A free segment is used if it is at most this many times as large as needed."""
 
@@ -81,8 +84,10 @@ class SegmentWriter:
         """Numbers for FORGET."""
 
     def take(self, size: int) -> Segment | None:
-        """A segment of at least `size` bytes that nobody reads. None if the system has none, or too many are in use:
-        then the frame carries its tensors itself."""
+        """A segment of at least `size` bytes that nobody reads. None if that is too large, the system has none, or too
+        many are in use: then the frame carries its tensors itself."""
+        if size > MAX_SEGMENT_BYTES:
+            return None
         for segment in self._free:
             if size <= segment.size <= WASTE * max(size, _PAGE):
                 self._free.remove(segment)

@@ -7,7 +7,7 @@ import textwrap
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,8 +44,11 @@ def instance(rig: InProcessRig, tmp_path: Path) -> Iterator[Any]:
     made.close()
 
 
-def private_modules() -> list[str]:
-    return [name for name in list(sys.modules) if name.startswith(PREFIX)]
+@pytest.fixture
+def private_modules() -> Callable[[], list[str]]:
+    """The modules of models that were loaded since the test began. Other tests of this process may have left some."""
+    before = frozenset(sys.modules)
+    return lambda: [name for name in list(sys.modules) if name.startswith(PREFIX) and name not in before]
 
 
 def found(rig: InProcessRig, instance: Any, *requests: FakeRequest) -> Any:
@@ -90,7 +93,9 @@ def test_time_limit_of_the_server_has_no_effect_and_says_so(tmp_path: Path, capl
 # ---- names
 
 
-def test_two_models_and_two_instances_share_nothing_of_their_own(rig: InProcessRig, tmp_path: Path) -> None:
+def test_two_models_and_two_instances_share_nothing_of_their_own(
+    rig: InProcessRig, tmp_path: Path, private_modules: Callable[[], list[str]]
+) -> None:
     source = """
         import utils
         from . import utils as the_same
@@ -119,7 +124,9 @@ def test_two_models_and_two_instances_share_nothing_of_their_own(rig: InProcessR
     assert not private_modules()
 
 
-def test_model_that_cannot_be_loaded_leaves_nothing(rig: InProcessRig, tmp_path: Path) -> None:
+def test_model_that_cannot_be_loaded_leaves_nothing(
+    rig: InProcessRig, tmp_path: Path, private_modules: Callable[[], list[str]]
+) -> None:
     before = set(threading.enumerate())
     unsure = "class TritonPythonModel:\n    @property\n    def is_ready(self): raise LookupError('unsure')"
     leaving = "class TritonPythonModel:\n    def initialize(self, args): exit(3)"
@@ -231,14 +238,18 @@ def test_exit_is_an_error_of_the_request(rig: InProcessRig, instance: Any, error
     assert found(rig, instance, scripted("returned = [R([T([5])])]")) == [5]
 
 
-def test_finalize_that_fails_is_logged(rig: InProcessRig, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finalize_that_fails_is_logged(
+    rig: InProcessRig, tmp_path: Path, caplog: pytest.LogCaptureFixture, private_modules: Callable[[], list[str]]
+) -> None:
     source = SCRIPTED + "\n        def finalize(self):\n            raise SystemExit(3)\n"
     rig.start(folder(tmp_path, source)).close()
     assert "finalize of 'm_0_0' failed: SystemExit: 3" in caplog.text
     assert not private_modules()
 
 
-def test_finalize_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_finalize_that_hangs_is_left_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, private_modules: Callable[[], list[str]]
+) -> None:
     source = """
         import threading
         GO = threading.Event()
@@ -257,7 +268,9 @@ def test_finalize_that_hangs_is_left_behind(tmp_path: Path, caplog: pytest.LogCa
     assert "finalize of 'm_0_0' takes longer than 1 s" in caplog.text
 
 
-def test_initialize_that_hangs_is_left_behind_at_the_end(rig: InProcessRig, tmp_path: Path) -> None:
+def test_initialize_that_hangs_is_left_behind_at_the_end(
+    rig: InProcessRig, tmp_path: Path, private_modules: Callable[[], list[str]]
+) -> None:
     source = """
         import threading
         GO, BEGUN = threading.Event(), threading.Event()
@@ -498,7 +511,9 @@ def test_lone_surrogates_become_question_marks(rig: InProcessRig, instance: Any)
 # ---- readiness
 
 
-def test_model_has_a_say_in_its_readiness_while_it_executes(rig: InProcessRig, tmp_path: Path) -> None:
+def test_model_has_a_say_in_its_readiness_while_it_executes(
+    rig: InProcessRig, tmp_path: Path, private_modules: Callable[[], list[str]]
+) -> None:
     source = SCRIPTED.replace("class", "MADE = []\n\n    class").replace("self.args = args", "MADE.append(self)")
     source += "\n        ready = True\n\n        def is_ready(self):\n            return self.ready\n"
     instance = rig.start(folder(tmp_path, source))
