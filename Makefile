@@ -30,7 +30,7 @@ compiled: $(VENV)/.demo ## compile the hot modules; used until a source changes 
 test-forms: compiled $(VENV)/.dev ## run the unit tests compiled, and the tests of clients against a server in pure Python
 	HALIMEDE_COMPILED=only $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=worksteal \
 	  tests/test_compiled.py tests/test_requests.py tests/test_tensors.py tests/test_traces.py tests/transport tests/wire \
-	  tests/front tests/scheduling tests/models tests/service tests/tracing
+	  tests/front tests/scheduling tests/models tests/engine tests/loading tests/measurement tests/tracing
 	HALIMEDE_COMPILED=off $(BIN)/python -m pytest tests/compat/test_grpc_clients.py tests/compat/test_http_plain.py \
 	  tests/compat/test_http2_peers.py tests/compat/test_kinds_http.py tests/compat/test_kinds_grpc.py
 
