@@ -1,6 +1,7 @@
 """What the targets of the Makefile that set up the compiled form ask for, by what the user wants."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -58,3 +59,13 @@ def test_server_runs_where_nothing_can_be_compiled(environment: Path, variables:
 def test_servers_are_tested_in_the_form_that_is_wanted(environment: Path, variables: dict[str, str], form: str) -> None:
     *_, last = asked("test", environment, **variables)
     assert last == f"[{form}] -m pytest tests/compat tests/conformance tests/examples"
+
+
+@pytest.mark.parametrize("name", ["Makefile", ".ci/run"])
+def test_paths_that_are_named_exist(name: str) -> None:
+    """A file that was renamed would leave out its tests, or the lane that its changes ask for, without a word."""
+    paths = re.findall(r"(?<![\w./-])(?:halimede|tests|tools|bench|examples)/[\w./*-]+", (ROOT / name).read_text())
+    made_by_make = ("examples/model_repository", "bench/results")
+    named = [path for path in paths if not path.startswith(made_by_make)]
+    assert len(named) > 8
+    assert [path for path in named if not any(ROOT.glob(path))] == []
