@@ -46,7 +46,7 @@ def azurite(tmp_path: Path) -> Iterator[int]:
     command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(tmp_path / "azurite")]
     with (tmp_path / "azurite.log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--skipApiVersionCheck"],
+            [*command, "--skipApiVersionCheck", "--disableTelemetry"],
             stdout=log,
             stderr=log,
             env={**os.environ, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{KEY}"},
