@@ -48,3 +48,5 @@ def test_wheel_has_the_hot_modules_compiled_and_their_sources(tmp_path: Path) ->
     form = "import halimede.engine.engine as e; print(e.__file__.rpartition('.')[2])"
     assert (said(form, "only"), said(form, "off")) == ("so", "py")
     assert said("import importlib.util; print(importlib.util.find_spec('halimede.left'))", "only") == "None"
+    typed = "import importlib.resources as r; print((r.files('halimede') / 'py.typed').is_file())"
+    assert said(typed, "off") == "True"
