@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import median
+from time import perf_counter, sleep
 
 import pytest
 import uvloop
@@ -71,16 +72,27 @@ def waits(loop: asyncio.AbstractEventLoop, delay_us: int) -> list[float]:
     return [(times[Stamp.COMPUTE_START] - times[Stamp.QUEUE_START]) / 1000 for times in observer.times]
 
 
+def sleeps(delay_us: int) -> float:
+    """The median of what sleeping for `delay_us` takes on this machine just now, in microseconds."""
+    taken = []
+    for _ in range(REQUESTS):
+        began = perf_counter()
+        sleep(delay_us / 1e6)
+        taken.append((perf_counter() - began) * 1e6)
+    return median(taken)
+
+
 @pytest.mark.parametrize("delay_us", [100, 500, 2000])
 def test_lone_request_waits_for_the_delay_and_hardly_longer(loop: asyncio.AbstractEventLoop, delay_us: int) -> None:
-    """The best of several rounds: whatever else the machine does only ever adds."""
+    """Beside a plain sleep, since a busy machine wakes every thread late. The best of several rounds counts: whatever
+    else the machine does only ever adds."""
     medians = []
     for _ in range(ROUNDS):
         waited = waits(loop, delay_us)
         assert len(waited) == REQUESTS
         assert min(waited) >= delay_us
-        medians.append(median(waited))
-        if medians[-1] <= delay_us + SLACK_US:
+        medians.append((median(waited), sleeps(delay_us)))
+        if medians[-1][0] <= medians[-1][1] + SLACK_US:
             break
-    print(f"delay {delay_us} us: median {min(medians):.0f} us in round {len(medians)}, worst round {max(medians):.0f}")
-    assert min(medians) <= delay_us + SLACK_US, f"medians of {ROUNDS} rounds: {[round(m) for m in medians]}"
+    else:
+        pytest.fail(f"medians of {ROUNDS} rounds, and of a plain sleep: {medians}")

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import main_thread
 from typing import Any
 
 import numpy as np
@@ -278,15 +279,20 @@ def test_call_that_an_alarm_breaks_off_leaves_the_connection_as_it_is(
     def ring(*_: object) -> None:
         raise TimeoutError("over")
 
+    def alarm() -> int:
+        """Rings when the call is with the server, so that the caller waits for its answer."""
+        number, _ = server.call()
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGALRM)
+        return number
+
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        alarmed = threads.submit(alarm)
         with pytest.raises(TimeoutError, match="over"):
             caller.execute(request(1), False)
+        number = result(alarmed)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    number, _ = server.call()
     assert server.next(frames.CANCEL_CALL).batch == number
     server.answer(number, [1])  # which nobody waits for
     served = threads.submit(server.serve, 1)
