@@ -29,7 +29,8 @@ PATIENT = "--backend-config=python,restart-wait-seconds=60"
 UNHEALTHY = re.compile(r"Stub process 'mortal_0_\d' is not healthy\.")
 EXIT, CHATTER, HANG, START_PROGRAM = 3, -1, -2, -3
 
-_MORTAL = """import os
+_MORTAL = """import contextlib
+import os
 import subprocess
 import threading
 import time
@@ -45,7 +46,8 @@ class TritonPythonModel:
             note.write(str(os.getpid()))
         while os.path.exists(os.path.join(folder, "hold")):
             time.sleep(0.01)
-        os.unlink(os.path.join(folder, "starting"))
+        with contextlib.suppress(FileNotFoundError):  # another instance starts at the same time
+            os.unlink(os.path.join(folder, "starting"))
 
     def execute(self, requests):
         return [answer(request) for request in requests]
