@@ -163,7 +163,9 @@ class ModelLoads:
         if found.remote is not None:
             return await self.load_found(found)  # its copy takes long, and takes no slot meanwhile
         try:
-            inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
+            # The worker thread that takes the job holds the slot.
+            with self.slots.used_for(found.name):
+                inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
         except AgentsWanted:
             return await self.load_found(found)  # for the same reason
         except Exception as error:
@@ -231,8 +233,8 @@ class ModelLoads:
     ) -> None:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
 
-        A load that a model asks for while it is loaded does not wait for a slot: all slots may be held by loads that
-        wait for this one. `outcome` is what the startup loader has opened already. Raises Error with the reasons.
+        A load that a model asks for while it is loaded takes no slot (`waits_for_slot`): its asker gave up its own, and
+        would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already. Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
             raise inspection.versions
@@ -244,7 +246,7 @@ class ModelLoads:
         # Versions that stay are READY all the time.
         self._models.loading(found.key, [number for number in todo.versions if number not in todo.kept], found.name)
         if outcome is None:
-            async with self.slots.acquired() if waits_for_slot else nullcontext():
+            async with self.slots.acquired(found.name) if waits_for_slot else nullcontext():
                 outcome = await self._open(todo, looks_for_changes=accepts is not None)
         self._admit(todo, outcome, upload)
         try:
