@@ -21,7 +21,7 @@ from pathlib import Path
 
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
-from halimede.errors import Error, Invalid, Unavailable
+from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.loading.closing import Closing
 from halimede.loading.concurrency import LoadSlots, LoadThreads
 from halimede.loading.ensembles import Ensembles
@@ -245,15 +245,15 @@ class ModelLoads:
         todo = self._plan(found, inspection, inspection.versions)
         # Versions that stay are READY all the time.
         self._models.loading(found.key, [number for number in todo.versions if number not in todo.kept], found.name)
-        if outcome is None:
-            async with self.slots.acquired(found.name) if waits_for_slot else nullcontext():
-                outcome = await self._open(todo, looks_for_changes=accepts is not None)
-        self._admit(todo, outcome, upload)
         try:
+            if outcome is None:
+                async with self.slots.acquired(found.name) if waits_for_slot else nullcontext():
+                    outcome = await self._open(todo, looks_for_changes=accepts is not None)
+            self._connect(todo, outcome, upload)
             self._check(found.key, outcome, accepts)
             versions = self._open_versions(outcome.result.opened)
         except Exception as error:
-            await self._drop(found.key, outcome, error)
+            await self._drop(todo, outcome, error)
             raise
         self._publish(todo, outcome, versions)
 
@@ -290,9 +290,9 @@ class ModelLoads:
             todo.inspection.draft,
         )
 
-    def _admit(self, todo: LoadPlan, outcome: Reloaded, upload: Upload | None) -> None:
-        """Gives opened versions what they need of the event loop: an ensemble its members, instances their slots at the
-        rate limiter. If that fails the version is closed, and its error takes its place in the outcome."""
+    def _connect(self, todo: LoadPlan, outcome: Reloaded, upload: Upload | None) -> None:
+        """Connects opened versions to what only the event loop may use: an ensemble to its members, instances to the
+        rate limiter. A version for which that fails is closed, and its error takes its place in the outcome."""
         versions, is_ensemble = outcome.result.versions, todo.inspection.ensemble is not None
         for opened in outcome.result.opened:
             version = opened
@@ -302,13 +302,27 @@ class ModelLoads:
                 if version.limiter_slots is not None:
                     version.limiter_slots.register()
                 versions[version.number] = version
-            except Error as error:
-                versions[version.number] = error
+            except Exception as error:
+                versions[version.number] = self._unexpected(version, error)
                 self._closing.close_unpublished(version)
             if upload is not None:
                 self.uploads.use(upload, version)
         if is_ensemble:
             self.ensembles.loaded(todo.found.key)
+
+    @staticmethod
+    def _unexpected(version: LoadedVersion, error: Exception) -> Error:
+        """The error itself if it is one of ours; else it is logged here, and its client gets an Internal error."""
+        if isinstance(error, Error):
+            return error
+        log.error(
+            "model '%s' version %d: unexpected error after it was opened; the version is closed",
+            version.config.name,
+            version.number,
+            exc_info=error,
+            extra={"model": version.config.name, "version": version.number},
+        )
+        return Internal(f"{type(error).__name__}: {error}")
 
     def _check(self, key: str, outcome: Reloaded, accepts: Accepts | None) -> None:
         """Raises Error if the load failed. The reason of each version is kept for the repository index."""
@@ -349,7 +363,7 @@ class ModelLoads:
             log.info("successfully loaded '%s'", version.name, extra=about)
         self._origins[key] = todo.origin
 
-    async def _drop(self, key: str, outcome: Reloaded, error: Exception) -> None:
+    async def _drop(self, todo: LoadPlan, outcome: Reloaded | None, error: Exception) -> None:
         """Closes what was opened. Versions that served before the load serve on (R11)."""
         if not isinstance(error, Error):
             reason = "Internal: it could not be published"
@@ -357,8 +371,13 @@ class ModelLoads:
             reason = f"{error.word}: {error}"
         else:
             reason = UNLOADED  # another version failed; this one is fine, and is shown as Triton shows it
+        failures = {} if outcome is None else outcome.result.failures
+        for number in todo.versions:
+            if number not in failures or not isinstance(error, Error):
+                self._models.refuse(todo.found.key, number, reason)
+        if outcome is None:  # no thread took the load: nothing was opened
+            return
         for version in outcome.result.opened:
-            self._models.refuse(key, version.number, reason)
             self._closing.close_unpublished(version)
         if outcome.resized:
             await self.threads.close(outcome.undo)

@@ -263,10 +263,12 @@ def _open_version(
     # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
         model = backend.open(config, folder)
+    instances: list[Instance] = []
     try:
         instances = create_warm_instances(model, config, wanted, found.folder, number, options)
+        limiter_slots = _limiter_slots(config, instances, options.limiter)
     except BaseException:  # whatever it is, the model must not stay open
-        close_all([model])
+        close_all([*instances, model])
         raise
     return LoadedVersion(
         number,
@@ -276,7 +278,7 @@ def _open_version(
         tuple(wanted),
         load_seconds=monotonic() - began,
         labels=labels,
-        limiter_slots=_limiter_slots(config, instances, options.limiter),
+        limiter_slots=limiter_slots,
         strategy=strategy,
         states=states,
         contents=contents,

@@ -28,7 +28,7 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.loading.concurrency import CLOSING_THREADS
+from halimede.loading.concurrency import CLOSING_THREADS, LoadThreads
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
 from halimede.measurement.statistics import Statistics
@@ -37,6 +37,7 @@ from halimede.models.lifecycle import ModelTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.scheduling.rate_limiter import RateLimiter, Slot
 from tests.engine.engines import (
     HELD,
     IDENTITY,
@@ -442,7 +443,13 @@ FAKE_JSON = JSON_CONFIG.replace('"identity"', '"identity", "version_policy": {"a
 class Controlled:
     """A control over its own table, with one backend under every name."""
 
-    def __init__(self, options: ServerOptions, backend: FakeBackend) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        backend: FakeBackend,
+        limiter: RateLimiter | None = None,
+        threads: LoadThreads | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         engine_loop = EngineLoop(loop)
 
@@ -451,7 +458,7 @@ class Controlled:
 
         pool = BackendPool(lambda name: backend)
         self.models = ModelTable()
-        loads = ModelLoads(options, loop, self.models, pool, (), serving)
+        loads = ModelLoads(options, loop, self.models, pool, (), serving, limiter, threads)
         self.control = RepositoryControl(options, loop, self.models, loads)
 
     def ask(self, query: Query[A]) -> asyncio.Future[A | Error]:
@@ -481,6 +488,49 @@ def test_index_does_not_wait_for_models_that_load(tmp_path: Path) -> None:
         assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "LOADING")]
         backend.opening.set()
         assert await loading is None
+        await controlled.end()
+
+    run(scenario)
+
+
+class BrokenLimiter(RateLimiter):
+    """A rate limiter with a bug."""
+
+    def register(self, slots: Sequence[Slot]) -> None:
+        raise RuntimeError("broken limiter")
+
+
+def test_version_that_cannot_be_connected_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        limiter = BrokenLimiter({}, asyncio.get_running_loop().call_soon)
+        controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend, limiter)
+        _, text = refusal(await controlled.ask(LoadModel("m")))
+        assert "RuntimeError: broken limiter" in text
+        reason = "Internal: RuntimeError: broken limiter"
+        assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
+        await until_true(lambda: "close model" in backend.log)
+        await controlled.end()
+
+    run(scenario)
+    assert "model 'm' version 1: unexpected error after it was opened; the version is closed" in caplog.text
+
+
+class NoThreads(LoadThreads):
+    """The system refuses a thread for a load."""
+
+    async def open(self, work: Callable[..., A], *arguments: object) -> A:
+        raise RuntimeError("can't start new thread")
+
+
+def test_version_for_whose_load_there_is_no_thread_is_not_shown_as_loading(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        backend, threads = FakeBackend(), NoThreads(asyncio.get_running_loop())
+        options = options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit")
+        controlled = Controlled(options, backend, threads=threads)
+        assert isinstance(await controlled.ask(LoadModel("m")), Internal)
+        reason = "Internal: it could not be published"
+        assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
         await controlled.end()
 
     run(scenario)
