@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
+from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
 from halimede.backends.traits import Completes, Traits
 from halimede.config import (
@@ -320,7 +321,11 @@ def prepare_draft(
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
         draft.set_runtime(PYTHON_BASED, runtime.environment)
-    return folder, backends.get(runtime.backend)
+    backend = backends.get(runtime.backend)
+    # The GPUs that a runtime can use, for example, may be others in the model's home.
+    if isinstance(backend, BackendOfTwoHomes):
+        backend = backend.of_model(draft.parameters, draft.name)
+    return folder, backend
 
 
 def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:
