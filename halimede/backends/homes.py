@@ -1,8 +1,8 @@
 """The choice of the process that a backend's models run in: this one, or child processes.
 
-The operator chooses by `--backend-config=NAME,home=child` and by the parameter HOME of a model. The backend of a home is
-created when the first model that runs there is loaded: a server whose models all run in child processes never imports
-the runtime. Load threads.
+The operator chooses by `--backend-config=NAME,home=child` and by the parameter HOME of a model. The backend of a home
+is created when the first model that runs there is loaded: a server whose models all run in child processes never
+imports the runtime. Load threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -234,7 +234,8 @@ class ModelLoads:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
 
         A load that a model asks for while it is loaded takes no slot (`waits_for_slot`): its asker gave up its own, and
-        would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already. Raises Error with the reasons.
+        would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already.
+        Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
             raise inspection.versions

@@ -1,7 +1,7 @@
 """The backends of one engine: each created when the first model needs it, and shared by all models after that.
 
-Called on several load threads at once. The first that asks creates the backend, the others wait for its future. The lock
-is held only to look at the table, never while a backend is created or closed.
+Called on several load threads at once. The first that asks creates the backend, the others wait for its future. The
+lock is held only to look at the table, never while a backend is created or closed.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class BackendPool:
         return name in self._known
 
     def get(self, name: str) -> Backend:
-        """The backend of this name. Blocks while it is created. Raises Unavailable once the pool is closed, and what the
-        creation raises."""
+        """The backend of this name. Blocks while it is created. Raises Unavailable once the pool is closed, and what
+        the creation raises."""
         with self._lock:
             if self._closed:
                 raise Unavailable("the server is exiting")

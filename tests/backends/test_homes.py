@@ -17,7 +17,9 @@ from tests.models.fakes import FakeBackend, OneBackend
 
 TRAITS = Traits("fake", homes=(Home.SERVER, Home.CHILD))
 CONFIG = """
-backend: "fake" input { name: "x" data_type: TYPE_INT32 dims: [ 1 ] } output { name: "y" data_type: TYPE_INT32 dims: [ 1 ] }
+backend: "fake"
+input { name: "x" data_type: TYPE_INT32 dims: [ 1 ] }
+output { name: "y" data_type: TYPE_INT32 dims: [ 1 ] }
 """
 IN_SERVER = 'parameters { key: "HOME" value: { string_value: "server" } }'
 
