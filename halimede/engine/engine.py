@@ -230,14 +230,15 @@ class Engine:
     async def stop(self, timeout: float) -> bool:
         """Refuses new inferences, waits for those in flight, then closes all models.
 
-        Takes at most `timeout` seconds, but gives the models at least `LEAST_CLOSE_SECONDS`. Returns False if something
-        was still running after that; it is left behind.
+        All of it shares one deadline, in `timeout` seconds (C3). It is later in two cases: the models have at least
+        `LEAST_CLOSE_SECONDS` to close, and those that do not close in time are killed, which takes at most
+        `KILL_SECONDS` more. Returns False if something was still running then; it is left behind.
         """
         until = self._loop.time() + timeout
         self._answers.exiting = True
         finished = await self._drain(timeout)
         if finished:
-            finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
+            finished = await self._repository.stop(max(until, self._loop.time() + LEAST_CLOSE_SECONDS))
         if finished:
             self._shared_memory.close()
             if self._cache is not None:

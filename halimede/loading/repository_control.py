@@ -31,6 +31,8 @@ A = TypeVar("A")
 
 DUPLICATE = "model appears in two or more repositories"
 """The reason of a name that more than one repository has (H110)."""
+KILL_SECONDS = 1.0
+"""Time for what did not close to end after its backend was closed. A process that is killed ends at once."""
 ALL_MODELS = "*"
 """`--load-model=*` loads all models in explicit mode (C15)."""
 
@@ -133,28 +135,27 @@ class RepositoryControl:
         self._poll.end()
         await self._loads.kill()
 
-    async def stop(self, timeout: float, kill_timeout: float | None = None) -> bool:
-        """Closes every version, and then the backends, which kill what has not closed in time.
+    async def stop(self, until: float, kill_seconds: float = KILL_SECONDS) -> bool:
+        """Closes every version, and then the backends, which kill what has not closed at the time `until` of the loop.
 
-        Returns whether all of it ended: what was killed has `kill_timeout` seconds, or `timeout` again.
+        Ends `kill_seconds` after `until` at the latest. Returns whether all of it ended.
         """
-        if kill_timeout is None:
-            kill_timeout = timeout
         self._poll.end()
         self._loads.ending = True
         self._loads.unload_all()
         closing = self._loads.closing
-        if not await self._ended(closing, timeout):
-            log.error("%d models did not close within %g s; their backends are closed now", len(closing), timeout)
-        until = self._loop.time() + kill_timeout
+        began = self._loop.time()
+        if not await self._ended(closing, until):
+            count, seconds = len(closing), until - began
+            log.error("%d models did not close within %.3g s; their backends are closed now", count, seconds)
         killing = self._loads.kill()
-        finished = await self._ended({killing, *self._tasks}, kill_timeout)
+        finished = await self._ended({killing, *self._tasks}, until + kill_seconds)
         # A killed model closes now. Loads that were under way close what they had opened.
-        return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
+        return await self._ended(closing, until + kill_seconds) and finished
 
-    @staticmethod
-    async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
-        """Waits for the work; returns whether all of it ended."""
+    async def _ended(self, work: Collection[asyncio.Future[None]], until: float) -> bool:
+        """Waits for the work, no longer than until then. Returns whether all of it ended."""
+        timeout = max(until - self._loop.time(), 0)
         return not work or not (await asyncio.wait(set(work), timeout=timeout))[1]
 
     def abandon(self) -> None:

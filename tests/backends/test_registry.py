@@ -129,7 +129,7 @@ def test_creation_imports_a_backend_when_it_is_asked_for(modules: Path) -> None:
 
 @pytest.mark.parametrize("calls_models", [False, True])
 def test_creation_gives_the_port_to_backends_that_call_models_only(modules: Path, calls_models: bool) -> None:
-    (modules / "calling_backend.py").write_text("class B:\n    def __init__(self, context): self.calls = context.calls\n")
+    (modules / "calling_backend.py").write_text("class B:\n    def __init__(self, given): self.calls = given.calls\n")
     port = cast(CallPort, object())
     with idle_loop() as loop:
         traits = Traits("b", "calling_backend:B", calls_models=calls_models)

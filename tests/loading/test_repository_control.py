@@ -467,8 +467,13 @@ class Controlled:
         return future
 
     async def end(self) -> None:
-        assert await self.control.stop(STOP_SECONDS)
+        assert await self.control.stop(soon(STOP_SECONDS))
         self.control.abandon()
+
+
+def soon(seconds: float) -> float:
+    """The loop's time then."""
+    return asyncio.get_running_loop().time() + seconds
 
 
 async def until_true(condition: Callable[[], bool]) -> None:
@@ -545,7 +550,7 @@ def test_stop_kills_all_models_that_do_not_close(tmp_path: Path) -> None:
         controlled = Controlled(options_for(tmp_path, dict.fromkeys(names, FAKE)), backend)
         assert await controlled.control.start()
         assert not backend.closing.is_set()
-        assert await controlled.control.stop(0.01, STOP_SECONDS)
+        assert await controlled.control.stop(soon(0.01), STOP_SECONDS)
         controlled.control.abandon()
 
     run(scenario)
@@ -559,7 +564,7 @@ def test_model_that_never_closes_is_not_reported_as_unloaded(tmp_path: Path, cap
         caplog.set_level("INFO", "halimede")
         controlled = Controlled(options_for(tmp_path, {"m": FAKE}), backend)
         assert await controlled.control.start()
-        assert not await controlled.control.stop(0.01)
+        assert not await controlled.control.stop(soon(0.01), 0.01)
         controlled.control.abandon()
 
     run(scenario)  # its end breaks off what is still waited for
@@ -575,7 +580,7 @@ def test_stop_closes_the_model_of_a_load_under_way(tmp_path: Path) -> None:
         controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend)
         loading = controlled.ask(LoadModel("m"))
         await until_true(lambda: bool(backend.opened))
-        stopping = asyncio.ensure_future(controlled.control.stop(STOP_SECONDS))
+        stopping = asyncio.ensure_future(controlled.control.stop(soon(STOP_SECONDS)))
         await until_true(backend.closing.is_set)
         backend.opening.set()
         assert await stopping
