@@ -17,7 +17,7 @@ from halimede.checking.repository import review_repositories
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
-from halimede.models.lifecycle import ModelRecord, State
+from halimede.models.lifecycle import ModelRecord, VersionState
 from halimede.models.loader import LoadOptions
 from halimede.options import ServerOptions
 
@@ -108,8 +108,8 @@ async def load(checked: Checked, options: ServerOptions) -> None:
 def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
     folder = Path(model.repository) / model.name
     versions = {} if record is None else record.versions
-    model.loaded = tuple(sorted(number for number, each in versions.items() if each.state is State.READY))
-    reasons = {each.reason for each in versions.values() if each.state is not State.READY}
+    model.loaded = tuple(sorted(number for number, each in versions.items() if each.state is VersionState.READY))
+    reasons = {each.reason for each in versions.values() if each.state is not VersionState.READY}
     if record is not None and not versions:
         reasons.add(record.reason or "it was not loaded")
     # With errors, the reason is among them already, in better words.

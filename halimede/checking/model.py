@@ -29,7 +29,7 @@ from halimede.config import (
 from halimede.config.files import read_whole
 from halimede.errors import Cause, Error
 from halimede.models.agents import Agents
-from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
+from halimede.models.loader import Backends, LoadOptions, complete, find_backend, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
 from halimede.models.sequence_states import states_for
 from halimede.models.strategies import strategy_file
@@ -165,7 +165,7 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
     prepared = None
     # Without a backend the platform is unknown. If that is a problem already, it is not reported again.
     if draft.backend or not model.reviewed.problems:
-        prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
+        prepared = model.attempt("backend", lambda: find_backend(model.found, number, draft, backends, options))
     if prepared is None:
         _review_files(model, version_folder(model.found.folder, number))
         model.reviewed.draft = draft

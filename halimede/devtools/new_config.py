@@ -12,7 +12,7 @@ from halimede.backends.registry import resolve, traits_of
 from halimede.config import Draft, ModelConfig, TensorSpec, read
 from halimede.errors import Invalid
 from halimede.models.backend_pool import BackendPool, pool_to_look
-from halimede.models.loader import LoadOptions, complete, prepare_draft
+from halimede.models.loader import LoadOptions, complete, find_backend
 from halimede.models.repository import FoundModel
 from halimede.tensors import FP32
 
@@ -96,7 +96,7 @@ def declared_by(folder: Path, options: LoadOptions) -> Declared:
 def _described(
     found: FoundModel, draft: Draft, source: Outline | None, backends: BackendPool, options: LoadOptions
 ) -> Declared:
-    folder, backend = prepare_draft(found, VERSION, draft, backends, options)
+    folder, backend = find_backend(found, VERSION, draft, backends, options)
     if source is None or source.completes:
         complete(draft, backend, folder, options)
     config = draft.finish(gpus=backend.usable_gpus(options.gpus), default_instance_count=backend.traits.cpu_instances)

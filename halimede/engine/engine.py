@@ -107,7 +107,7 @@ class Engine:
             )
         )
         limiter = self._limiter(options)
-        loads = ModelLoads(options, loop, self._models, backends, gpus, self._open_versions, limiter)
+        loads = ModelLoads(options, loop, self._models, backends, gpus, self._make_serving, limiter)
         self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
@@ -195,11 +195,11 @@ class Engine:
         """The rate limiter, if the options ask for one: it is off by default (S100)."""
         return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
 
-    def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
+    def _make_serving(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
         """Makes serving versions of loaded ones. Their statistics start from zero, but only after all versions were
         made: if one fails, the versions that serve now keep theirs."""
         fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
-        versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
+        versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
             if self._serves(version):
                 statistics.follow(self._statistics[version.key, version.number])
@@ -212,7 +212,7 @@ class Engine:
         """Whether a ready version has this number, which this version replaces."""
         return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
-    def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
+    def _serving_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
         return ModelVersion(
             loaded,
             self._engine_loop,

@@ -177,7 +177,7 @@ class LoadThreads:
         """Short work on files."""
         return await self._on(self._repositories, work, *arguments)
 
-    async def inspect_model(self, work: Callable[..., A], *arguments: Any) -> A:
+    async def inspect(self, work: Callable[..., A], *arguments: Any) -> A:
         """Work that may copy a model from elsewhere or run its agents."""
         return await self._on(self._inspectors, work, *arguments)
 

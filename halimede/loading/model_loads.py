@@ -2,13 +2,13 @@
 
     inspect   Read the configuration, and find the versions to serve. On an inspection thread (`models.inspection`).
     plan      Which versions stay in service, and which are opened (`_plan`).
-    load      Open them on a load thread (`models.resizing.reload`, `models.loader.load`).
+    load      Open them on a load thread (`models.resizing.load_or_resize`, `models.loader.load`).
     publish   All versions come into service at once (`_publish`),
     refuse    or none does: what was opened is closed, and the reason is kept (`_check`, `_drop`).
     retire    Take versions out of service, and the ensembles that are made of them (`unload`).
     close     Once nobody holds a version, close it on a closing thread (`loading.closing`).
 
-Decides on the event loop, where it alone changes the model table. Knows no protocol and no inference: `open_versions`
+Decides on the event loop, where it alone changes the model table. Knows no protocol and no inference: `make_serving`
 makes of an opened version one that serves. The order of loads of one model is the caller's business (`ModelLocks`).
 """
 
@@ -30,10 +30,10 @@ from halimede.loading.uploads import Upload, Uploads
 from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.inspection import Inspection, inspect_model
-from halimede.models.lifecycle import UNLOADED, ModelTable, plan
+from halimede.models.lifecycle import UNLOADED, ModelTable
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import Fingerprint, FoundModel
-from halimede.models.resizing import Reloaded, reload
+from halimede.models.resizing import LoadOutcome, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.scheduling.rate_limiter import RateLimiter
@@ -97,7 +97,7 @@ class LoadPlan:
 
 
 class ModelLoads:
-    """`open_versions` makes of opened versions ones that serve, all or none."""
+    """`make_serving` makes of opened versions ones that serve, all or none."""
 
     def __init__(
         self,
@@ -106,13 +106,13 @@ class ModelLoads:
         models: ModelTable,
         backends: BackendPool,
         gpus: tuple[int, ...],
-        open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
+        make_serving: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
         limiter: RateLimiter | None = None,
         threads: LoadThreads | None = None,
     ) -> None:
         self._models = models
         self._backends = backends
-        self._open_versions = open_versions
+        self._make_serving = make_serving
         self.ensembles = Ensembles(models)
         self.threads = threads or LoadThreads(loop)
         self.slots = LoadSlots(options.model_load_thread_count)
@@ -139,12 +139,11 @@ class ModelLoads:
 
     # Inspection.
 
-    async def inspect_model(self, found: FoundModel) -> Inspection:
+    async def inspect(self, found: FoundModel) -> Inspection:
         """Raises Error if the configuration cannot be read, or if a model in a cloud cannot be copied."""
-        return await self.threads.inspect_model(self._inspect, found)
+        return await self.threads.inspect(self._inspect_on_thread, found)
 
-    def _inspect(self, found: FoundModel) -> Inspection:
-        """On a thread."""
+    def _inspect_on_thread(self, found: FoundModel) -> Inspection:
         if found.remote is not None:
             found.remote.fetch()
         return inspect_model(found, self._load_options)
@@ -171,39 +170,39 @@ class ModelLoads:
         except Exception as error:
             self._refuse_model(found, error)
             return False
-        return await self._load_inspected(found, inspection, outcome=outcome)
+        return await self._try_to_load(found, inspection, outcome=outcome)
 
-    def _inspect_and_open(self, found: FoundModel) -> tuple[Inspection, Reloaded | None]:
+    def _inspect_and_open(self, found: FoundModel) -> tuple[Inspection, LoadOutcome | None]:
         """On a thread. Does not open an ensemble, whose members must be loaded first. Raises AgentsWanted, too."""
         inspection = inspect_model(found, self._load_options, may_ask_agents=False)
         if isinstance(inspection.versions, Error) or inspection.ensemble is not None:
             return inspection, None
         result = load(found, inspection.versions, self._backends, self._load_options, inspection.draft)
-        return inspection, Reloaded(result)
+        return inspection, LoadOutcome(result)
 
     async def load_found(self, found: FoundModel, accepts: Accepts | None = None) -> bool:
         """Loads a model; returns whether it serves now."""
         try:
-            inspection = await self.inspect_model(found)
+            inspection = await self.inspect(found)
         except Exception as error:
             self._refuse_model(found, error)
             return False
-        return await self._load_inspected(found, inspection, accepts)
+        return await self._try_to_load(found, inspection, accepts)
 
-    async def _load_inspected(
+    async def _try_to_load(
         self,
         found: FoundModel,
         inspection: Inspection,
         accepts: Accepts | None = None,
-        outcome: Reloaded | None = None,
+        outcome: LoadOutcome | None = None,
     ) -> bool:
         if isinstance(inspection.versions, Error):
             self._refuse_model(found, inspection.versions, no_usable_version=True)
             return False
         try:
-            await self.load(found, inspection, accepts=accepts, outcome=outcome)
+            await self.load_inspected(found, inspection, accepts=accepts, outcome=outcome)
         except Error:
-            return False  # `load` has logged it
+            return False  # `load_inspected` has logged it
         except Exception:
             log.exception("model '%s': unexpected error while it was loaded; it serves as before", found.name)
             return False
@@ -222,14 +221,14 @@ class ModelLoads:
 
     # A load.
 
-    async def load(
+    async def load_inspected(
         self,
         found: FoundModel,
         inspection: Inspection,
         upload: Upload | None = None,
         waits_for_slot: bool = True,
         accepts: Accepts | None = None,
-        outcome: Reloaded | None = None,
+        outcome: LoadOutcome | None = None,
     ) -> None:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
 
@@ -252,7 +251,7 @@ class ModelLoads:
                     outcome = await self._open(todo, looks_for_changes=accepts is not None)
             self._connect(todo, outcome, upload)
             self._check(found.key, outcome, accepts)
-            versions = self._open_versions(outcome.result.opened)
+            versions = self._make_serving(outcome.result.opened)
         except Exception as error:
             await self._drop(todo, outcome, error)
             raise
@@ -279,9 +278,9 @@ class ModelLoads:
                     kept[version.number] = version
         return LoadPlan(found, inspection, versions, kept, origin)
 
-    async def _open(self, todo: LoadPlan, looks_for_changes: bool) -> Reloaded:
+    async def _open(self, todo: LoadPlan, looks_for_changes: bool) -> LoadOutcome:
         return await self.threads.open(
-            reload,
+            load_or_resize,
             todo.found,
             todo.versions,
             {number: version.instances_now() for number, version in todo.kept.items()},
@@ -291,7 +290,7 @@ class ModelLoads:
             todo.inspection.draft,
         )
 
-    def _connect(self, todo: LoadPlan, outcome: Reloaded, upload: Upload | None) -> None:
+    def _connect(self, todo: LoadPlan, outcome: LoadOutcome, upload: Upload | None) -> None:
         """Connects opened versions to what only the event loop may use: an ensemble to its members, instances to the
         rate limiter. A version for which that fails is closed, and its error takes its place in the outcome."""
         versions, is_ensemble = outcome.result.versions, todo.inspection.ensemble is not None
@@ -325,7 +324,7 @@ class ModelLoads:
         )
         return Internal(f"{type(error).__name__}: {error}")
 
-    def _check(self, key: str, outcome: Reloaded, accepts: Accepts | None) -> None:
+    def _check(self, key: str, outcome: LoadOutcome, accepts: Accepts | None) -> None:
         """Raises Error if the load failed. The reason of each version is kept for the repository index."""
         if self.ending:
             raise Unavailable("Server exiting")
@@ -348,7 +347,7 @@ class ModelLoads:
             )
             raise Unavailable("files of the model changed while it was loaded")
 
-    def _publish(self, todo: LoadPlan, outcome: Reloaded, versions: Sequence[ModelVersion]) -> None:
+    def _publish(self, todo: LoadPlan, outcome: LoadOutcome, versions: Sequence[ModelVersion]) -> None:
         """New versions come into service, those that they replace are retired, and those that stay are resized."""
         key = todo.found.key
         # Nothing below can fail, so no client sees half of a change.
@@ -364,7 +363,7 @@ class ModelLoads:
             log.info("successfully loaded '%s'", version.name, extra=about)
         self._origins[key] = todo.origin
 
-    async def _drop(self, todo: LoadPlan, outcome: Reloaded | None, error: Exception) -> None:
+    async def _drop(self, todo: LoadPlan, outcome: LoadOutcome | None, error: Exception) -> None:
         """Closes what was opened. Versions that served before the load serve on (R11)."""
         if not isinstance(error, Error):
             reason = "Internal: it could not be published"
@@ -394,7 +393,7 @@ class ModelLoads:
         self._take_out_of_service([*self.ensembles.model_retired(key), key])
 
     def unload_all(self) -> None:
-        for key in plan(self._models.keys(), ()).unload:
+        for key in sorted(self._models.keys()):
             self.unload(key)
 
     def _take_out_of_service(self, keys: Iterable[str]) -> None:

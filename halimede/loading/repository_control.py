@@ -20,7 +20,7 @@ from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
 from halimede.loading.uploads import Upload
-from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
 from halimede.storage.repositories import RemoteRepositories
@@ -59,7 +59,7 @@ class RepositoryControl:
         self._explicit: set[str] = set()
         """The models that somebody asked for by name, and not only an ensemble (R15)."""
         loads.ensembles.fetch_member = self._fetch_member
-        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect_model)
+        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect)
         self._poll = RepositoryPoll(options, loop, models, loads, self._locks, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
@@ -112,12 +112,11 @@ class RepositoryControl:
             loaded = await self._poll.start(catalog)
             self._begin(self._poll.run())
             return loaded and not duplicates
-        todo = plan(self._models.keys(), wanted)
         # The index and the readiness count all models from the beginning.
-        for key in todo.load:
-            self._models.loading(key, (), wanted[key].name)
-        self._explicit.update(todo.load)
-        loads = await asyncio.gather(*(self._load_at_start(wanted[key]) for key in todo.load))
+        for key, found in sorted(wanted.items()):
+            self._models.loading(key, (), found.name)
+        self._explicit.update(wanted)
+        loads = await asyncio.gather(*(self._load_at_start(found) for _, found in sorted(wanted.items())))
         return all(loads) and not missing and not duplicates
 
     async def _load_at_start(self, found: FoundModel) -> bool:
@@ -175,7 +174,7 @@ class RepositoryControl:
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         # Triton lists a duplicate even if only ready models are asked for.
-        wanted = (State.READY.value, DUPLICATE)
+        wanted = (VersionState.READY.value, DUPLICATE)
         return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
 
     def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
@@ -186,7 +185,7 @@ class RepositoryControl:
                 for number, version in sorted(record.versions.items())
             ]
         reason = DUPLICATE if duplicate else record.reason if record is not None else ""
-        return [IndexEntry(name, None, State.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
+        return [IndexEntry(name, None, VersionState.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
 
     async def _load_on_request(self, query: LoadModel) -> None:
         """Loads a model, and what depends on it (H112 to H118, R10, R11)."""
@@ -199,7 +198,7 @@ class RepositoryControl:
             except Error as error:
                 raise _not_polled(name, error) from error
             try:
-                await self._reload(query, upload)
+                await self._load_all(query, upload)
             finally:
                 if upload is not None:
                     await self._loads.uploads.remove_unused(upload)
@@ -219,34 +218,34 @@ class RepositoryControl:
             if self._options.model_control_mode != "explicit":
                 return
             for found in (await self._scan()).named(name):
-                await self._reload_one(LoadModel(name), found, None)
+                await self._load_one(LoadModel(name), found, None)
 
     async def _receive(self, query: LoadModel) -> Upload:
         if query.config is None:
             raise Invalid("Load parameter 'config' must be specified for model file override")
         return await self._loads.uploads.receive(query.model, query.files)
 
-    async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
+    async def _load_all(self, query: LoadModel, upload: Upload | None) -> None:
         try:
             found = await self._find(query, upload)
         except Error as error:
             raise _not_polled(query.model, error) from error
-        failures = [failure for each in found if (failure := await self._reload_one(query, each, upload)) is not None]
+        failures = [failure for each in found if (failure := await self._load_one(query, each, upload)) is not None]
         if failures:
             raise failures[0]
 
-    async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
+    async def _load_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
-            inspection = await self._loads.inspect_model(found)
+            inspection = await self._loads.inspect(found)
         except Error as error:
             return _not_polled(found.name, error)
         await self._code_uploads.check(query, found, inspection)
-        # Whether an ensemble is up to date also depends on its members; `load` looks at them.
+        # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
         if inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
             return None
         try:
-            await self._loads.load(found, inspection, upload, waits_for_slot=query.asker is None)
+            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=query.asker is None)
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None

@@ -197,6 +197,11 @@ def read_draft(found: FoundModel, options: LoadOptions) -> Draft:
     return read(found.folder, config_name=options.config_name, strict=strict)
 
 
+def draft_of(found: FoundModel, options: LoadOptions, seen: Draft | None) -> Draft:
+    """A configuration that may be completed: a copy of what the inspection has `seen`, or read again. Raises Error."""
+    return read_draft(found, options) if seen is None else seen.copy()
+
+
 def _load_version(
     found: FoundModel,
     number: int,
@@ -244,12 +249,12 @@ def _open_version(
     backend does; then nothing is left open."""
     began = monotonic()
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
-    draft = read_draft(found, options) if seen is None else seen.copy()
+    draft = draft_of(found, options, seen)
     if draft.is_ensemble:  # it has no backend; the event loop gives it its members
         return _open_ensemble(found, number, draft, options, agents)
-    folder, backend = prepare_draft(found, number, draft, backends, options)
+    folder, backend = find_backend(found, number, draft, backends, options)
     if options.auto_complete:
-        described = _complete(draft, backend, folder, options)
+        described = complete(draft, backend, folder, options)
         # A backend that had to open the model to describe it need not open it twice.
         if described is not None:
             folder = replace(folder, opened=described.opened)
@@ -304,18 +309,11 @@ def _open_ensemble(
     return LoadedVersion(number, config, NoModel(), (), labels=labels, contents=contents, key=found.key, agents=agents)
 
 
-def prepare(
-    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None = None
-) -> tuple[Draft, ModelFolder, Backend]:
-    """What a version is opened with: its configuration as it was read, its folder, and its backend. Raises Error."""
-    draft = read_draft(found, options) if seen is None else seen.copy()
-    return draft, *prepare_draft(found, number, draft, backends, options)
-
-
-def prepare_draft(
+def find_backend(
     found: FoundModel, number: int, draft: Draft, backends: Backends, options: LoadOptions
 ) -> tuple[ModelFolder, Backend]:
-    """The folder and the backend of a version whose configuration was read. Raises Error."""
+    """The folder of a version whose configuration was read, and the backend that serves it (R41 to R43, R83). Raises
+    Error."""
     folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
     if runtime.code is not None:
@@ -342,13 +340,9 @@ def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) ->
     return strategy
 
 
-def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
-    """Fills in what the configuration leaves open, from the model itself (R72, R77). Raises Error."""
-    _complete(draft, backend, folder, options)
-
-
-def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
-    """Returns the description that was used, if there is one."""
+def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
+    """Fills in what the configuration leaves open, from the model itself (R72, R77). Returns the description that was
+    used, if there is one. Raises Error."""
     if not _completes(backend.traits, draft):
         return None
     gpus = backend.usable_gpus(options.gpus)
@@ -363,9 +357,8 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
             fields = ", ".join(completed.fields)
             log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
-    if (
-        described is not None
-    ):  # a mapping with fields of the configuration, as from `auto_complete_config` of a model.py
+    # A mapping with fields of the configuration, as from `auto_complete_config` of a model.py.
+    if described is not None:
         draft.update(described)
     return None
 

@@ -510,7 +510,8 @@ def test_version_that_cannot_be_connected_is_closed(tmp_path: Path, caplog: pyte
         backend = FakeBackend()
         limiter = BrokenLimiter({}, asyncio.get_running_loop().call_soon)
         controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend, limiter)
-        _, text = refusal(await controlled.ask(LoadModel("m")))
+        answer = await controlled.ask(LoadModel("m"))
+        _, text = refusal(answer)
         assert "RuntimeError: broken limiter" in text
         reason = "Internal: RuntimeError: broken limiter"
         assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
@@ -533,7 +534,8 @@ def test_version_for_whose_load_there_is_no_thread_is_not_shown_as_loading(tmp_p
         backend, threads = FakeBackend(), NoThreads(asyncio.get_running_loop())
         options = options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit")
         controlled = Controlled(options, backend, threads=threads)
-        assert isinstance(await controlled.ask(LoadModel("m")), Internal)
+        answer = await controlled.ask(LoadModel("m"))
+        assert isinstance(answer, Internal)
         reason = "Internal: it could not be published"
         assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
         await controlled.end()
