@@ -139,6 +139,7 @@ class ModelLocks:
         # Two loads that wait for each other would wait for ever. The asker gets an error instead.
         if name == asker or self._waits_for(name, asker):
             raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
+        # A counter, because several instances of the asker may ask for the same model.
         awaited = self._awaited.setdefault(asker, Counter())
         awaited[name] += 1
         try:

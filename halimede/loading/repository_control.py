@@ -1,8 +1,15 @@
-"""The models of the repositories: loads all of them at the start, loads and unloads single ones on request, and lists
-what there is.
+"""Which models are loaded and unloaded, and when: all of them at the start, single ones on request, all at the end.
 
-Decides on the event loop which models to load and when; directories are read on threads. `ModelLoads` carries a load
-out, `RepositoryPoll` follows changes of the repositories.
+    operation   method                what it does
+    start       `start`               Finds the names and folders; loads each model under its lock.
+    load        `_load_on_request`    Locks the model, receives its files, finds its folders, and calls `_load_one`.
+                `_load_one`           Inspects; refuses code; does nothing if the model serves as it is; else loads it.
+    unload      `_unload_on_request`  Locks the model and retires it, with its members if the client asks for that.
+    index       `_index`              Lists what the repositories hold, with the states of the table.
+    end         `stop`                Retires all models, and closes the backends of those that do not close in time.
+
+`ModelLoads` carries out one load; `RepositoryPoll` takes the place of requests in poll mode. Decides on the event loop;
+directories are read on threads.
 """
 
 import asyncio
@@ -38,8 +45,10 @@ ALL_MODELS = "*"
 
 
 class RepositoryControl:
-    """`operations` carry out those queries of the engine's port that take a while. `catalog_of` lists repositories, on
-    a thread."""
+    """`operations` are the queries of the engine's port that take a while, with what carries them out.
+
+    `catalog_of` lists repositories; it is called on a thread.
+    """
 
     def __init__(
         self,
@@ -83,6 +92,7 @@ class RepositoryControl:
             answer = await self.operations[type(query)](query)
         except Error as error:
             answer = error
+        # The client waits for an answer, whatever went wrong.
         except Exception as error:
             log.exception("unexpected error in a %s request; its client is told", type(query).__name__)
             answer = Internal(f"{type(error).__name__}: {error}")
@@ -102,15 +112,18 @@ class RepositoryControl:
         names = self._names_at_start(catalog)
         wanted = {found.key: found for name in names for found in catalog.named(name)}
         duplicates = names.intersection(catalog.duplicates)
+        # Triton loads none of them, since a client could not say which one it means (R5).
         for name in sorted(duplicates):
             log.error("failed to poll model '%s': not unique across all model repositories", name)
             self._models.refuse(name, None, DUPLICATE)
         missing = {name for name in names if not catalog.named(name)} - duplicates
         for name in sorted(missing):
             log.error("failed to poll model '%s': model not found in any model repository.", name)
+        # The first poll is the start: it waits until the folders have settled (D17).
         if self._options.model_control_mode == "poll":
             loaded = await self._poll.start(catalog)
             self._begin(self._poll.run())
+            # A missing name cannot be: only explicit mode takes names.
             return loaded and not duplicates
         # The index and the readiness count all models from the beginning.
         for key, found in sorted(wanted.items()):
@@ -140,6 +153,7 @@ class RepositoryControl:
         Ends `kill_seconds` after `until` at the latest. Returns whether all of it ended.
         """
         self._poll.end()
+        # No load comes into service from here on, so nothing is left to unload later.
         self._loads.ending = True
         self._loads.unload_all()
         closing = self._loads.closing
@@ -202,6 +216,7 @@ class RepositoryControl:
             finally:
                 if upload is not None:
                     await self._loads.uploads.remove_unused(upload)
+            # Not before it succeeded: a failed load does not keep a member from being unloaded with its ensemble.
             self._explicit.update(self._models.keys_of(name))
         if query.asker is None:
             await self._loads.refresh(self._locks.locked)
@@ -215,6 +230,7 @@ class RepositoryControl:
         A failure is not reported here: it surfaces when the ensemble finds its member missing.
         """
         async with self._locks.locked(name, ensemble):
+            # Otherwise the start or a poll loads the member, and that load took the lock before this one.
             if self._options.model_control_mode != "explicit":
                 return
             for found in (await self._scan()).named(name):
@@ -252,6 +268,7 @@ class RepositoryControl:
 
     async def _find(self, query: LoadModel, upload: Upload | None) -> list[FoundModel]:
         """The models of that name. If several have it, each in a namespace of its own, all are loaded (R20)."""
+        # The files of a load are a whole model: the repositories do not count (H114).
         if upload is not None:
             return [FoundModel(query.model, upload.folder, query.config)]
         found = (await self._scan()).named(query.model)
@@ -265,6 +282,7 @@ class RepositoryControl:
         async with self._locks.locked(query.model, query.asker):
             for key in self._models.keys_of(query.model):
                 self._explicit.discard(key)
+                # Asked before the unload, which removes the ensemble from the graph.
                 left = self._loads.ensembles.members_left_behind(key, self._explicit) if query.dependents else ()
                 self._loads.unload(key)
                 for member in left:

@@ -12,8 +12,8 @@ The states of a version, with the method of `ModelTable` that is the event:
     READY         publish (without it)        UNLOADING      R12
     READY         retire                      UNLOADING      R14
     UNLOADING     gone                        UNAVAILABLE    R14  with the reason "unloaded"
-    UNLOADING     loading                     LOADING        R11  `gone` finds another record and changes nothing
-    UNLOADING     refuse                      UNAVAILABLE    R11  likewise
+    UNLOADING     loading                     LOADING        R11  in a new record; `gone` changes the old one only
+    UNLOADING     refuse                      UNAVAILABLE    R11  in a new record, likewise
     UNAVAILABLE   loading                     LOADING        R10
     UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
 
@@ -175,6 +175,7 @@ class ModelTable:
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
         """The version answers no further request. It is shown as UNLOADING until `gone` (R14). Calls `closed` when no
         request holds it any more."""
+        # Kept by version: a load that begins now gets a record of its own for the number.
         record = self._leaving[version] = self._models[version.key].versions[version.number]
         record.state = VersionState.UNLOADING
         self._index(version.key)
@@ -201,6 +202,7 @@ class ModelTable:
         for record in records:
             for number in record.versions:
                 self._ready.pop((name, number), None)
+        # No version may be left: then the name stands for nothing.
         self._latest.pop(name, None)
         for version in versions:
             self._ready[name, version.number] = version

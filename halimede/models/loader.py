@@ -316,6 +316,7 @@ def find_backend(
     Error."""
     folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
+    # A Python-based backend: the Python backend runs the backend's own file with the files of the model (R83).
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
         draft.set_runtime(PYTHON_BASED, runtime.environment)
@@ -365,6 +366,7 @@ def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadO
 
 def _completes(traits: Traits, draft: Draft) -> bool:
     """Whether the backend completes this configuration (R72, R77)."""
+    # A model file is only opened if something is missing: opening it takes as long as a load.
     if traits.completes is Completes.MISSING:
         return draft.needs_description
     return traits.completes is Completes.ALWAYS

@@ -32,6 +32,7 @@ class _Poll:
             self._tell(ready)
 
     def _tell(self, ready: bool) -> None:
+        # The first no decides. The answers after it come too late to count.
         done, self._done = self._done, None
         if done is not None:
             done(ready)

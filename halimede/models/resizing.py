@@ -77,7 +77,7 @@ class Resized:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """The result of a load of a model of which versions may serve already."""
+    """The result of a load: what was opened, and what changes in the versions that serve already."""
 
     result: LoadResult
     """The versions that were opened, or could not be opened or resized."""
@@ -109,6 +109,7 @@ def load_or_resize(
     """
     result = LoadResult(found.name)
     resized: dict[int, Resized] = {}
+    # First, because a version whose instances cannot be changed in place joins those to open.
     for number, now in kept.items():
         try:
             change = _resize(found, number, now, backends, options, seen)
