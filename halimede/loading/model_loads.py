@@ -1,14 +1,14 @@
 """Loads and unloads models: plan, load, publish or refuse, retire.
 
-    step      what happens                                                      where
-    inspect   The configuration is read, and the versions to serve are found.   inspection thread, `models.inspection`
-    plan      The versions that stay are told from those to open.               `_plan`
-    load      Versions are opened, and instances of those that stay are added.  load thread, `models.resizing`
-    connect   Opened versions get their members and their limiter slots.        `_connect`
-    publish   All versions come into service at once.                           `_publish`
-    refuse    If one version failed, all that were opened are closed.           `_check`, `_drop`
-    retire    Versions, and the ensembles made of them, leave service.          `unload`, `retire`
-    close     A version is closed when no inference holds it.                   closing thread, `loading.closing`
+    step      what it does                                                  where
+    inspect   Reads the configuration, and finds the versions to serve.     inspection thread, `models.inspection`
+    plan      Decides which versions stay and which are opened.             `_plan`
+    load      Opens versions, and adds instances to those that stay.        load thread, `models.resizing`
+    connect   Gives opened versions their members and their limiter slots.  `_connect`
+    publish   Brings all versions into service at once.                     `_publish`
+    refuse    Closes all that was opened if one version failed.             `_check`, `_drop`
+    retire    Takes versions, and ensembles made of them, out of service.   `unload`, `retire`
+    close     Closes a version when no inference holds it.                  closing thread, `loading.closing`
 
 Steps without a thread run on the event loop, which alone changes the model table. A version that was opened is either
 published or closed. A load at the start inspects and opens in one job (`StartupLoader`), and plans when nothing serves.
@@ -391,9 +391,8 @@ class ModelLoads:
             reason = UNLOADED  # another version failed; this one is fine, and is shown as Triton shows it
         failures = {} if outcome is None else outcome.result.failures
         for number in plan.versions:
-            # `_check` has kept the reason of a version that failed, unless something else went wrong before.
-            if number not in failures or not isinstance(error, Error):
-                self._models.refuse(plan.found.key, number, reason)
+            failure = failures.get(number)
+            self._models.refuse(plan.found.key, number, reason if failure is None else f"{failure.word}: {failure}")
         if outcome is None:  # no thread took the load: nothing was opened
             return
         for version in outcome.result.opened:
