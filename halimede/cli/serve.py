@@ -248,7 +248,6 @@ class Server:
             server.close()
             listener.drain()
             await listener.closed(timeout, waiting)
-            # What is left has had its time.
             listener.abort()
 
         self._closers.append(close)
@@ -256,6 +255,7 @@ class Server:
 
     def _say_hints(self, engine: Engine) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
+        # The hints are for the HTTP port.
         if not self._http:
             return
         configs = [
