@@ -94,6 +94,7 @@ class InferRequest:
         return _request_of, ({name: getattr(self, name) for name in _FIELDS},)
 
 
+# Without `on_device`: a request that was serialized comes from another process, which reads outputs on the host.
 _FIELDS = (
     *("model_name", "version", "inputs", "raw", "trace", "id", "outputs", "destinations", "in_regions", "classes"),
     *("parameters", "correlation_id", "sequence_start", "sequence_end", "priority", "timeout_us", "decoupled_ok"),

@@ -5,6 +5,7 @@ want it. Called on load threads.
 """
 
 import os
+from dataclasses import replace
 from typing import cast
 
 from halimede.backends.api import Backend, BackendContext
@@ -16,7 +17,10 @@ from halimede.errors import Cause, Unavailable
 
 def create_backend(traits: Traits, context: BackendContext) -> Backend:
     """The backend, in the home that the operator has chosen. Blocks while the runtime is imported. Raises Unavailable,
-    with the command that helps, if the runtime is not installed; whatever the backend itself raises."""
+    with the command that installs the runtime, if it is missing, and what the backend itself raises."""
+    # A backend that declares no calls must not come to depend on a port that it has by accident: a child has none.
+    if not traits.calls_models:
+        context = replace(context, calls=None)
     if Home.CHILD not in traits.homes or traits.starts_children:
         return create_in_this_process(traits, context)
     return BackendOfTwoHomes(traits, context, lambda: create_in_this_process(traits, context))

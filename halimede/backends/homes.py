@@ -1,7 +1,8 @@
 """The choice of the process that a backend's models run in: this one, or child processes.
 
-The operator chooses by `--backend-config=NAME,home=child` and by the parameter HOME of a model. A backend is created in
-the server only if a model runs there, and child processes are started only if a model runs in them. Load threads.
+The operator chooses by `--backend-config=NAME,home=child` and by the parameter HOME of a model. The backend of a home
+is created when the first model that runs there is loaded: a server whose models all run in child processes never
+imports the runtime. Load threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class BackendOfTwoHomes:
-    """A backend that may run in the server and in child processes. `create` makes it in the server and may raise Error.
-    Raises Invalid for a setting that is no home."""
+    """A backend that may run in the server and in child processes. A load takes the backend of its model's home by
+    `of_model`; the methods of `Backend` itself do the same for each call.
+
+    `create` makes the backend in the server and may raise Error. Raises Invalid for a setting that is no home."""
 
     def __init__(self, traits: Traits, context: BackendContext, create: Callable[[], Backend]) -> None:
         self.traits = traits
@@ -30,8 +33,6 @@ class BackendOfTwoHomes:
         self._in_children: ChildBackend | None = None
         self._setting = context.settings.get(HOME_SETTING)
         self._default = chosen_home(traits, self._setting, {})
-        if self._default is Home.SERVER:
-            self._server()  # a runtime that is not installed is an error of the creation
 
     def _server(self) -> Backend:
         with self._making:
@@ -47,26 +48,30 @@ class BackendOfTwoHomes:
                 self._in_children = ChildBackend(self.traits, self._context)
             return self._in_children
 
-    def _of(self, parameters: Mapping[str, str], model: str) -> Backend:
-        home = chosen_home(self.traits, self._setting, parameters, model)
+    def of_model(self, parameters: Mapping[str, str], model: str) -> Backend:
+        """The backend of a model's home. Blocks while the backend is created. Raises Error if it cannot be."""
+        return self._of_home(chosen_home(self.traits, self._setting, parameters, model))
+
+    def _of_home(self, home: Home) -> Backend:
         return self._children() if home is Home.CHILD else self._server()
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        return (self._children() if self._default is Home.CHILD else self._server()).usable_gpus(gpus)
+        """For models that do not choose a home."""
+        return self._of_home(self._default).usable_gpus(gpus)
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        return self._of(asked.parameters, asked.name).describe(asked, folder, filename)
+        return self.of_model(asked.parameters, asked.name).describe(asked, folder, filename)
 
     def runs_code(self, asked: Incomplete) -> bool:
-        backend = self._of(asked.parameters, asked.name)
+        backend = self.of_model(asked.parameters, asked.name)
         return isinstance(backend, Inspecting) and backend.runs_code(asked)
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        backend = self._of(asked.parameters, asked.name)
+        backend = self.of_model(asked.parameters, asked.name)
         return backend.faults(asked, config, folder, filename) if isinstance(backend, Inspecting) else []
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
-        return self._of(config.parameters, config.name).open(config, folder)
+        return self.of_model(config.parameters, config.name).open(config, folder)
 
     def close(self) -> None:
         with self._making:

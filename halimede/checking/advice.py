@@ -21,6 +21,7 @@ _Advice = str | Callable[[re.Match[str]], str]
 
 
 def _of_backend(match: re.Match[str]) -> str:
+    # A platform begins with the name of its backend: tensorrt_plan.
     if match[1].partition("_")[0] in {traits.name for traits in known() if not traits.served}:
         return f"'{match[1]}' is not served here: {alternatives()}"
     meant = next((traits.name for traits in served().values() if match[1].lower() in traits.aliases), None)
@@ -55,12 +56,14 @@ def _renamed(match: re.Match[str]) -> str:
     wanted = Path(match[1])
     ending = wanted.suffix
     try:
+        # Another name with the same ending is most likely the file that is meant.
         others = sorted(path.name for path in wanted.parent.iterdir() if path.suffix == ending)
         files = sorted(path.name for path in wanted.parent.iterdir() if path.is_file())
     except OSError:
         return f"make the directory {wanted.parent}, with the file {wanted.name} in it"
     if others:
         return f'rename {others[0]} to {wanted.name}, or write default_model_filename: "{others[0]}"'
+    # The file of another backend: then the backend is wrong and not the file.
     for traits, each in usual_files():
         if each.filename in files:
             return f'backend: "{traits.name}", since there is a {each.filename}'
@@ -125,6 +128,7 @@ def advised(problem: Problem) -> Problem:
     """The problem, with what to write instead if that is known."""
     if problem.instead:
         return problem
+    # The first pattern that fits counts, so the narrower ones come before the wider ones.
     for pattern, advice in _TABLE:
         match = re.search(pattern, problem.text)
         if match is not None:

@@ -17,7 +17,7 @@ from halimede.checking.repository import review_repositories
 from halimede.engine.engine import Engine
 from halimede.errors import Unavailable
 from halimede.models.agents import Agents
-from halimede.models.lifecycle import ModelRecord, State
+from halimede.models.lifecycle import ModelRecord, VersionState
 from halimede.models.loader import LoadOptions
 from halimede.options import ServerOptions
 
@@ -87,6 +87,7 @@ async def load(checked: Checked, options: ServerOptions) -> None:
         model_repositories=directories,
         model_control_mode="explicit",
         load_models=("*",),
+        # Nothing reads them, and measuring would cost time.
         metrics=replace(options.metrics, allowed=False),
     )
     began = perf_counter()
@@ -96,6 +97,7 @@ async def load(checked: Checked, options: ServerOptions) -> None:
         for model in checked.models:
             key = f"{model.repository}::{model.name}" if options.model_namespacing else model.name
             _add_load(model, engine.models.get(key))
+    # A signal: without this, `stop` would wait for the loads under way.
     except asyncio.CancelledError:
         await engine.give_up()
         raise
@@ -108,8 +110,9 @@ async def load(checked: Checked, options: ServerOptions) -> None:
 def _add_load(model: CheckedModel, record: ModelRecord | None) -> None:
     folder = Path(model.repository) / model.name
     versions = {} if record is None else record.versions
-    model.loaded = tuple(sorted(number for number, each in versions.items() if each.state is State.READY))
-    reasons = {each.reason for each in versions.values() if each.state is not State.READY}
+    model.loaded = tuple(sorted(number for number, each in versions.items() if each.state is VersionState.READY))
+    reasons = {each.reason for each in versions.values() if each.state is not VersionState.READY}
+    # The model itself was refused, before any of its versions.
     if record is not None and not versions:
         reasons.add(record.reason or "it was not loaded")
     # With errors, the reason is among them already, in better words.

@@ -49,6 +49,7 @@ class Reviewed:
         if self.draft is None:
             return None
         found = [*finishing_problems(self.draft.with_groups(gpus, default_instance_count), gpus)]
+        # Each version finishes the configuration again, and finds the same.
         known = {problem.text for problem in self.problems}
         self.add((code, text) for code, text in found if text not in known)
         if found:
@@ -75,8 +76,10 @@ def review(folder: Path, *, config_name: str = "", strict: bool = False) -> Revi
     reviewed = Reviewed(file, True, Source(""), [])
     try:
         reviewed.is_there = file.exists()
+        # A strict load needs a file, and its absence is then the problem.
         if reviewed.is_there or strict:
             raw = read_whole(file)
+            # A model file that was renamed by mistake may have gigabytes.
             if len(raw) > MAX_BYTES:
                 raise Invalid(f"{len(raw)} bytes are too many for a configuration; at most {MAX_BYTES}")
             read = read_text(raw.decode(), file, folder.name)
@@ -110,6 +113,7 @@ def _review(message: messages.Message, folder: Path, strict: bool, reviewed: Rev
     except Invalid as error:
         is_known = False
         reviewed.add([("no-backend", str(error))])
+    # The rules ask the configuration as a load completes it.
     fill_defaults(message)
     found = [("configuration", text) for text in until_it_breaks(config_problems(message))]
     if strict:

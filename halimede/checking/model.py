@@ -29,7 +29,7 @@ from halimede.config import (
 from halimede.config.files import read_whole
 from halimede.errors import Cause, Error
 from halimede.models.agents import Agents
-from halimede.models.loader import Backends, LoadOptions, complete, prepare_draft, version_folder
+from halimede.models.loader import Backends, LoadOptions, complete, find_backend, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
 from halimede.models.sequence_states import states_for
 from halimede.models.strategies import strategy_file
@@ -67,6 +67,7 @@ class ModelReview:
         place = file or self.found.folder
         line = self.reviewed.source.line_of(text, _FIELDS.get(code, "")) if place == self.reviewed.file else 0
         problem = Problem(code, text, place, line, severity=severity)
+        # Each version is reviewed, and most find the same.
         if not any((p.text, p.line) == (text, line) for p in self.problems):
             self.problems.append(problem)
 
@@ -98,6 +99,7 @@ def review_model(found: FoundModel, backends: Backends, options: LoadOptions) ->
     # Without access to the folder every further problem would only follow from that.
     if not model.attempt("unreadable", lambda: [*found.folder.iterdir(), found.folder]):
         return _finished(model)
+    # Before the rest, because an agent may replace everything else.
     _review_agents(model, options)
     if model.is_hidden:  # its agents may replace every file
         return _finished(model)
@@ -137,6 +139,7 @@ def _review_agents(model: ModelReview, options: LoadOptions) -> None:
     if asked.specs and not foreign:
         agents = Agents(options.agents.directory, options.config_name)
         model.attempt("agent", lambda: agents.engage(model.found, fingerprint(model.found.folder)))
+        # They ran to be checked only: what they made is removed.
         agents.give_up(model.found)
 
 
@@ -148,6 +151,7 @@ def _review_versions(model: ModelReview) -> None:
     if names is None:
         return
     came = model.attempt("version", lambda: versions_to_load(draft.version_policy, names, model.found.name))
+    # If the policy allows no version, the warnings still say which directories are none.
     numbers, warnings = came if came is not None else ([], versions_of_nothing(names, model.found.name))
     model.versions = tuple(numbers)
     for warning in warnings:
@@ -165,7 +169,8 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
     prepared = None
     # Without a backend the platform is unknown. If that is a problem already, it is not reported again.
     if draft.backend or not model.reviewed.problems:
-        prepared = model.attempt("backend", lambda: prepare_draft(model.found, number, draft, backends, options))
+        prepared = model.attempt("backend", lambda: find_backend(model.found, number, draft, backends, options))
+    # What does not need the backend is checked all the same.
     if prepared is None:
         _review_files(model, version_folder(model.found.folder, number))
         model.reviewed.draft = draft
@@ -190,13 +195,14 @@ def _completed(
     model: ModelReview, draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions
 ) -> ModelConfig | None:
     """The configuration, completed from the model file; None if it is wrong, or only code can complete it."""
-    gpus = backend.usable_gpus(options.gpus)
-    if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
-        try:
+    # Each call may fail: a child process imports the runtime, which may be missing there.
+    try:
+        gpus = backend.usable_gpus(options.gpus)
+        if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
-        except Error as error:
-            model.add("model-file", str(error), folder.version)
-            return None
+    except Error as error:
+        model.add("model-file", str(error), folder.version)
+        return None
     model.reviewed.draft = draft
     return model.reviewed.finish(gpus, backend.traits.cpu_instances)
 

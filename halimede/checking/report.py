@@ -42,6 +42,7 @@ def _lines(problem: Problem) -> list[str]:
 def summary(checked: Checked) -> str:
     counts = [_number(checked.count(severity), severity.value) for severity in Severity]
     told = f"{_number(len(checked.models), 'model')}: {', '.join(counts)}"
+    # Without a load, code of the models may still have problems: the reader should know.
     if checked.seconds:
         loaded = sum(bool(model.loaded) for model in checked.models)
         return f"{told}; {loaded} of them loaded, in {checked.seconds:.1f} s"

@@ -37,6 +37,7 @@ def review_repositories(repositories: Sequence[str], options: LoadOptions, names
     found: list[FoundModel] = []
     for repository in repositories:
         found += _found_in(repository, namespaces, review.problems)
+    # One pool for all models: a runtime is imported once.
     with pool_to_look(options.settings) as backends:
         review.models += [review_model(each, backends, options) for each in found]
     by_name: dict[str, list[ModelReview]] = {}
@@ -50,6 +51,7 @@ def review_repositories(repositories: Sequence[str], options: LoadOptions, names
 
 def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> list[FoundModel]:
     root = Path(repository)
+    # A bucket would have to be copied, which may cost hours and money.
     if "://" in repository:
         text = "only directories on this machine can be checked"
         problems.append(Problem("repository", text, root, instead="copy it, and check the copy"))
@@ -61,6 +63,7 @@ def _found_in(repository: str, namespaces: bool, problems: list[Problem]) -> lis
     except (Error, OSError) as error:
         problems.append(Problem("repository", str(error), root))
         return []
+    # A common mistake: the path of a model instead of the one of its repository.
     versions = [entry.name for entry in entries if entry.is_dir() and entry.name.isdecimal()]
     if (root / "config.pbtxt").exists() or (versions and len(versions) == len(models)):
         text = f"'{repository}' looks like a model, not like a repository of models"
@@ -121,6 +124,7 @@ def _members(ensemble: ModelReview, by_name: Mapping[str, Sequence[ModelReview]]
     chosen: dict[str, ModelReview] = {}
     for name in members_of(ensemble.config.ensemble):
         models = by_name.get(name, ())
+        # As a load finds them (R20).
         own = [each for each in models if each.found.folder.parent == ensemble.found.folder.parent]
         if own or len(models) == 1:
             chosen[name] = (own or models)[0]
@@ -150,6 +154,7 @@ def _review_ensemble(ensemble: ModelReview, chosen: Mapping[str, ModelReview]) -
 
 def _review_member(ensemble: ModelReview, name: str, version: int, member: ModelReview) -> None:
     depends = f"ensemble '{ensemble.found.name}' depends on '{name}'"
+    # One problem is enough: the others would only follow from it.
     if any(problem.severity is Severity.ERROR for problem in member.problems):
         ensemble.add("ensemble", f"{depends}, which has problems of its own", ensemble.place)
     elif version != -1 and member.versions and version not in member.versions:

@@ -110,6 +110,7 @@ class Source:
         words = re.sub(r"[\s-]+", "_", text.lower())
         named = self._named(text)
         if named:
+            # Several fields may have the same value: the one whose surroundings the text mentions is meant.
             path = max(named, key=lambda path: (path[0].name == otherwise, _likeness(path, words), len(path)))
             around = path[-2].children if len(path) > 1 else [path[-1]]
             return (_mentioned(around, words) or path[-1]).line
@@ -125,7 +126,9 @@ class Source:
         found = [path for path in scalars if path[-1].text in quoted]
         if found:
             return found
+        # Some of Triton's texts write names without quotes.
         plain = {word.rstrip(".:,;") for word in text.split()}
+        # A path ends with the name that the configuration has.
         plain |= {word.rpartition("/")[2] for word in plain}
         return [path for path in scalars if path[-1].value[:1] in ("'", '"') and path[-1].text in plain]
 
@@ -151,6 +154,7 @@ def _mentioned(statements: list[Statement], words: str) -> Statement | None:
 
 
 def _is_mentioned(name: str, words: str) -> bool:
+    # Texts speak of one `input`, where the field is `inputs`; short words would fit anything.
     singular = name.removesuffix("s")
     return name in words or (len(singular) > 3 and singular in words) or _OTHER_WORDS.get(name, "\n") in words
 
@@ -213,6 +217,7 @@ class _Reader:
             if self._peek() == ",":
                 self._at += 1
         self._at += 1
+        # An empty list still has a line.
         return values or [Statement(name.text, "[]", self._line(name), name.start)]
 
     def _value(self, name: _Token, depth: int) -> Statement:
@@ -224,6 +229,7 @@ class _Reader:
         if first.kind not in ("word", "string"):
             raise BadForm
         value = first.text
+        # Strings that follow each other are one value in the text format.
         while first.kind == "string" and self._at < len(self._tokens) and self._tokens[self._at].kind == "string":
             value = value[:-1] + self._next().text[1:]
         return Statement(name.text, value, self._line(first), name.start)

@@ -32,6 +32,7 @@ def _configurations(folder: Path, reviewed: Reviewed) -> Iterator[Problem]:
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name.isdecimal() and (path / CONFIG).is_file():
             yield _stray(path / CONFIG, "a configuration in a version directory is not read", f"move it to {folder}/")
+        # A backup is there on purpose.
         if path.name == CONFIG or not path.is_file() or _BACKUP.search(path.name):
             continue
         if _MEANT.match(path.name) or SequenceMatcher(None, path.name.lower(), CONFIG).ratio() >= _NEAR:

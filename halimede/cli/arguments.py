@@ -112,6 +112,7 @@ class Parser(argparse.ArgumentParser):
             raise Invalid(f"unexpected argument: {unknown[0]}")
         return given
 
+    # argparse would print its own usage and end the process.
     def error(self, message: str) -> NoReturn:
         raise Invalid(message)
 
@@ -195,6 +196,7 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
         "running\nserver also how long a request waits and runs in each step on average, whoever sent it."
     )
     parser.add_argument("model", metavar="MODEL", help="name of the model")
+    # Both would leave open which one the graph shows.
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--url", type=_filled, default=URL, metavar="URL", help=f"HTTP port of a running server (default {URL})"
@@ -284,6 +286,7 @@ def add_completion(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_flags(parser: argparse.ArgumentParser, *names: str) -> None:
     """Flags of `halimede serve` with the same meaning. `options.parser` reads their values (`_server`)."""
+    # A group of their own in the help, since their full description is that of `serve`.
     group = parser.add_argument_group("options of the server")
     for name in names:
         add_flag(group, FLAGS[name])
@@ -307,6 +310,7 @@ def add_flag(group: argparse._ActionsContainer, flag: Flag) -> None:
 
 
 def _server(given: argparse.Namespace, *first: str) -> ServerOptions:
+    # The environment is for the server that `serve` starts.
     return parse([*first, *(given.server or ())], {})
 
 
@@ -341,6 +345,7 @@ _count.__name__ = "integer"
 
 
 def _top(given: argparse.Namespace) -> Top:
+    # A stream of documents would need a form of its own.
     if given.json and not given.once:
         raise Invalid("--json needs --once")
     return Top(given.url, given.metrics_url, given.interval, given.once, given.json)
@@ -351,6 +356,7 @@ def _init(given: argparse.Namespace) -> Init:
 
 
 def _check(given: argparse.Namespace) -> Check:
+    # A path without its trailing slash, so that the same repository is checked once.
     plain = (each if "://" in each else str(PurePath(each)) for each in given.repositories)
     server = _server(given, "--model-control-mode=explicit")
     return Check(tuple(dict.fromkeys(plain)), given.json, given.strict, given.load, server)
@@ -358,6 +364,7 @@ def _check(given: argparse.Namespace) -> Check:
 
 def _graph(given: argparse.Namespace) -> Graph:
     repositories = tuple(given.model_repository)
+    # Without repositories a server is asked, by default the one on this machine.
     return Graph(given.model, repositories, "" if repositories else given.url, given.format)
 
 

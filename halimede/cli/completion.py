@@ -64,6 +64,7 @@ def parser_of(summaries: Mapping[str, str]) -> argparse.ArgumentParser:
 def add_serve(parser: argparse.ArgumentParser) -> None:
     """The flags of `halimede serve` that have an effect and are not deprecated."""
     for flag in FLAGS.values():
+        # argparse adds `--help` itself.
         if flag.support is SERVED and not flag.deprecated and flag.name != "help":
             _add_flag(parser, flag)
 
@@ -73,6 +74,7 @@ def _add_flag(parser: argparse.ArgumentParser, flag: Flag) -> None:
     if flag.kind is SWITCH:
         parser.add_argument(f"--{flag.name}", action="store_true", help=text)
         return
+    # The label of a choice lists its words.
     words = ["true", "false"] if flag.kind is BOOLEAN else flag.kind.label.split("|")
     parser.add_argument(
         f"--{flag.name}", choices=words if len(words) > 1 else None, metavar=_metavar(flag.name), help=text

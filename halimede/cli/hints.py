@@ -65,10 +65,12 @@ def _typable(config: ModelConfig) -> bool:
 
 
 def _is_small(spec: TensorSpec) -> bool:
+    # JSON has no FP16 and BF16.
     return spec.datatype not in (FP16, BF16) and prod(d for d in spec.dims if d > 0) <= MAX_ELEMENTS
 
 
 def _shape(config: ModelConfig, spec: TensorSpec) -> tuple[int, ...]:
+    # The smallest request that fits.
     dims = tuple(1 if d == -1 else d for d in spec.dims)
     return (1, *dims) if config.max_batch_size else dims
 
@@ -85,6 +87,7 @@ def _data(config: ModelConfig, spec: TensorSpec) -> list[object]:
 def _tensors(config: ModelConfig) -> str:
     """Python statements that make the inputs `a`, `b`, ..."""
     statements = []
+    # An input may have a name that is none in Python, so the variables are letters.
     for name, spec in zip(_VARIABLES, config.inputs, strict=False):
         shape = list(_shape(config, spec))
         dtype = spec.datatype.numpy.name

@@ -13,6 +13,7 @@ from halimede.platform.gpus import visible_gpus
 
 def run(order: Init) -> int:
     """Prints the files of the model and the next commands, and returns 0; 1 if no model was made."""
+    # What goes wrong is in the error or in the notes, and the log would say it again.
     logging.getLogger("halimede").setLevel(logging.CRITICAL)
     try:
         begun = begin(Path(order.source), Path(order.repository), order.name, order.server, visible_gpus(os.environ))
@@ -21,6 +22,7 @@ def run(order: Init) -> int:
         return 1
     for file in begun.files:
         print(file)
+    # Standard output has what a script may read; warnings are for people.
     for note in begun.notes:
         print(f"warning: {note}", file=sys.stderr)
     print(f"\nserve it:    {begun.next}")

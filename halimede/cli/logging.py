@@ -236,6 +236,7 @@ class Repeats:
 
     def admits(self, record: logging.LogRecord, now: float) -> bool:
         """Whether to write the record."""
+        # Information is not repeated by a fault, and verbose lines are wanted one by one.
         if record.levelno < logging.WARNING:
             return True
         key = record.levelno, record.filename, record.lineno, record.getMessage(), getattr(record, ROWS, None)
@@ -322,10 +323,12 @@ def install(options: LogOptions, out: Sink, err: Sink, clock: Callable[[], float
     """
     file = LogFile(options.file) if options.file else None
     logger = logging.getLogger(ROOT)
+    # Tests and embedding programs install more than once in a process.
     for earlier in [handler for handler in logger.handlers if isinstance(handler, Log)]:
         logger.removeHandler(earlier)
         earlier.close()
     log = Log(options, out, err, file, clock)
     logger.addHandler(log)
+    # A handler of the root logger would write each line again.
     logger.propagate = False
     return log

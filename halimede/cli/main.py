@@ -55,6 +55,7 @@ def _serve(args: Sequence[str]) -> int:
 def _start(options: ServerOptions) -> int:
     for warning in options.warnings:
         _say(f"Warning: {warning}")
+    # A step of the start in Triton, so the text has the form of its start (C8).
     if not options.model_repositories:
         _say("error: creating server: Invalid argument - --model-repository must be specified")
         return 1
@@ -177,6 +178,7 @@ def _run(words: Sequence[str]) -> int:
         _say(_help())
         return 1
     first, *rest = words
+    # Asked for, so it goes to standard output; the help after a mistake does not.
     if first in ("--help", "-h"):
         print(_help())
         return 0

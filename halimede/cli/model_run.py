@@ -86,6 +86,7 @@ async def _ask(order: ModelRun, session: Session, out: TextIO) -> int:
         began = perf_counter()
         answers = await session.infer(fresh, printer.print if order.repeat == 1 else _Printer.nothing)
         seconds.append(perf_counter() - began)
+    # With --json, standard output has responses only.
     if order.repeat > 1:
         for answer in answers:
             printer.print(answer)

@@ -52,7 +52,7 @@ SWITCH_INTERVAL = 0.0005
 LOADING_INTERVAL = 0.005
 """Seconds, as `SWITCH_INTERVAL`, while models load: Python's default."""
 LOADING_THRESHOLD = 20_000
-"""New objects that start a garbage collection while models load. Nearly all of them stay, so collecting is in vain."""
+"""New objects that start a garbage collection while models load. Nearly all of them stay, so it frees little."""
 
 MAX_HINT_MODELS = 100
 """Models among which the one for the hints of the start is chosen."""
@@ -154,6 +154,7 @@ class Server:
         loading, interrupted = asyncio.ensure_future(engine.start()), asyncio.ensure_future(ended.wait())
         await asyncio.wait({loading, interrupted}, return_when=asyncio.FIRST_COMPLETED)
         interrupted.cancel()
+        # The signal came first.
         if not loading.done():
             log.info("A signal ended the start while models were loading; waiting up to %d s for them.", timeout)
             await engine.give_up()
@@ -230,6 +231,7 @@ class Server:
         log.info("Started GRPCInferenceService at %s", place(endpoint.address, bound))
 
         async def close(timeout: float) -> None:
+            # `stop` waits for streams, and an idle one would stay open until the deadline.
             service.drain()
             await server.stop(timeout)
 
@@ -253,6 +255,7 @@ class Server:
 
     def _say_hints(self, engine: Engine) -> None:
         """Lines for curl, and for Python if it has tritonclient, that get an answer from one of the models."""
+        # The hints are for the HTTP port.
         if not self._http:
             return
         configs = [

@@ -34,6 +34,7 @@ def agent_table(names: Iterable[str]) -> str:
 
 def backend_table(backends: Iterable[tuple[str, str, Mapping[str, str]]], options: ServerOptions) -> str:
     """Name, place and settings of each backend; the settings are JSON (L6)."""
+    # Triton adds these two to the settings of each backend.
     common = {"auto-complete-config": str(options.auto_complete_config).lower(), "default-max-batch-size": "4"}
     rows = [
         (name, place, dumps({"cmdline": {**common, **settings}}, separators=(",", ":")))

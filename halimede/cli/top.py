@@ -28,6 +28,7 @@ def run(order: Top) -> int:
     except Unavailable as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    # Only the table needs rich, and it is imported when the first table is drawn.
     except ImportError:
         print("error: the table needs a library: pip install 'halimede[top]' (--once --json does not)", file=sys.stderr)
         return 1
@@ -71,6 +72,7 @@ def _follow(
     while True:
         show(screen(server.url, snapshot, models, console.width, trouble))
         time.sleep(order.interval)
+        # The server answers again, or the next lines say why not.
         trouble = ""
         try:
             before, snapshot = snapshot, server.snapshot()

@@ -187,6 +187,11 @@ class Draft:
         """The configured place where Python code runs; may be empty."""
         return self._parameter(_EXECUTION)
 
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """The parameters that are text."""
+        return {name: str(parameter.string_value) for name, parameter in self._message.parameters.items()}
+
     def _parameter(self, name: str) -> str:
         given = name in self._message.parameters  # [] would add the key to a protobuf map
         return str(self._message.parameters[name].string_value) if given else ""

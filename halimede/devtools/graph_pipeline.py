@@ -94,6 +94,7 @@ def pipeline_of(model: str, config_of: ConfigOf, times_of: TimesOf = lambda mode
         tuple(work.steps),
         tuple(inputs.values()),
         tuple(outputs.values()),
+        # A model that is no ensemble has its times in its only step.
         times_of(model, LATEST) if _steps(config) else None,
     )
 
@@ -137,6 +138,7 @@ class _Work:
         """The tensors of one side of a step, in the order of its model. Numbers those that are new."""
         specs = {str(spec["name"]): spec for spec in member.get(side, ())}
         numbers = []
+        # A map of the protocol has no order of its own.
         for own in sorted(names, key=lambda name: (list(specs).index(name) if name in specs else len(specs), name)):
             tensor, spec = str(names[own]), specs.get(own)
             kind = kind_of(spec, member) if spec is not None else ""

@@ -52,6 +52,7 @@ class Running:
         if (model, version) not in self._configs:
             try:
                 found = self._json(f"{_path(model, version)}/config")
+            # The server answered: it does not know the model, and may know one of a similar name.
             except Refused as error:
                 raise NotFound(f"{error}{suggestion(model, self._names())}") from None
             if not isinstance(found, dict):
@@ -64,6 +65,7 @@ class Running:
         try:
             told = self._json(f"{_path(model, version)}/stats")
             return times_in(told.get("model_stats", ()))
+        # The graph is of use without times too.
         except (Error, AttributeError, KeyError, TypeError, ValueError):
             return None
 
@@ -87,6 +89,7 @@ def times_in(statistics: Sequence[Mapping[str, Any]]) -> Times | None:
     """The times of the newest version in the statistics of a model."""
     if not statistics:
         return None
+    # Steps of an ensemble ask for the latest version unless they name one.
     newest = max(statistics, key=lambda entry: int(entry["version"]))
     stats = newest.get("inference_stats", {})
     compute = [_mean(stats, name) for name in ("compute_input", "compute_infer", "compute_output")]

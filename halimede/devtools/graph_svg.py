@@ -69,6 +69,7 @@ def svg_of(pipeline: Pipeline) -> str:
     top = min((node.xy[1] - node.h / 2 for node in nodes), default=0.0)
     right = max((node.xy[0] + node.w / 2 for node in nodes), default=0.0)
     bottom = max((node.xy[1] + node.h / 2 for node in nodes), default=0.0)
+    # A line may pass outside of all nodes.
     for path in edges:
         left, right = min([left, *(x for x, _ in path)]), max([right, *(x for x, _ in path)])
     width = max(right - left, len(title) * LETTER) + 2 * MARGIN
@@ -93,6 +94,7 @@ def svg_of(pipeline: Pipeline) -> str:
 def _laid_out(pipeline: Pipeline) -> tuple[list[Node], list[list[Point]]]:
     """All nodes in their places, and the lines between them."""
     steps = [Vertex(Node(step_lines(step), share_of(step, pipeline))) for step in pipeline.steps]
+    # Tensors that no step uses would be nodes without lines.
     used = {*pipeline.given, *pipeline.results}
     used.update(number for step in pipeline.steps for _, number in (*step.reads, *step.writes))
     tensors = {number: Vertex(Node(tensor_lines(pipeline.tensors[number]))) for number in sorted(used)}
@@ -106,6 +108,7 @@ def _laid_out(pipeline: Pipeline) -> tuple[list[Node], list[list[Point]]]:
     for edge in edges:
         edge.view = _Path()
     offset = 0.0
+    # grandalf lays out connected graphs only: the parts are placed beside each other.
     for component in Graph(vertices, edges).C:
         offset = _place(component, offset)
     return [vertex.data for vertex in vertices], [edge.view.points for edge in edges]

@@ -44,6 +44,7 @@ def mermaid_of(pipeline: Pipeline) -> str:
         for number in _numbers(step.reads):
             if number in writers:
                 lines.append(f"  s{writers[number]} -->|{_quoted(tensor_lines(tensors[number]))}| s{i}")
+            # Anything else is written by no step: a mistake of the ensemble, which has nothing to draw.
             elif number in pipeline.given:
                 lines.append(f"  t{number} --> s{i}")
     return "\n".join(lines)
@@ -91,6 +92,7 @@ def times_text(times: Times) -> str:
 
 def share_of(step: Step, pipeline: Pipeline) -> float:
     """The part of the time of all steps that a request spends in this one, 0 to 1."""
+    # Steps may run at the same time, so their sum and not the duration of a request is the whole.
     whole = sum(map(_spent, pipeline.steps))
     return _spent(step) / whole if whole else 0.0
 

@@ -125,6 +125,7 @@ def _from_file(path: Path, spec: TensorSpec, config: ModelConfig) -> Tensor:
             raise Invalid(f"'{path}' is not JSON: {error}") from None
     if spec.datatype is not BYTES:
         raise Invalid(f"input '{spec.name}': '{path}' must be a .npy or .json file")
+    # The content of the file is one element, such as a picture.
     one = np.empty((), dtype=object)
     one[()] = raw
     return _fitted(one, spec, config)
@@ -132,6 +133,7 @@ def _from_file(path: Path, spec: TensorSpec, config: ModelConfig) -> Tensor:
 
 def _array_in(path: Path) -> npt.NDArray[Any]:
     try:
+        # A pickle may run code of the person who wrote the file.
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise Invalid(f"'{path}' is not an array: {error}") from None

@@ -12,7 +12,7 @@ from halimede.backends.registry import resolve, traits_of
 from halimede.config import Draft, ModelConfig, TensorSpec, read
 from halimede.errors import Invalid
 from halimede.models.backend_pool import BackendPool, pool_to_look
-from halimede.models.loader import LoadOptions, complete, prepare_draft
+from halimede.models.loader import LoadOptions, complete, find_backend
 from halimede.models.repository import FoundModel
 from halimede.tensors import FP32
 
@@ -85,6 +85,7 @@ def declared_by(folder: Path, options: LoadOptions) -> Declared:
     draft = read(folder)
     traits = traits_of(draft.backend)
     reads_source = resolve(traits.outline) if traits is not None and traits.outline else None
+    # Before the backend runs the code: a mistake in it gets its line this way.
     source = None if reads_source is None else reads_source(folder / str(VERSION) / draft.model_filename)
     if isinstance(source, Fault):
         place = f"{source.file}:{source.line}" if source.line else str(source.file)
@@ -96,7 +97,8 @@ def declared_by(folder: Path, options: LoadOptions) -> Declared:
 def _described(
     found: FoundModel, draft: Draft, source: Outline | None, backends: BackendPool, options: LoadOptions
 ) -> Declared:
-    folder, backend = prepare_draft(found, VERSION, draft, backends, options)
+    folder, backend = find_backend(found, VERSION, draft, backends, options)
+    # Otherwise the code completes nothing, and it need not run.
     if source is None or source.completes:
         complete(draft, backend, folder, options)
     config = draft.finish(gpus=backend.usable_gpus(options.gpus), default_instance_count=backend.traits.cpu_instances)
@@ -111,6 +113,7 @@ def config_text(name: str, backend: str, declared: Declared) -> str:
     inputs, outputs = config.inputs, config.outputs
     remark = "\n"
     if not declared.is_complete:
+        # What the model declares goes before what its code mentions.
         inputs = inputs or _guessed(declared.reads)
         outputs = outputs or _guessed(declared.writes)
         remark = _GUESSED if inputs and outputs else _NOTHING

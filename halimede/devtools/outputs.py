@@ -55,6 +55,7 @@ def _string(raw: bytes) -> str:
         shown = repr(raw.decode())
     except UnicodeDecodeError:
         shown = repr(raw)
+    # A string may be a whole document or picture.
     return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}... ({len(raw)} bytes)"
 
 
@@ -70,6 +71,7 @@ def response_json(response: InferResponse | Error) -> str:
 
 def timing_text(seconds: Sequence[float]) -> str:
     """A line about requests that ran one after the other. The first one warms up, so it is listed by itself."""
+    # One request is its own median.
     first, rest = seconds[0], sorted(seconds[1:]) or [seconds[0]]
     p99 = rest[min(len(rest) - 1, int(len(rest) * 0.99))]
     return f"{len(seconds)} requests: first {_ms(first)}, then median {_ms(median(rest))}, p99 {_ms(p99)}"

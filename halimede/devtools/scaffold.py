@@ -76,12 +76,14 @@ def begin(source: Path, repository: Path, name: str, server: ServerOptions, gpus
     name = name or _name_of(source)
     if not _NAME.fullmatch(name):
         raise Invalid(f"'{name}' cannot be the name of a model: give another with --name")
+    # A folder of this name in a repository looks like a version, and the repository like a model.
     if name.isdecimal():
         raise Invalid(f"'{name}' is the name of a version and cannot be that of a model: give another with --name")
     folder = repository / name
     # `lexists` sees a link to a missing target too, which a rename would replace.
     if os.path.lexists(folder):
         raise Invalid(f"'{folder}' exists already; --name gives the model another name")
+    # A repository that does not exist is made.
     if repository.exists() and not repository.is_dir():
         raise Invalid(f"'{repository}' is not a directory")
     options = LoadOptions(settings=server.backend_settings, gpus=gpus)
@@ -126,6 +128,7 @@ def _made(source: Path, kind: Kind, folder: Path, options: LoadOptions) -> Begun
         version.mkdir(parents=True)
         _copy(source, version, kind)
         config_file = draft / "config.pbtxt"
+        # A model file alone does not say which backend is meant.
         config_file.write_text(f'backend: "{kind.backend}"\n')
         try:
             declared = declared_by(draft, options)
@@ -180,6 +183,7 @@ def _run(folder: Path, config: ModelConfig | None) -> str:
     words = ["halimede", "model", "run", str(folder)]
     for spec in config.inputs:
         dims = [1 if size == -1 else size for size in spec.dims]
+        # A reader would not type such a line, nor understand it.
         if prod(dims) > _MAX_ELEMENTS:
             return ""
         value: object = "text" if spec.datatype is BYTES else 1

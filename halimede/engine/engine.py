@@ -107,7 +107,7 @@ class Engine:
             )
         )
         limiter = self._limiter(options)
-        loads = ModelLoads(options, loop, self._models, backends, gpus, self._open_versions, limiter)
+        loads = ModelLoads(options, loop, self._models, backends, gpus, self._make_serving, limiter)
         self._repository = RepositoryControl(options, loop, self._models, loads, catalog_of)
         self._shared_memory = SharedMemory(options.allow_client_shm, load_driver if gpus else None)
         self._leases: dict[int, Lease] = {}
@@ -195,11 +195,11 @@ class Engine:
         """The rate limiter, if the options ask for one: it is off by default (S100)."""
         return RateLimiter(options.rate_limit_resources, self._loop.call_soon) if options.rate_limit else None
 
-    def _open_versions(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
+    def _make_serving(self, loaded: Sequence[LoadedVersion]) -> list[ModelVersion]:
         """Makes serving versions of loaded ones. Their statistics start from zero, but only after all versions were
         made: if one fails, the versions that serve now keep theirs."""
         fresh = [Statistics(latencies_of(each.config, self._options.measuring)) for each in loaded]
-        versions = [self._open_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
+        versions = [self._serving_version(each, statistics) for each, statistics in zip(loaded, fresh, strict=True)]
         for version, statistics in zip(versions, fresh, strict=True):
             if self._serves(version):
                 statistics.follow(self._statistics[version.key, version.number])
@@ -212,7 +212,7 @@ class Engine:
         """Whether a ready version has this number, which this version replaces."""
         return any(each.number == version.number for each in self._models.ready_versions(version.key))
 
-    def _open_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
+    def _serving_version(self, loaded: LoadedVersion, statistics: Statistics) -> ModelVersion:
         return ModelVersion(
             loaded,
             self._engine_loop,
@@ -230,14 +230,15 @@ class Engine:
     async def stop(self, timeout: float) -> bool:
         """Refuses new inferences, waits for those in flight, then closes all models.
 
-        Takes at most `timeout` seconds, but gives the models at least `LEAST_CLOSE_SECONDS`. Returns False if something
-        was still running after that; it is left behind.
+        All of it shares one deadline, in `timeout` seconds (C3). It is later in two cases: the models have at least
+        `LEAST_CLOSE_SECONDS` to close, and those that do not close in time are killed, which takes at most
+        `KILL_SECONDS` more. Returns False if something was still running then; it is left behind.
         """
         until = self._loop.time() + timeout
         self._answers.exiting = True
         finished = await self._drain(timeout)
         if finished:
-            finished = await self._repository.stop(max(until - self._loop.time(), LEAST_CLOSE_SECONDS))
+            finished = await self._repository.stop(max(until, self._loop.time() + LEAST_CLOSE_SECONDS))
         if finished:
             self._shared_memory.close()
             if self._cache is not None:

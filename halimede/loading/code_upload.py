@@ -53,6 +53,7 @@ class CodeUploadCheck:
         own = await self._code_in_folder(found)
         if own is None or own.backend != inspection.code.backend:
             raise _refusal(found.name, f"a model of the backend '{inspection.backend}'")
+        # An empty one is the server's default, which brings no code.
         if inspection.code.environment not in ("", own.environment):
             raise _refusal(found.name, f"the environment '{inspection.code.environment}'")
         if inspection.code.execution not in ("", own.execution):

@@ -8,7 +8,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -27,40 +28,83 @@ CLOSING_THREADS = 32
 """Threads that close models. A version that hangs while it closes must not keep the others from closing."""
 
 
+@dataclass(slots=True, eq=False)
+class _Use:
+    """A load that runs in a slot."""
+
+    waits: int = 0
+    """For how many other loads it waits. Its slot is given up while there are any."""
+    over: bool = False
+
+
 class LoadSlots:
-    """A semaphore of `count` slots, first come first served. A load may give up its slot while it waits for another."""
+    """A semaphore of `count` slots, first come first served. A load may give up its slot while it waits for another.
+
+    Loads are known by the names of their models: `ModelLocks` keeps two loads of one model apart.
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._uses: dict[str, _Use] = {}
+        """By model, the loads that run in a slot."""
 
     @asynccontextmanager
-    async def acquired(self) -> AsyncIterator[None]:
-        """Waits for a slot and holds it."""
+    async def acquired(self, model: str = "") -> AsyncIterator[None]:
+        """Waits for a slot and holds it, for the load of a model if it is given."""
         # A free slot belongs to the first that waits.
         if self._free > 0 and not self._waiting:
             self._free -= 1
         else:
             acquired = asyncio.get_running_loop().create_future()
             self._waiting.append(acquired)
-            await acquired
+            try:
+                await acquired
+            except asyncio.CancelledError:
+                # Cancelled in the turn in which it got the slot: the next one gets it.
+                if acquired.done() and not acquired.cancelled():
+                    self._release()
+                raise
         try:
-            yield
+            with self.used_for(model) if model else nullcontext():
+                yield
         finally:
             self._release()
 
     @contextmanager
-    def given_up(self) -> Iterator[None]:
-        """Gives up one held slot, and takes it back at the end without waiting.
+    def used_for(self, model: str) -> Iterator[None]:
+        """The load of the model runs in a slot that another one has acquired."""
+        use = self._uses[model] = _Use()
+        try:
+            yield
+        finally:
+            del self._uses[model]
+            use.over = True
+            # The load failed while what it asked for goes on. The slot belongs to its holder again.
+            if use.waits:
+                self._free -= 1
+
+    @contextmanager
+    def given_up(self, model: str) -> Iterator[None]:
+        """Gives up the slot of a load that waits for another one, and takes it back at the end without waiting.
 
         Until one of the other loads ends there may then be one load more than slots. Waiting here instead could
         deadlock: all slots may be held by loads that wait for this one.
         """
-        self._release()
+        use = self._uses.get(model)
+        # An ensemble waits for its members before it takes a slot, and a load that a model asked for has none at all.
+        if use is None:
+            yield
+            return
+        use.waits += 1
+        if use.waits == 1:  # its instances may wait for several loads at once, but it has one slot only
+            self._release()
         try:
             yield
         finally:
-            self._free -= 1
+            use.waits -= 1
+            if not use.waits and not use.over:
+                self._free -= 1
 
     def _release(self) -> None:
         self._free += 1
@@ -75,7 +119,7 @@ class ModelLocks:
     """One lock per model name: loads and unloads of one model run in the order of requests, different models at once.
 
     The load of a model may need another model: an ensemble its members, a Python model the models it loads in
-    `initialize`. It then locks that model as `asker`, and gives up its slot while it waits.
+    `initialize`. It then locks that model as `asker`, and gives up its slot, if it has one, while it waits.
     """
 
     def __init__(self, slots: LoadSlots) -> None:
@@ -95,10 +139,11 @@ class ModelLocks:
         # Two loads that wait for each other would wait for ever. The asker gets an error instead.
         if name == asker or self._waits_for(name, asker):
             raise Unavailable(f"model '{asker}' is being loaded and cannot wait for model '{name}', which waits for it")
+        # A counter, because several instances of the asker may ask for the same model.
         awaited = self._awaited.setdefault(asker, Counter())
         awaited[name] += 1
         try:
-            with self._slots.given_up():
+            with self._slots.given_up(asker):
                 async with self._lock_of(name):
                     yield
         finally:
@@ -133,7 +178,7 @@ class LoadThreads:
         """Short work on files."""
         return await self._on(self._repositories, work, *arguments)
 
-    async def inspect_model(self, work: Callable[..., A], *arguments: Any) -> A:
+    async def inspect(self, work: Callable[..., A], *arguments: Any) -> A:
         """Work that may copy a model from elsewhere or run its agents."""
         return await self._on(self._inspectors, work, *arguments)
 

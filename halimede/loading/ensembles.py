@@ -94,7 +94,7 @@ class Ensembles:
         """An ensemble was loaded, or could not be, with its members as they are now."""
         self._loaded_with[key] = self._changes_of_members(key)
 
-    # What is to be done.
+    # What to load, and what to unload.
 
     def wanted(self) -> list[FoundModel]:
         """The ensembles that should serve, in the order to load them."""

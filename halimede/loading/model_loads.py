@@ -1,15 +1,20 @@
-"""Loads and unloads models, for whoever asks: plan, load, publish or refuse, retire.
+"""Loads and unloads models: plan, load, publish or refuse, retire.
 
-    inspect   Read the configuration, and find the versions to serve. On an inspection thread (`models.inspection`).
-    plan      Which versions stay in service, and which are opened (`_plan`).
-    load      Open them on a load thread (`models.resizing.reload`, `models.loader.load`).
-    publish   All versions come into service at once (`_publish`),
-    refuse    or none does: what was opened is closed, and the reason is kept (`_check`, `_drop`).
-    retire    Take versions out of service, and the ensembles that are made of them (`unload`).
-    close     Once nobody holds a version, close it on a closing thread (`loading.closing`).
+    step      what it does                                                  where
+    inspect   Reads the configuration, and finds the versions to serve.     inspection thread, `models.inspection`
+    plan      Decides which versions stay and which are opened.             `_plan`
+    load      Opens versions, and adds instances to those that stay.        load thread, `models.resizing`
+    connect   Gives opened versions their members and their limiter slots.  `_connect`
+    publish   Brings all versions into service at once.                     `_publish`
+    refuse    Closes all that was opened if one version failed.             `_check`, `_drop`
+    retire    Takes versions, and ensembles made of them, out of service.   `unload`, `retire`
+    close     Closes a version when no inference holds it.                  closing thread, `loading.closing`
 
-Decides on the event loop, where it alone changes the model table. Knows no protocol and no inference: `open_versions`
-makes of an opened version one that serves. The order of loads of one model is the caller's business (`ModelLocks`).
+Steps without a thread run on the event loop, which alone changes the model table. A version that was opened is either
+published or closed. A load at the start inspects and opens in one job (`StartupLoader`), and plans when nothing serves.
+
+Knows no protocol and no inference: `make_serving` makes versions that serve of opened ones. The caller holds the lock
+of the model (`ModelLocks`), so loads of one model do not overlap.
 """
 
 import asyncio
@@ -21,7 +26,7 @@ from pathlib import Path
 
 from halimede.cache.registry import REDIS
 from halimede.config import ModelConfig
-from halimede.errors import Error, Invalid, Unavailable
+from halimede.errors import Error, Internal, Invalid, Unavailable
 from halimede.loading.closing import Closing
 from halimede.loading.concurrency import LoadSlots, LoadThreads
 from halimede.loading.ensembles import Ensembles
@@ -30,10 +35,10 @@ from halimede.loading.uploads import Upload, Uploads
 from halimede.models.agents import Agents, AgentsWanted
 from halimede.models.backend_pool import BackendPool
 from halimede.models.inspection import Inspection, inspect_model
-from halimede.models.lifecycle import UNLOADED, ModelTable, plan
+from halimede.models.lifecycle import UNLOADED, ModelTable
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import Fingerprint, FoundModel
-from halimede.models.resizing import Reloaded, reload
+from halimede.models.resizing import LoadOutcome, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
 from halimede.scheduling.rate_limiter import RateLimiter
@@ -47,12 +52,12 @@ Lock = Callable[[str], AbstractAsyncContextManager[None]]
 """Holds the lock of a model by its name."""
 
 Accepts = Callable[[frozenset[str]], bool]
-"""Whether a load may be published although these files of the model changed during it."""
+"""Whether a load may be published although these files of the model were written meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the versions in service were loaded from, to see whether a load would change anything."""
+    """What the versions in service were loaded from. If it is still the same, a load changes nothing."""
 
     folder: Path
     config: str | None
@@ -64,7 +69,7 @@ class Origin:
         return cls(found.folder, found.config, inspection.fingerprint, inspection.load_digest)
 
     def keeps(self, other: "Origin", number: int) -> bool:
-        """Whether a version of this origin need not be opened again for the other one (R13)."""
+        """Whether a version that was loaded from here also serves for `other`, without being opened again (R13)."""
         return (
             self.folder == other.folder
             and self.load_digest == other.load_digest
@@ -77,7 +82,7 @@ def _files_of(fingerprint: Fingerprint, number: int) -> list[tuple[str, object]]
     kept: list[tuple[str, object]] = []
     for name, stamp in fingerprint:
         first, slash, _ = name.partition("/")
-        is_folder = bool(slash) or stamp == (0, 0)
+        is_folder = bool(slash) or stamp == (0, 0)  # a directory has no stamp of its own
         if first not in _NOT_OF_A_VERSION and not (is_folder and first.isdecimal() and int(first) != number):
             kept.append((name, stamp))
     return kept
@@ -85,19 +90,23 @@ def _files_of(fingerprint: Fingerprint, number: int) -> list[tuple[str, object]]
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What a load is about to do."""
+    """What a load does, as decided before anything is opened."""
 
     found: FoundModel
     inspection: Inspection
     versions: Sequence[int]
     """The versions to serve."""
     kept: Mapping[int, ModelVersion]
-    """Those of them that serve already and need no other files: at most their instances change (R13)."""
+    """Those of them that stay in service: their files are the same, so at most their instances change (R13)."""
     origin: Origin
+
+    @property
+    def to_open(self) -> list[int]:
+        return [number for number in self.versions if number not in self.kept]
 
 
 class ModelLoads:
-    """`open_versions` makes of opened versions ones that serve, all or none."""
+    """`make_serving` makes versions that serve of opened ones. If one of them fails it raises, and none serves."""
 
     def __init__(
         self,
@@ -106,13 +115,13 @@ class ModelLoads:
         models: ModelTable,
         backends: BackendPool,
         gpus: tuple[int, ...],
-        open_versions: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
+        make_serving: Callable[[Sequence[LoadedVersion]], list[ModelVersion]],
         limiter: RateLimiter | None = None,
         threads: LoadThreads | None = None,
     ) -> None:
         self._models = models
         self._backends = backends
-        self._open_versions = open_versions
+        self._make_serving = make_serving
         self.ensembles = Ensembles(models)
         self.threads = threads or LoadThreads(loop)
         self.slots = LoadSlots(options.model_load_thread_count)
@@ -135,16 +144,15 @@ class ModelLoads:
         )
         self._origins: dict[str, Origin] = {}
         self.ending = False
-        """Whether the server ends: loads under way fail, and no other begins."""
+        """Whether the server stops: loads under way fail, and no other begins."""
 
     # Inspection.
 
-    async def inspect_model(self, found: FoundModel) -> Inspection:
+    async def inspect(self, found: FoundModel) -> Inspection:
         """Raises Error if the configuration cannot be read, or if a model in a cloud cannot be copied."""
-        return await self.threads.inspect_model(self._inspect, found)
+        return await self.threads.inspect(self._inspect_on_thread, found)
 
-    def _inspect(self, found: FoundModel) -> Inspection:
-        """On a thread."""
+    def _inspect_on_thread(self, found: FoundModel) -> Inspection:
         if found.remote is not None:
             found.remote.fetch()
         return inspect_model(found, self._load_options)
@@ -152,63 +160,68 @@ class ModelLoads:
     def is_up_to_date(self, found: FoundModel, inspection: Inspection) -> bool:
         """Whether the model serves as it is, and no version has lost its instances (R10)."""
         versions = self._models.ready_versions(found.key)
+        # A load is how an operator gets a model back whose workers are gone for good.
         healthy = bool(versions) and all(version.healthy for version in versions)
         # A load with a configuration of its own is carried out each time, as in Triton.
         return found.config is None and healthy and self._origins.get(found.key) == Origin.of(found, inspection)
 
-    # Loads that nobody waits for: the log and the repository index tell of a failure.
+    # Loads without a client: a failure goes to the log and to the repository index.
 
     async def load_at_start(self, found: FoundModel) -> bool:
-        """Loads one of many models none of which serves yet; returns whether it serves now."""
+        """Loads a model at the start, when none serves. Returns whether it serves now."""
+        # A copy from a cloud takes long. An inspection thread makes it, without a slot.
         if found.remote is not None:
-            return await self.load_found(found)  # its copy takes long, and takes no slot meanwhile
+            return await self.load_found(found)
         try:
-            inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
-        except AgentsWanted:
-            return await self.load_found(found)  # for the same reason
+            # The worker thread that takes the job holds the slot.
+            with self.slots.used_for(found.name):
+                inspection, outcome = await self._startup.run(lambda: self._inspect_and_open(found))
+        except AgentsWanted:  # agents may take long too
+            return await self.load_found(found)
         except Exception as error:
             self._refuse_model(found, error)
             return False
-        return await self._load_inspected(found, inspection, outcome=outcome)
+        return await self._try_to_load(found, inspection, outcome=outcome)
 
-    def _inspect_and_open(self, found: FoundModel) -> tuple[Inspection, Reloaded | None]:
-        """On a thread. Does not open an ensemble, whose members must be loaded first. Raises AgentsWanted, too."""
+    def _inspect_and_open(self, found: FoundModel) -> tuple[Inspection, LoadOutcome | None]:
+        """On a thread of the startup loader. Raises as `inspect_model`."""
         inspection = inspect_model(found, self._load_options, may_ask_agents=False)
+        # An ensemble is opened later, after its members.
         if isinstance(inspection.versions, Error) or inspection.ensemble is not None:
             return inspection, None
         result = load(found, inspection.versions, self._backends, self._load_options, inspection.draft)
-        return inspection, Reloaded(result)
+        return inspection, LoadOutcome(result)
 
     async def load_found(self, found: FoundModel, accepts: Accepts | None = None) -> bool:
-        """Loads a model; returns whether it serves now."""
+        """Loads a model. Returns whether it serves now."""
         try:
-            inspection = await self.inspect_model(found)
+            inspection = await self.inspect(found)
         except Exception as error:
             self._refuse_model(found, error)
             return False
-        return await self._load_inspected(found, inspection, accepts)
+        return await self._try_to_load(found, inspection, accepts)
 
-    async def _load_inspected(
+    async def _try_to_load(
         self,
         found: FoundModel,
         inspection: Inspection,
         accepts: Accepts | None = None,
-        outcome: Reloaded | None = None,
+        outcome: LoadOutcome | None = None,
     ) -> bool:
         if isinstance(inspection.versions, Error):
             self._refuse_model(found, inspection.versions, no_usable_version=True)
             return False
         try:
-            await self.load(found, inspection, accepts=accepts, outcome=outcome)
+            await self.load_inspected(found, inspection, accepts=accepts, outcome=outcome)
         except Error:
-            return False  # `load` has logged it
+            return False  # `load_inspected` has logged it
         except Exception:
             log.exception("model '%s': unexpected error while it was loaded; it serves as before", found.name)
             return False
         return True
 
     def _refuse_model(self, found: FoundModel, error: Exception, no_usable_version: bool = False) -> None:
-        """The model did not get as far as a version."""
+        """Keeps and logs why no version of the model could be loaded."""
         if isinstance(error, Error):
             log.error("failed to load '%s': %s", found.name, error)
             log_advice(found.name, error)
@@ -218,50 +231,53 @@ class ModelLoads:
             reason = "Internal: the model could not be loaded"
         self._models.refuse(found.key, None, reason, no_usable_version)
 
-    # A load.
+    # A load, step by step.
 
-    async def load(
+    async def load_inspected(
         self,
         found: FoundModel,
         inspection: Inspection,
         upload: Upload | None = None,
         waits_for_slot: bool = True,
         accepts: Accepts | None = None,
-        outcome: Reloaded | None = None,
+        outcome: LoadOutcome | None = None,
     ) -> None:
         """Brings all versions of the model into service, or none. Versions that are as they were stay in service.
 
-        A load that a model asks for while it is loaded does not wait for a slot: all slots may be held by loads that
-        wait for this one. `outcome` is what the startup loader has opened already. Raises Error with the reasons.
+        A load that a model asks for while it is loaded takes no slot (`waits_for_slot`): its asker gave up its own, and
+        would otherwise wait behind all loads of a start. `outcome` is what the startup loader has opened already.
+        Raises Error with the reasons.
         """
         if isinstance(inspection.versions, Error):
             raise inspection.versions
         if inspection.ensemble is not None:
             await self._prepare_ensemble(found, inspection.ensemble)
+            # Neither its folder nor its members have changed.
             if not self.ensembles.is_stale(found.key) and self.is_up_to_date(found, inspection):
                 return
-        todo = self._plan(found, inspection, inspection.versions)
+        plan = self._plan(found, inspection, inspection.versions)
         # Versions that stay are READY all the time.
-        self._models.loading(found.key, [number for number in todo.versions if number not in todo.kept], found.name)
-        if outcome is None:
-            async with self.slots.acquired() if waits_for_slot else nullcontext():
-                outcome = await self._open(todo, looks_for_changes=accepts is not None)
-        self._admit(todo, outcome, upload)
+        self._models.loading(found.key, plan.to_open, found.name)
+        # From here on each version is published or refused, and what was opened is closed if it is not published.
         try:
+            if outcome is None:
+                async with self.slots.acquired(found.name) if waits_for_slot else nullcontext():
+                    outcome = await self._open(plan, looks_for_changes=accepts is not None)
+            self._connect(plan, outcome, upload)
             self._check(found.key, outcome, accepts)
-            versions = self._open_versions(outcome.result.opened)
+            versions = self._make_serving(outcome.result.opened)
         except Exception as error:
-            await self._drop(found.key, outcome, error)
+            await self._drop(plan, outcome, error)
             raise
-        self._publish(todo, outcome, versions)
+        self._publish(plan, outcome, versions)
 
     async def _prepare_ensemble(self, found: FoundModel, config: ModelConfig) -> None:
-        """Waits until the members of an ensemble are loaded, and fit. Raises Error."""
+        """Loads the members of an ensemble first. Raises Error if one is missing or does not fit."""
         try:
             await self.ensembles.prepare(found, config)
         except Error as error:
             log.error("failed to load '%s': %s: %s", found.name, error.word, error)
-            # What serves is retired too: nobody knows whether it still fits its members.
+            # What serves is retired too: it may not fit its members any more.
             self.retire(found.key)
             raise
 
@@ -269,47 +285,65 @@ class ModelLoads:
         origin = Origin.of(found, inspection)
         before = self._origins.get(found.key)
         kept: dict[int, ModelVersion] = {}
-        # An ensemble has no instances to change, and is only loaded if its members changed: it is opened again.
+        # An ensemble has no instances to change, and is only loaded if its members changed: it is always opened again.
         if before is not None and inspection.ensemble is None:
             for version in self._models.ready_versions(found.key):
+                # A version whose workers are gone for good is opened again, even if its files are the same.
                 if version.number in versions and version.healthy and before.keeps(origin, version.number):
                     kept[version.number] = version
         return LoadPlan(found, inspection, versions, kept, origin)
 
-    async def _open(self, todo: LoadPlan, looks_for_changes: bool) -> Reloaded:
+    async def _open(self, plan: LoadPlan, looks_for_changes: bool) -> LoadOutcome:
         return await self.threads.open(
-            reload,
-            todo.found,
-            todo.versions,
-            {number: version.instances_now() for number, version in todo.kept.items()},
+            load_or_resize,
+            plan.found,
+            plan.versions,
+            {number: version.instances_now() for number, version in plan.kept.items()},
             self._backends,
             self._load_options,
-            todo.inspection.fingerprint if looks_for_changes else None,
-            todo.inspection.draft,
+            # Only a poll cares: a client that loads a model has finished writing it.
+            plan.inspection.fingerprint if looks_for_changes else None,
+            plan.inspection.draft,
         )
 
-    def _admit(self, todo: LoadPlan, outcome: Reloaded, upload: Upload | None) -> None:
-        """Gives opened versions what they need of the event loop: an ensemble its members, instances their slots at the
-        rate limiter. If that fails the version is closed, and its error takes its place in the outcome."""
-        versions, is_ensemble = outcome.result.versions, todo.inspection.ensemble is not None
+    def _connect(self, plan: LoadPlan, outcome: LoadOutcome, upload: Upload | None) -> None:
+        """Connects opened versions to what only the event loop may use: an ensemble to its members, instances to the
+        rate limiter. A version for which that fails is closed, and its error takes its place in the outcome."""
+        versions, is_ensemble = outcome.result.versions, plan.inspection.ensemble is not None
         for opened in outcome.result.opened:
             version = opened
             try:
+                # Its members may have changed while it was opened.
                 if is_ensemble:
-                    version = self.ensembles.with_members(todo.found, opened)
+                    version = self.ensembles.with_members(plan.found, opened)
                 if version.limiter_slots is not None:
                     version.limiter_slots.register()
                 versions[version.number] = version
-            except Error as error:
-                versions[version.number] = error
+            except Exception as error:
+                versions[version.number] = self._unexpected(version, error)
                 self._closing.close_unpublished(version)
             if upload is not None:
                 self.uploads.use(upload, version)
-        if is_ensemble:
-            self.ensembles.loaded(todo.found.key)
+        if is_ensemble:  # even if it failed: it is not loaded again before its members change
+            self.ensembles.loaded(plan.found.key)
 
-    def _check(self, key: str, outcome: Reloaded, accepts: Accepts | None) -> None:
+    @staticmethod
+    def _unexpected(version: LoadedVersion, error: Exception) -> Error:
+        """The reason of a version: the error if it is an Error, else an Internal one, and the traceback is logged."""
+        if isinstance(error, Error):
+            return error
+        log.error(
+            "model '%s' version %d: unexpected error after it was opened; the version is closed",
+            version.config.name,
+            version.number,
+            exc_info=error,
+            extra={"model": version.config.name, "version": version.number},
+        )
+        return Internal(f"{type(error).__name__}: {error}")
+
+    def _check(self, key: str, outcome: LoadOutcome, accepts: Accepts | None) -> None:
         """Raises Error if the load failed. The reason of each version is kept for the repository index."""
+        # `stop` has unloaded what served. Nothing would unload what comes into service after that.
         if self.ending:
             raise Unavailable("Server exiting")
         name, failures = outcome.result.name, outcome.result.failures
@@ -331,13 +365,13 @@ class ModelLoads:
             )
             raise Unavailable("files of the model changed while it was loaded")
 
-    def _publish(self, todo: LoadPlan, outcome: Reloaded, versions: Sequence[ModelVersion]) -> None:
-        """New versions come into service, those that they replace are retired, and those that stay are resized."""
-        key = todo.found.key
-        # Nothing below can fail, so no client sees half of a change.
+    def _publish(self, plan: LoadPlan, outcome: LoadOutcome, versions: Sequence[ModelVersion]) -> None:
+        """Brings new versions into service, retires those that they replace, and resizes those that stay."""
+        key = plan.found.key
+        # Nothing below fails or waits, so no client sees half of a change.
         for number, change in outcome.resized.items():
-            todo.kept[number].resize(change, self._closing.close_instance)
-        staying = [todo.kept[number] for number in outcome.resized]
+            plan.kept[number].resize(change, self._closing.close_instance)
+        staying = [plan.kept[number] for number in outcome.resized]
         self._models.publish(key, [*staying, *versions], self._closing.close_served)
         # A resize changes nothing that an ensemble depends on.
         if versions:
@@ -345,9 +379,9 @@ class ModelLoads:
         for version in versions:
             about = {"model": version.name, "version": version.number}
             log.info("successfully loaded '%s'", version.name, extra=about)
-        self._origins[key] = todo.origin
+        self._origins[key] = plan.origin
 
-    async def _drop(self, key: str, outcome: Reloaded, error: Exception) -> None:
+    async def _drop(self, plan: LoadPlan, outcome: LoadOutcome | None, error: Exception) -> None:
         """Closes what was opened. Versions that served before the load serve on (R11)."""
         if not isinstance(error, Error):
             reason = "Internal: it could not be published"
@@ -355,8 +389,13 @@ class ModelLoads:
             reason = f"{error.word}: {error}"
         else:
             reason = UNLOADED  # another version failed; this one is fine, and is shown as Triton shows it
+        failures = {} if outcome is None else outcome.result.failures
+        for number in plan.versions:
+            failure = failures.get(number)
+            self._models.refuse(plan.found.key, number, reason if failure is None else f"{failure.word}: {failure}")
+        if outcome is None:  # no thread took the load: nothing was opened
+            return
         for version in outcome.result.opened:
-            self._models.refuse(key, version.number, reason)
             self._closing.close_unpublished(version)
         if outcome.resized:
             await self.threads.close(outcome.undo)
@@ -368,11 +407,11 @@ class ModelLoads:
         self._take_out_of_service([*self.ensembles.model_unloaded(key), key])
 
     def retire(self, key: str) -> None:
-        """The same for an ensemble that cannot be loaded; but `refresh` loads it again once it can be."""
+        """An ensemble that cannot be loaded leaves service. `refresh` loads it again when a member changes."""
         self._take_out_of_service([*self.ensembles.model_retired(key), key])
 
     def unload_all(self) -> None:
-        for key in plan(self._models.keys(), ()).unload:
+        for key in sorted(self._models.keys()):
             self.unload(key)
 
     def _take_out_of_service(self, keys: Iterable[str]) -> None:
@@ -382,17 +421,17 @@ class ModelLoads:
                 self._models.retire(version, self._closing.close_served)
 
     def _unloaded(self, version: ModelVersion) -> None:
-        """A version that served is closed."""
+        """Called when a version that served is closed."""
         self._models.gone(version)
         about = {"model": version.name, "version": version.number}
         log.info("successfully unloaded '%s' version %d", version.name, version.number, extra=about)
 
     async def refresh(self, lock: Lock) -> None:
-        """Loads the ensembles again whose members changed, or which could not be loaded before; each under its lock."""
+        """Loads the ensembles again whose members changed, or which could not be loaded before, each under its lock."""
         for found in self.ensembles.wanted():
             if self.ensembles.is_stale(found.key):
                 async with lock(found.name):
-                    # Another load of the ensemble may have come first.
+                    # Another load of the ensemble may have come first while this one waited for the lock.
                     if not self.ending and self.ensembles.is_stale(found.key):
                         await self.load_found(found)
 
@@ -400,7 +439,7 @@ class ModelLoads:
 
     @property
     def closing(self) -> set[asyncio.Future[None]]:
-        """What is being closed."""
+        """The closing tasks under way."""
         return self._closing.under_way
 
     def kill(self) -> asyncio.Future[None]:
@@ -416,6 +455,6 @@ class ModelLoads:
 
 
 def log_advice(model: str, error: Error) -> None:
-    """Logs what may help against the error, if it says so."""
+    """Logs the error's advice to the operator, if it has any."""
     if error.advice:
         log.warning("model '%s': %s", model, error.advice, extra={"model": model})

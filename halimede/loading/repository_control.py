@@ -1,8 +1,15 @@
-"""The models of the repositories: loads all of them at the start, loads and unloads single ones on request, and lists
-what there is.
+"""Which models are loaded and unloaded, and when: all of them at the start, single ones on request, all at the end.
 
-Decides on the event loop which models to load and when; directories are read on threads. `ModelLoads` carries a load
-out, `RepositoryPoll` follows changes of the repositories.
+    operation   method                what it does
+    start       `start`               Finds the names and folders; loads each model under its lock.
+    load        `_load_on_request`    Locks the model, receives its files, finds its folders, and calls `_load_one`.
+                `_load_one`           Inspects; refuses code; does nothing if the model serves as it is; else loads it.
+    unload      `_unload_on_request`  Locks the model and retires it, with its members if the client asks for that.
+    index       `_index`              Lists what the repositories hold, with the states of the table.
+    end         `stop`                Retires all models, and closes the backends of those that do not close in time.
+
+`ModelLoads` carries out one load; `RepositoryPoll` takes the place of requests in poll mode. Decides on the event loop;
+directories are read on threads.
 """
 
 import asyncio
@@ -20,7 +27,7 @@ from halimede.loading.concurrency import ModelLocks
 from halimede.loading.model_loads import ModelLoads, log_advice
 from halimede.loading.repository_poll import RepositoryPoll
 from halimede.loading.uploads import Upload
-from halimede.models.lifecycle import ModelTable, State, plan
+from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import Catalog, FoundModel, scan
 from halimede.options import ServerOptions
 from halimede.storage.repositories import RemoteRepositories
@@ -31,13 +38,17 @@ A = TypeVar("A")
 
 DUPLICATE = "model appears in two or more repositories"
 """The reason of a name that more than one repository has (H110)."""
+KILL_SECONDS = 1.0
+"""Time for what did not close to end after its backend was closed. A process that is killed ends at once."""
 ALL_MODELS = "*"
 """`--load-model=*` loads all models in explicit mode (C15)."""
 
 
 class RepositoryControl:
-    """`operations` carry out those queries of the engine's port that take a while. `catalog_of` lists repositories, on
-    a thread."""
+    """`operations` are the queries of the engine's port that take a while, with what carries them out.
+
+    `catalog_of` lists repositories; it is called on a thread.
+    """
 
     def __init__(
         self,
@@ -57,7 +68,7 @@ class RepositoryControl:
         self._explicit: set[str] = set()
         """The models that somebody asked for by name, and not only an ensemble (R15)."""
         loads.ensembles.fetch_member = self._fetch_member
-        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect_model)
+        self._code_uploads = CodeUploadCheck(options.allow_code_upload, loads.inspect)
         self._poll = RepositoryPoll(options, loop, models, loads, self._locks, self._scan)
         self._tasks: set[asyncio.Task[None]] = set()
         self.operations: Mapping[type[Query[Any]], Callable[[Any], Coroutine[Any, Any, Any]]] = {
@@ -81,6 +92,7 @@ class RepositoryControl:
             answer = await self.operations[type(query)](query)
         except Error as error:
             answer = error
+        # The client waits for an answer, whatever went wrong.
         except Exception as error:
             log.exception("unexpected error in a %s request; its client is told", type(query).__name__)
             answer = Internal(f"{type(error).__name__}: {error}")
@@ -100,22 +112,24 @@ class RepositoryControl:
         names = self._names_at_start(catalog)
         wanted = {found.key: found for name in names for found in catalog.named(name)}
         duplicates = names.intersection(catalog.duplicates)
+        # Triton loads none of them, since a client could not say which one it means (R5).
         for name in sorted(duplicates):
             log.error("failed to poll model '%s': not unique across all model repositories", name)
             self._models.refuse(name, None, DUPLICATE)
         missing = {name for name in names if not catalog.named(name)} - duplicates
         for name in sorted(missing):
             log.error("failed to poll model '%s': model not found in any model repository.", name)
+        # The first poll is the start: it waits until the folders have settled (D17).
         if self._options.model_control_mode == "poll":
             loaded = await self._poll.start(catalog)
             self._begin(self._poll.run())
+            # A missing name cannot be: only explicit mode takes names.
             return loaded and not duplicates
-        todo = plan(self._models.keys(), wanted)
         # The index and the readiness count all models from the beginning.
-        for key in todo.load:
-            self._models.loading(key, (), wanted[key].name)
-        self._explicit.update(todo.load)
-        loads = await asyncio.gather(*(self._load_at_start(wanted[key]) for key in todo.load))
+        for key, found in sorted(wanted.items()):
+            self._models.loading(key, (), found.name)
+        self._explicit.update(wanted)
+        loads = await asyncio.gather(*(self._load_at_start(found) for _, found in sorted(wanted.items())))
         return all(loads) and not missing and not duplicates
 
     async def _load_at_start(self, found: FoundModel) -> bool:
@@ -133,28 +147,28 @@ class RepositoryControl:
         self._poll.end()
         await self._loads.kill()
 
-    async def stop(self, timeout: float, kill_timeout: float | None = None) -> bool:
-        """Closes every version, and then the backends, which kill what has not closed in time.
+    async def stop(self, until: float, kill_seconds: float = KILL_SECONDS) -> bool:
+        """Closes every version, and then the backends, which kill what has not closed at the time `until` of the loop.
 
-        Returns whether all of it ended: what was killed has `kill_timeout` seconds, or `timeout` again.
+        Ends `kill_seconds` after `until` at the latest. Returns whether all of it ended.
         """
-        if kill_timeout is None:
-            kill_timeout = timeout
         self._poll.end()
+        # No load comes into service from here on, so nothing is left to unload later.
         self._loads.ending = True
         self._loads.unload_all()
         closing = self._loads.closing
-        if not await self._ended(closing, timeout):
-            log.error("%d models did not close within %g s; their backends are closed now", len(closing), timeout)
-        until = self._loop.time() + kill_timeout
+        began = self._loop.time()
+        if not await self._ended(closing, until):
+            count, seconds = len(closing), until - began
+            log.error("%d models did not close within %.3g s; their backends are closed now", count, seconds)
         killing = self._loads.kill()
-        finished = await self._ended({killing, *self._tasks}, kill_timeout)
+        finished = await self._ended({killing, *self._tasks}, until + kill_seconds)
         # A killed model closes now. Loads that were under way close what they had opened.
-        return await self._ended(closing, max(until - self._loop.time(), 0)) and finished
+        return await self._ended(closing, until + kill_seconds) and finished
 
-    @staticmethod
-    async def _ended(work: Collection[asyncio.Future[None]], timeout: float) -> bool:
-        """Waits for the work; returns whether all of it ended."""
+    async def _ended(self, work: Collection[asyncio.Future[None]], until: float) -> bool:
+        """Waits for the work, no longer than until then. Returns whether all of it ended."""
+        timeout = max(until - self._loop.time(), 0)
         return not work or not (await asyncio.wait(set(work), timeout=timeout))[1]
 
     def abandon(self) -> None:
@@ -174,7 +188,7 @@ class RepositoryControl:
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         # Triton lists a duplicate even if only ready models are asked for.
-        wanted = (State.READY.value, DUPLICATE)
+        wanted = (VersionState.READY.value, DUPLICATE)
         return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
 
     def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
@@ -185,7 +199,7 @@ class RepositoryControl:
                 for number, version in sorted(record.versions.items())
             ]
         reason = DUPLICATE if duplicate else record.reason if record is not None else ""
-        return [IndexEntry(name, None, State.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
+        return [IndexEntry(name, None, VersionState.UNAVAILABLE.value, reason) if reason else IndexEntry(name)]
 
     async def _load_on_request(self, query: LoadModel) -> None:
         """Loads a model, and what depends on it (H112 to H118, R10, R11)."""
@@ -198,10 +212,11 @@ class RepositoryControl:
             except Error as error:
                 raise _not_polled(name, error) from error
             try:
-                await self._reload(query, upload)
+                await self._load_all(query, upload)
             finally:
                 if upload is not None:
                     await self._loads.uploads.remove_unused(upload)
+            # Not before it succeeded: a failed load does not keep a member from being unloaded with its ensemble.
             self._explicit.update(self._models.keys_of(name))
         if query.asker is None:
             await self._loads.refresh(self._locks.locked)
@@ -215,43 +230,45 @@ class RepositoryControl:
         A failure is not reported here: it surfaces when the ensemble finds its member missing.
         """
         async with self._locks.locked(name, ensemble):
+            # Otherwise the start or a poll loads the member, and that load took the lock before this one.
             if self._options.model_control_mode != "explicit":
                 return
             for found in (await self._scan()).named(name):
-                await self._reload_one(LoadModel(name), found, None)
+                await self._load_one(LoadModel(name), found, None)
 
     async def _receive(self, query: LoadModel) -> Upload:
         if query.config is None:
             raise Invalid("Load parameter 'config' must be specified for model file override")
         return await self._loads.uploads.receive(query.model, query.files)
 
-    async def _reload(self, query: LoadModel, upload: Upload | None) -> None:
+    async def _load_all(self, query: LoadModel, upload: Upload | None) -> None:
         try:
             found = await self._find(query, upload)
         except Error as error:
             raise _not_polled(query.model, error) from error
-        failures = [failure for each in found if (failure := await self._reload_one(query, each, upload)) is not None]
+        failures = [failure for each in found if (failure := await self._load_one(query, each, upload)) is not None]
         if failures:
             raise failures[0]
 
-    async def _reload_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
+    async def _load_one(self, query: LoadModel, found: FoundModel, upload: Upload | None) -> Error | None:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
-            inspection = await self._loads.inspect_model(found)
+            inspection = await self._loads.inspect(found)
         except Error as error:
             return _not_polled(found.name, error)
         await self._code_uploads.check(query, found, inspection)
-        # Whether an ensemble is up to date also depends on its members; `load` looks at them.
+        # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
         if inspection.ensemble is None and self._loads.is_up_to_date(found, inspection):
             return None
         try:
-            await self._loads.load(found, inspection, upload, waits_for_slot=query.asker is None)
+            await self._loads.load_inspected(found, inspection, upload, waits_for_slot=query.asker is None)
         except Error as error:
             return Invalid(f"load failed for model '{found.name}': {error}\n")
         return None
 
     async def _find(self, query: LoadModel, upload: Upload | None) -> list[FoundModel]:
         """The models of that name. If several have it, each in a namespace of its own, all are loaded (R20)."""
+        # The files of a load are a whole model: the repositories do not count (H114).
         if upload is not None:
             return [FoundModel(query.model, upload.folder, query.config)]
         found = (await self._scan()).named(query.model)
@@ -265,6 +282,7 @@ class RepositoryControl:
         async with self._locks.locked(query.model, query.asker):
             for key in self._models.keys_of(query.model):
                 self._explicit.discard(key)
+                # Asked before the unload, which removes the ensemble from the graph.
                 left = self._loads.ensembles.members_left_behind(key, self._explicit) if query.dependents else ()
                 self._loads.unload(key)
                 for member in left:

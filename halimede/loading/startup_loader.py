@@ -96,6 +96,7 @@ class StartupLoader:
         """Whether an older worker is not held any more. Called on the threads."""
         now = self._clock()
         for other in tuple(self._workers):
+            # Only older workers count, so that the oldest never leaves.
             if other is worker:
                 return False
             if not other.is_held(now):
@@ -131,6 +132,7 @@ class StartupLoader:
                 job = self._queue.popleft()
             except IndexError:
                 return
+            # A worker that has begun its next job is not held by the one before.
             worker.since = self._clock()
             try:
                 job.result = job.work()

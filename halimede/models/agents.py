@@ -231,6 +231,7 @@ class Agents:
     def settle(self, found: FoundModel, taken: Engagement, opened: int, failed: bool) -> None:
         """A load of the model is over. An engagement that was only made to inspect it is not needed any more."""
         taken.settle(opened, failed)
+        # A load with a client's configuration also inspects the one in the folder, so there may be two engagements.
         for is_override in (True, False):
             with self._lock:
                 other = self._current.get((found.key, is_override))

@@ -1,6 +1,7 @@
 """The backends of one engine: each created when the first model needs it, and shared by all models after that.
 
-Called from several load threads at once. Who asks first creates, the others wait for the same future; no lock.
+Called on several load threads at once. The first that asks creates the backend, the others wait for its future. The
+lock is held only to look at the table, never while a backend is created or closed.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from threading import Lock
 
 from halimede.backends.api import Backend, BackendContext, ProcessThreads
 from halimede.backends.creation import create_backend
@@ -27,37 +29,41 @@ class BackendPool:
         self._known = served() if known is None else known
         self._made: dict[str, Future[Backend]] = {}
         self._closed = False
+        self._lock = Lock()
 
     def __contains__(self, name: object) -> bool:
         """Whether it is a backend of this server."""
         return name in self._known
 
     def get(self, name: str) -> Backend:
-        if self._closed:
-            raise Unavailable("the server is exiting")
-        known = self._made.get(name)
-        if known is not None:
-            return known.result()
-        mine: Future[Backend] = Future()
-        future = self._made.setdefault(name, mine)
-        if future is mine:
+        """The backend of this name. Blocks while it is created. Raises Unavailable once the pool is closed, and what
+        the creation raises."""
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the server is exiting")
+            future = self._made.get(name)
+            is_first = future is None
+            if future is None:
+                future = self._made[name] = Future()
+        if is_first:
             try:
-                mine.set_result(self._create(name))
+                future.set_result(self._create(name))
             except BaseException as error:
-                self._made.pop(name)
-                mine.set_exception(error)
+                with self._lock:
+                    self._made.pop(name, None)  # the next one tries again
+                future.set_exception(error)
         return future.result()
 
     def close(self) -> None:
-        """Closes the backends and makes no more; for when no model is left, or those that still load shall give up.
-        May block."""
-        self._closed = True
-        for name, future in list(self._made.items()):
+        """Closes the backends and makes no more. For the end of the server: loads under way fail soon. May block."""
+        with self._lock:
+            self._closed = True
+            made, self._made = self._made, {}
+        for name, future in made.items():
             try:
-                future.result().close()
+                future.result().close()  # waits for one that is being created
             except Exception:
-                log.exception("closing the backend '%s' broke", name)
-        self._made.clear()
+                log.exception("unexpected error while the backend '%s' was closed; what it held may stay in use", name)
 
 
 def backends_in(context: Callable[[str], BackendContext]) -> BackendPool:
@@ -74,8 +80,9 @@ def backends_in(context: Callable[[str], BackendContext]) -> BackendPool:
 
 @contextmanager
 def pool_to_look(settings: Callable[[str], Mapping[str, str]]) -> Iterator[BackendPool]:
-    """For those who only look at models, and run none; closed at the end. `settings` by the name of a backend."""
-    loop = asyncio.new_event_loop()  # for backends that want one, and are never given a batch
+    """A pool for commands that look at models and run none. Closed at the end. `settings` maps the name of a backend to
+    its settings."""
+    loop = asyncio.new_event_loop()  # a backend may want one when it is created; it is never given a batch
     backends = backends_in(lambda name: BackendContext(loop, settings(name), process_threads=ProcessThreads(name)))
     try:
         yield backends

@@ -32,6 +32,7 @@ def digest_of(config: ModelConfig, folder: ModelFolder) -> bytes:
     others = {name for name in _listed(version_names, folder.model) if name != folder.version.name}
     for path, name in _files(folder.model, {*others, _SAMPLES}):
         _add(digest, name, path)
+    # A Python-based backend lies outside of the repository, and another version of it may answer differently.
     if folder.code is not None:
         for path, name in _files(folder.code.parent, set()):
             _add(digest, f"code/{name}", path)
@@ -59,6 +60,7 @@ def _add(digest: "hashlib._Hash", name: str, path: Path) -> None:
             of_file = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise _unread(path, error) from error
+    # The name too: the same bytes in another file may be another model.
     digest.update(repr(name).encode())
     digest.update(of_file.digest())
 

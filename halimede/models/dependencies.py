@@ -36,6 +36,7 @@ class Dependencies:
             for member in self.members(path[-1]):
                 if member == ensemble:
                     return [*path, ensemble]
+                # Two ensembles may share a member: one path through it is enough.
                 if member not in seen:
                     seen.add(member)
                     paths.append([*path, member])
@@ -50,6 +51,7 @@ class Dependencies:
             more = {ensemble for ensemble, members in self._members.items() if member in members} - concerned
             concerned |= more
             waiting += more
+        # A circle leads back to the model.
         concerned.discard(model)
         return [each for each in self.order() if each in concerned]
 

@@ -64,6 +64,7 @@ def member_problems(config: ModelConfig, members: Members) -> Iterator[str]:
         tensors.setdefault(spec.name, _Inferred(name, batching, spec.datatype, spec.model_dims))
     for step in steps_of(config):
         member = members[step.model]
+        # A member without batches (0) takes tensors without a batch dimension: `bind` fits them.
         if 0 < member.max_batch_size < config.max_batch_size:
             yield (
                 f"ensemble {name} allows maximum batch size {config.max_batch_size}, but it contains model "
@@ -102,6 +103,7 @@ def _consistency_problems(
     prefix: str, tensor: str, model: str, member: ModelConfig, spec: TensorSpec, tensors: dict[str, _Inferred]
 ) -> Iterator[str]:
     now = _Inferred(model, member.max_batch_size > 0, spec.datatype, spec.dims)
+    # The first model that uses a tensor says what it is; the others must agree.
     known = tensors.setdefault(tensor, now)
     if known.datatype is not now.datatype:
         yield (
@@ -213,6 +215,7 @@ def bind(config: ModelConfig, graph: StepGraph, find: Callable[[str, int], Servi
 
 def _on_device(config: ModelConfig, graph: StepGraph, versions: Sequence[Serving]) -> list[bool]:
     """Of each step, whether all that it writes is read on a device: not by a model of the host, and by no client."""
+    # A client reads its outputs on the host.
     on_host = {graph.number[spec.name] for spec in config.outputs}
     for version, reads in zip(versions, graph.reads, strict=True):
         if not version.takes_device:

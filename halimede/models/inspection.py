@@ -1,7 +1,8 @@
 """Inspects a model's directory before a load: can its configuration be read, which versions would serve, and has
 anything changed since.
 
-Opens no model. Runs on a thread and may block. Only the model's repository agents do anything, if something changed.
+Opens no model and changes nothing, except that the model's repository agents run if something changed. On a thread;
+may block.
 """
 
 import logging

@@ -12,8 +12,8 @@ The states of a version, with the method of `ModelTable` that is the event:
     READY         publish (without it)        UNLOADING      R12
     READY         retire                      UNLOADING      R14
     UNLOADING     gone                        UNAVAILABLE    R14  with the reason "unloaded"
-    UNLOADING     loading                     LOADING        R11  `gone` finds another record and changes nothing
-    UNLOADING     refuse                      UNAVAILABLE    R11  likewise
+    UNLOADING     loading                     LOADING        R11  in a new record; `gone` changes the old one only
+    UNLOADING     refuse                      UNAVAILABLE    R11  in a new record, likewise
     UNAVAILABLE   loading                     LOADING        R10
     UNAVAILABLE   forget_failures             (none)         R9   its folder is gone
 
@@ -32,7 +32,7 @@ UNLOADED = "unloaded"
 """The reason of a version that was taken out of service (H110)."""
 
 
-class State(Enum):
+class VersionState(Enum):
     """The states of a model version, by their names in the protocol (H110)."""
 
     UNKNOWN = "UNKNOWN"
@@ -46,7 +46,7 @@ class State(Enum):
 class VersionRecord:
     """What is known of a version. `reason` says why it does not serve."""
 
-    state: State
+    state: VersionState
     reason: str = ""
     version: ModelVersion | None = None
     """Set while requests hold the version."""
@@ -69,28 +69,12 @@ class ModelRecord:
     def unloaded(self) -> bool:
         """Whether all of its versions were unloaded, or are being unloaded."""
         return bool(self.versions) and all(
-            version.state is State.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
+            version.state is VersionState.UNLOADING or version.reason == UNLOADED for version in self.versions.values()
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The models to load and to unload, by key."""
-
-    load: tuple[str, ...]
-    unload: tuple[str, ...]
-
-
-def plan(actual: Collection[str], desired: Collection[str]) -> Plan:
-    """What to load and to unload so that the desired models serve, and no others. Pure."""
-    return Plan(
-        tuple(sorted(set(desired).difference(actual))),
-        tuple(sorted(set(actual).difference(desired))),
-    )
-
-
 def _serves(record: ModelRecord, number: int) -> bool:
-    return number in record.versions and record.versions[number].state is State.READY
+    return number in record.versions and record.versions[number].state is VersionState.READY
 
 
 class ModelTable:
@@ -146,7 +130,7 @@ class ModelTable:
         record = self.get(name)
         if record is None:
             return []
-        return [r.version for _, r in sorted(record.versions.items()) if r.state is State.READY and r.version]
+        return [r.version for _, r in sorted(record.versions.items()) if r.state is VersionState.READY and r.version]
 
     # Changes.
 
@@ -155,7 +139,7 @@ class ModelTable:
         record = self._record(key, name)
         for number in numbers:
             if not _serves(record, number):  # a version that serves is shown as READY while it is loaded again
-                record.versions[number] = VersionRecord(State.LOADING)
+                record.versions[number] = VersionRecord(VersionState.LOADING)
 
     def _record(self, key: str, name: str = "") -> ModelRecord:
         record = self._models.get(key)
@@ -169,7 +153,7 @@ class ModelTable:
         if number is None:
             record.reason, record.no_usable_version = reason, no_usable_version
         elif not _serves(record, number):  # a version in service serves on (R11)
-            record.versions[number] = VersionRecord(State.UNAVAILABLE, reason)
+            record.versions[number] = VersionRecord(VersionState.UNAVAILABLE, reason)
 
     def publish(self, key: str, versions: Collection[ModelVersion], closed: Callable[[ModelVersion], None]) -> None:
         """These versions answer from now on, all at once. Others that served until now are retired (R11, R12)."""
@@ -177,7 +161,7 @@ class ModelTable:
         record.reason, record.no_usable_version = "", False
         before = self.ready_versions(key)
         for version in versions:
-            record.versions[version.number] = VersionRecord(State.READY, "", version)
+            record.versions[version.number] = VersionRecord(VersionState.READY, "", version)
         self._index(key)
         for old in before:
             if old in versions:
@@ -191,8 +175,9 @@ class ModelTable:
     def retire(self, version: ModelVersion, closed: Callable[[ModelVersion], None]) -> None:
         """The version answers no further request. It is shown as UNLOADING until `gone` (R14). Calls `closed` when no
         request holds it any more."""
+        # Kept by version: a load that begins now gets a record of its own for the number.
         record = self._leaving[version] = self._models[version.key].versions[version.number]
-        record.state = State.UNLOADING
+        record.state = VersionState.UNLOADING
         self._index(version.key)
         version.retire(lambda: self._retired(record, version, closed))
 
@@ -205,7 +190,7 @@ class ModelTable:
         """A version that was retired or replaced is closed."""
         record = self._leaving.pop(version, None)
         if record is not None:  # a version that was replaced had lost its record
-            record.state, record.reason = State.UNAVAILABLE, UNLOADED
+            record.state, record.reason = VersionState.UNAVAILABLE, UNLOADED
 
     def _index(self, key: str) -> None:
         """Updates the look-ups of one model."""
@@ -217,6 +202,7 @@ class ModelTable:
         for record in records:
             for number in record.versions:
                 self._ready.pop((name, number), None)
+        # No version may be left: then the name stands for nothing.
         self._latest.pop(name, None)
         for version in versions:
             self._ready[name, version.number] = version
@@ -229,7 +215,7 @@ class ModelTable:
         if record is None:
             return
         for number, version in list(record.versions.items()):
-            if version.state not in (State.READY, State.UNLOADING):
+            if version.state not in (VersionState.READY, VersionState.UNLOADING):
                 del record.versions[number]
         if not record.versions:
             del self._models[key]
@@ -243,7 +229,7 @@ class ModelTable:
         """
         return not any(
             (record.no_usable_version and not record.versions)
-            or any(v.state is not State.READY and v.reason != UNLOADED for v in record.versions.values())
+            or any(v.state is not VersionState.READY and v.reason != UNLOADED for v in record.versions.values())
             for record in self._models.values()
         )
 

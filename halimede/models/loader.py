@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from halimede.backends.api import Backend, BackendModel, Instance, InstancePlace, ModelFolder, Placement
+from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.runtimes import PYTHON_BASED, find_runtime
 from halimede.backends.traits import Completes, Traits
 from halimede.config import (
@@ -196,6 +197,11 @@ def read_draft(found: FoundModel, options: LoadOptions) -> Draft:
     return read(found.folder, config_name=options.config_name, strict=strict)
 
 
+def draft_of(found: FoundModel, options: LoadOptions, seen: Draft | None) -> Draft:
+    """A configuration that may be completed: a copy of what the inspection has `seen`, or read again. Raises Error."""
+    return read_draft(found, options) if seen is None else seen.copy()
+
+
 def _load_version(
     found: FoundModel,
     number: int,
@@ -243,12 +249,12 @@ def _open_version(
     backend does; then nothing is left open."""
     began = monotonic()
     log.info("loading: %s:%d", found.name, number, extra={"model": found.name, "version": number})
-    draft = read_draft(found, options) if seen is None else seen.copy()
+    draft = draft_of(found, options, seen)
     if draft.is_ensemble:  # it has no backend; the event loop gives it its members
         return _open_ensemble(found, number, draft, options, agents)
-    folder, backend = prepare_draft(found, number, draft, backends, options)
+    folder, backend = find_backend(found, number, draft, backends, options)
     if options.auto_complete:
-        described = _complete(draft, backend, folder, options)
+        described = complete(draft, backend, folder, options)
         # A backend that had to open the model to describe it need not open it twice.
         if described is not None:
             folder = replace(folder, opened=described.opened)
@@ -263,10 +269,12 @@ def _open_version(
     # The model's memory should be on the NUMA node of its first instance.
     with wanted[0].host.applied():
         model = backend.open(config, folder)
+    instances: list[Instance] = []
     try:
         instances = create_warm_instances(model, config, wanted, found.folder, number, options)
+        limiter_slots = _limiter_slots(config, instances, options.limiter)
     except BaseException:  # whatever it is, the model must not stay open
-        close_all([model])
+        close_all([*instances, model])
         raise
     return LoadedVersion(
         number,
@@ -276,7 +284,7 @@ def _open_version(
         tuple(wanted),
         load_seconds=monotonic() - began,
         labels=labels,
-        limiter_slots=_limiter_slots(config, instances, options.limiter),
+        limiter_slots=limiter_slots,
         strategy=strategy,
         states=states,
         contents=contents,
@@ -301,24 +309,22 @@ def _open_ensemble(
     return LoadedVersion(number, config, NoModel(), (), labels=labels, contents=contents, key=found.key, agents=agents)
 
 
-def prepare(
-    found: FoundModel, number: int, backends: Backends, options: LoadOptions, seen: Draft | None = None
-) -> tuple[Draft, ModelFolder, Backend]:
-    """What a version is opened with: its configuration as it was read, its folder, and its backend. Raises Error."""
-    draft = read_draft(found, options) if seen is None else seen.copy()
-    return draft, *prepare_draft(found, number, draft, backends, options)
-
-
-def prepare_draft(
+def find_backend(
     found: FoundModel, number: int, draft: Draft, backends: Backends, options: LoadOptions
 ) -> tuple[ModelFolder, Backend]:
-    """The folder and the backend of a version whose configuration was read. Raises Error."""
+    """The folder of a version whose configuration was read, and the backend that serves it (R41 to R43, R83). Raises
+    Error."""
     folder = ModelFolder(found.folder, version_folder(found.folder, number), number)
     runtime = find_runtime(draft.name, draft.backend, draft.runtime, folder, options.backend_directory, backends)
+    # A Python-based backend: the Python backend runs the backend's own file with the files of the model (R83).
     if runtime.code is not None:
         folder = replace(folder, code=runtime.code)
         draft.set_runtime(PYTHON_BASED, runtime.environment)
-    return folder, backends.get(runtime.backend)
+    backend = backends.get(runtime.backend)
+    # The GPUs that a runtime can use, for example, may be others in the model's home.
+    if isinstance(backend, BackendOfTwoHomes):
+        backend = backend.of_model(draft.parameters, draft.name)
+    return folder, backend
 
 
 def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) -> BatchStrategy | None:
@@ -335,13 +341,9 @@ def _strategy_of(config: ModelConfig, folder: ModelFolder, found: FoundModel) ->
     return strategy
 
 
-def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> None:
-    """Fills in what the configuration leaves open, from the model itself (R72, R77). Raises Error."""
-    _complete(draft, backend, folder, options)
-
-
-def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
-    """Returns the description that was used, if there is one."""
+def complete(draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions) -> Description | None:
+    """Fills in what the configuration leaves open, from the model itself (R72, R77). Returns the description that was
+    used, if there is one. Raises Error."""
     if not _completes(backend.traits, draft):
         return None
     gpus = backend.usable_gpus(options.gpus)
@@ -356,15 +358,15 @@ def _complete(draft: Draft, backend: Backend, folder: ModelFolder, options: Load
             fields = ", ".join(completed.fields)
             log.info("model '%s': %s of the configuration completed from %s", draft.name, fields, described.source)
         return described
-    if (
-        described is not None
-    ):  # a mapping with fields of the configuration, as from `auto_complete_config` of a model.py
+    # A mapping with fields of the configuration, as from `auto_complete_config` of a model.py.
+    if described is not None:
         draft.update(described)
     return None
 
 
 def _completes(traits: Traits, draft: Draft) -> bool:
     """Whether the backend completes this configuration (R72, R77)."""
+    # A model file is only opened if something is missing: opening it takes as long as a load.
     if traits.completes is Completes.MISSING:
         return draft.needs_description
     return traits.completes is Completes.ALWAYS

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
-class Asked(Protocol):
+class ReportsReadiness(Protocol):
     """A version or an instance that reports its readiness."""
 
     def ask_ready(self, done: Callable[[bool], None], /) -> None: ...
 
 
-def ask_all(those: Sequence[Asked], done: Callable[[bool], None]) -> None:
+def ask_all(those: Sequence[ReportsReadiness], done: Callable[[bool], None]) -> None:
     """Calls `done` once, possibly before this returns: with False at the first no, with True if all say yes."""
     _Poll(len(those), done).ask(those)
 
@@ -20,7 +20,7 @@ class _Poll:
         self._missing = missing
         self._done: Callable[[bool], None] | None = done
 
-    def ask(self, those: Sequence[Asked]) -> None:
+    def ask(self, those: Sequence[ReportsReadiness]) -> None:
         if not those:
             self._tell(True)
         for each in those:
@@ -32,6 +32,7 @@ class _Poll:
             self._tell(ready)
 
     def _tell(self, ready: bool) -> None:
+        # The first no decides. The answers after it come too late to count.
         done, self._done = self._done, None
         if done is not None:
             done(ready)

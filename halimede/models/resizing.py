@@ -1,7 +1,7 @@
 """Changes the instances of a version in service without opening it again (R13).
 
-The load thread creates the missing instances beside those that serve (`reload`). Then the event loop adds them and
-removes those that are no longer wanted (`ModelVersion.resize`).
+The load thread creates the missing instances beside those that serve (`load_or_resize`). Then the event loop adds them
+and removes those that are no longer wanted (`ModelVersion.resize`).
 """
 
 import logging
@@ -18,9 +18,10 @@ from halimede.models.loader import (
     LoadResult,
     close_all,
     create_warm_instances,
+    draft_of,
+    find_backend,
     load,
     places,
-    prepare,
     spread,
 )
 from halimede.models.repository import Fingerprint, FoundModel, fingerprint
@@ -75,8 +76,8 @@ class Resized:
 
 
 @dataclass(frozen=True, slots=True)
-class Reloaded:
-    """The result of a load of a model of which versions may serve already."""
+class LoadOutcome:
+    """The result of a load: what was opened, and what changes in the versions that serve already."""
 
     result: LoadResult
     """The versions that were opened, or could not be opened or resized."""
@@ -91,7 +92,7 @@ class Reloaded:
             each.undo()
 
 
-def reload(
+def load_or_resize(
     found: FoundModel,
     numbers: Sequence[int],
     kept: Mapping[int, InstancesNow],
@@ -99,7 +100,7 @@ def reload(
     options: LoadOptions,
     before: Fingerprint | None = None,
     seen: Draft | None = None,
-) -> Reloaded:
+) -> LoadOutcome:
     """Resizes the versions that are `kept`, and opens the others.
 
     A kept version is opened too if its instances cannot be changed in place. `before` is the fingerprint at the
@@ -108,6 +109,7 @@ def reload(
     """
     result = LoadResult(found.name)
     resized: dict[int, Resized] = {}
+    # First, because a version whose instances cannot be changed in place joins those to open.
     for number, now in kept.items():
         try:
             change = _resize(found, number, now, backends, options, seen)
@@ -126,7 +128,7 @@ def reload(
     # A kept version that failed is not opened again: the load fails, and the version serves on as it was.
     to_open = [number for number in numbers if number not in resized and number not in result.versions]
     result.versions.update(load(found, to_open, backends, options, seen).versions)
-    return Reloaded(result, resized, frozenset() if before is None else _changed_since(before, found))
+    return LoadOutcome(result, resized, frozenset() if before is None else _changed_since(before, found))
 
 
 def _changed_since(before: Fingerprint, found: FoundModel) -> frozenset[str]:
@@ -141,7 +143,8 @@ def _resize(
     found: FoundModel, number: int, now: InstancesNow, backends: Backends, options: LoadOptions, seen: Draft | None
 ) -> Resized | None:
     """None if the version must be opened again instead."""
-    draft, _, backend = prepare(found, number, backends, options, seen)
+    draft = draft_of(found, options, seen)
+    _, backend = find_backend(found, number, draft, backends, options)
     # The model's files are the same, so its description is too: there is no need to ask the model for it again.
     draft.complete_from_loaded(now.config.message)
     gpus = backend.usable_gpus(options.gpus)

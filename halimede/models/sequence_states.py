@@ -23,6 +23,7 @@ _EMPTY_STRING_SIZE = 4
 def states_for(config: ModelConfig, folder: Path) -> ModelStates | None:
     """The states, or None if the model has none. Raises Error if an initial state cannot be read."""
     specs = config.states
+    # Most models have no states: no file is looked for.
     if not specs:
         return None
     lead = (1,) if config.max_batch_size else ()
@@ -47,6 +48,7 @@ def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> 
 
 def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) -> bytes:
     """Reads an initial state. A client may have sent the configuration, so the file must be in the folder."""
+    # Triton appends the name to the folder as text, so a leading slash does not lead out of it.
     name = file.lstrip("/")
     if os.pardir in Path(name).parts:
         raise Invalid(f"'data_file' must stay within the folder '{FOLDER}' for {model}, got '{file}'")

@@ -42,7 +42,7 @@ _EMPTY_STRING = bytes(4)
 _TO_BOOL = bytes(byte & 1 for byte in range(256))
 """Translates random bytes to valid booleans."""
 
-_Asked = tuple[WarmupSample, InferRequest, Fit]
+_PreparedSample = tuple[WarmupSample, InferRequest, Fit]
 """A sample, and the request that it consists of (once, or several times as a batch)."""
 
 OnLoop = Callable[[Callable[[], None]], object]
@@ -109,7 +109,7 @@ def sample_problems(config: ModelConfig, folder: Path, version: int) -> list[Err
 
 def _warm(
     warming: Warming,
-    samples: Sequence[_Asked],
+    samples: Sequence[_PreparedSample],
     place: InstancePlace,
     instance: Instance,
     failed: Event,
@@ -214,7 +214,7 @@ class _WarmingAgain:
     def __init__(
         self,
         warming: Warming,
-        samples: Sequence[_Asked],
+        samples: Sequence[_PreparedSample],
         place: InstancePlace,
         instance: Instance,
         over: Callable[[], None],

@@ -110,6 +110,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("help", SWITCH, None, "Print this text."),
         Flag("version", SWITCH, None, "Print the version."),
     ),
+    # C2, C3, C59; inline-execution is ours.
     "Server": (
         Flag("id", TEXT, "triton", "Name of this server in its metadata."),
         Flag(
@@ -122,6 +123,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Run models that are measured to be fast on the event loop; false: always on threads of their instances.",
         ),
     ),
+    # C4 to C7.
     "Logging": (
         Flag("log-verbose", VERBOSITY, "0", "Verbose messages up to this level; 0 is none."),
         Flag("log-info", BOOLEAN, "true", "Log information."),
@@ -134,7 +136,9 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         ),
         Flag("log-file", TEXT, "", "Append the log to this file instead of writing it to the console."),
     ),
+    # C8 to C20; settle-secs and allow-code-upload are ours.
     "Model Repository": (
+        # The older name of the next flag. If both are given both count.
         Flag("model-store", TEXT, None, "Same as --model-repository.", repeatable=True),
         Flag("model-repository", TEXT, None, "Directory of a model repository.", repeatable=True),
         Flag("exit-on-error", BOOLEAN, "true", "Exit if something fails at start; false: serve what did load."),
@@ -170,10 +174,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("model-load-retry-count", INTEGER, "0", "Further attempts when a model version fails to load."),
         Flag("model-namespacing", BOOLEAN, "false", "Allow one model name in several repositories."),
         Flag(
+            # A flag without effect here must not stop a start script that was written for Triton.
             "enable-peer-access", BOOLEAN, "true", "Let GPUs read each other's memory.",
             INERT, "device memory is left to the runtimes",
         ),
     ),
+    # C21 to C26.
     "HTTP": (
         Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
         Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP, or unix:<path>."),
@@ -187,6 +193,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
+    # C27 to C35.
     "GRPC": (
         Flag("allow-grpc", BOOLEAN, "true", "Serve gRPC."),
         Flag("grpc-address", TEXT, "0.0.0.0", "Address to listen on for gRPC, or unix:<path>."),
@@ -221,18 +228,21 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Serve these protocols only to requests with this metadata, triton-grpc-protocol-<key>.", repeatable=True,
         ),
     ),
+    # C36. The first flag decides: without it the others have nothing to act on.
     "Sagemaker": (
         Flag("allow-sagemaker", BOOLEAN, "false", "Serve SageMaker's protocol.", PLANNED),
         Flag("sagemaker-port", PORT, "8080", "Port to listen on for SageMaker.", INERT, _SAGEMAKER),
         Flag("sagemaker-safe-port-range", _PORTS, None, "Ports allowed for the others.", INERT, _SAGEMAKER),
         Flag("sagemaker-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _SAGEMAKER),
     ),
+    # C37.
     "Vertex": (
         Flag("allow-vertex-ai", BOOLEAN, "false", "Serve Vertex AI's protocol.", PLANNED),
         Flag("vertex-ai-port", PORT, "8080", "Port to listen on for Vertex AI.", INERT, _VERTEX),
         Flag("vertex-ai-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _VERTEX),
         Flag("vertex-ai-default-model", TEXT, "", "Model of requests that name none.", INERT, _VERTEX),
     ),
+    # C39 to C41; http-metrics is ours.
     "Metrics": (
         Flag("allow-metrics", BOOLEAN, "true", "Serve metrics."),
         Flag("allow-gpu-metrics", BOOLEAN, "true", "Measure GPUs."),
@@ -248,6 +258,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
+    # C42.
     "Tracing": (
         Flag(
             "trace-config", TRACE_SETTING, None,
@@ -259,6 +270,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
+    # C44, C45.
     "Backend": (
         Flag(
             "backend-directory", TEXT, "/opt/tritonserver/backends",
@@ -275,6 +287,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             "Directory of repository agents: NAME/agent.py has the class of agent NAME.",
         ),
     ),
+    # C47, C48.
     "Response Cache": (
         Flag(
             "cache-config", CACHE_SETTING, None,
@@ -287,6 +300,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             INERT, "caches are not shared libraries here",
         ),
     ),
+    # C50, C51.
     "Rate Limiter": (
         Flag(
             "rate-limit", choice("invalid argument for --rate-limit", "execution_count", "off"), "off",
@@ -298,6 +312,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
     ),
+    # C52 to C58.
     "Memory/Device Management": (
         Flag("pinned-memory-pool-byte-size", INTEGER64, "268435456", "Pinned memory in bytes.", INERT, _NO_POOL),
         Flag(
@@ -323,10 +338,12 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             repeatable=True,
         ),
         Flag(
+            # Refused and not ignored: an operator who sets a limit relies on it.
             "model-load-gpu-limit", _PART_OF_GPU, None, "Refuse a load above this part of a GPU's memory.",
             PLANNED, repeatable=True,
         ),
     ),
+    # C11, C43, C49.
     "DEPRECATED": (
         Flag(
             "strict-model-config", BOOLEAN, "false", "The opposite of completing model configurations.",

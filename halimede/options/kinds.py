@@ -48,6 +48,7 @@ def integer(bits: int = 32, low: int | None = None, high: int | None = None, mes
     lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def read(text: str) -> int:
+        # Triton has one text for what is no number, and another one for a number that is too large.
         value = int(_number(_INTEGER, text))
         out_of_bound = f"Provided option value is out of bound. Got {text}"
         if not lowest <= value <= highest:
@@ -60,6 +61,7 @@ def integer(bits: int = 32, low: int | None = None, high: int | None = None, mes
 
 
 def _read_verbosity(text: str) -> Value:
+    # Triton also takes these two words, for this flag only (C4).
     words = {"true": 1, "false": 0}
     word = words.get(text.lower())
     return INTEGER.read(text) if word is None else word
@@ -104,6 +106,7 @@ def pair(label: str, separator: str, first: Kind, second: Kind) -> Kind:
                 "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
                 f"<first>{separator}<second>. Found: {text}"
             )
+        # Read only to refuse what is no number: no flag of this kind has an effect.
         first.read(one)
         second.read(other)
         return text
@@ -113,6 +116,7 @@ def pair(label: str, separator: str, first: Kind, second: Kind) -> Kind:
 
 def _read_backend_setting(text: str) -> tuple[str, str, str]:
     form = "--backend-config option format is"
+    # Without a comma the setting is for all backends (C45).
     backend, comma, assignment = text.partition(",") if "," in text else ("", "", text)
     if comma and not backend:
         raise Invalid(f"No backend specified. {form} <backend name>,<setting>=<value> or <setting>=<value>. Got {text}")
@@ -164,6 +168,7 @@ def _read_cache_setting(text: str) -> tuple[str, str, str]:
 
 def _read_metrics_setting(text: str) -> tuple[str, str, str]:
     setting, _, value = text.partition("=")
+    # A comma would be a name before the setting, as other flags have it (C41).
     if "," in setting or not setting or not value:
         raise Invalid(f"--metrics-config option format is <setting>=<value>. Got {text}")
     return "", setting, value
@@ -171,6 +176,7 @@ def _read_metrics_setting(text: str) -> tuple[str, str, str]:
 
 def _read_trace_setting(text: str) -> tuple[str, str, str]:
     """Mode, setting and value. The mode is empty for a setting of both modes (C42)."""
+    # A comma after the `=` belongs to the value, such as a list of attributes.
     mode, comma, assignment = text.partition(",") if "," in text.partition("=")[0] else ("", "", text)
     if comma and not mode:
         raise Invalid(
@@ -216,6 +222,7 @@ def restriction(flag: str, word: str) -> Kind:
 def _read_pattern(text: str) -> Value:
     try:
         re.compile(text)
+    # Deep nesting and huge repetitions fail in other ways than a wrong character.
     except (re.error, RecursionError, OverflowError) as error:
         raise Invalid(f"'{text}' is no regular expression: {error}") from error
     return text

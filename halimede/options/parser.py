@@ -113,6 +113,7 @@ def _scan(args: Sequence[str]) -> Iterator[tuple[Flag, str]]:
     words = iter(args)
     others: list[str] = []
     for word in words:
+        # getopt takes everything after it for arguments, and there are none.
         if word == "--":
             others.extend(words)
         elif word.startswith("--"):
@@ -132,6 +133,7 @@ def _read_flag(word: str, following: Iterator[str]) -> tuple[Flag, str]:
         if equals:
             raise Invalid(f"option '--{flag.name}' doesn't allow an argument")
         return flag, ""
+    # `--flag=` gives an empty value; without `=` the next word is the value, even if it looks like a flag.
     value = text if equals else next(following, None)
     if value is None:
         raise Invalid(f"option '--{flag.name}' requires an argument")
@@ -149,6 +151,7 @@ def _environment_words(environment: Mapping[str, str]) -> list[str]:
 def _check_combinations(given: _Given) -> None:
     if "load-model" in given and given.last("model-control-mode", str) != "explicit":
         raise Invalid("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    # Given twice, `*` still stands alone.
     names = given.every("load-model", str)
     if "*" in names and len(set(names)) > 1:
         raise Invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")
@@ -184,6 +187,7 @@ def _check_ports(options: ServerOptions) -> None:
 
 
 def _auto_complete(given: _Given) -> bool:
+    # The newer flag decides if both are given (C10).
     if "disable-auto-complete-config" not in given:
         return not given.last("strict-model-config", bool)
     # Both flags were given, and they contradict each other.
@@ -197,6 +201,7 @@ def _auto_complete(given: _Given) -> bool:
 
 def _repositories(given: _Given, environment: Mapping[str, str]) -> tuple[str, ...]:
     paths = {*given.every("model-repository", str), *given.every("model-store", str)}
+    # Vertex AI names the repository this way. A flag goes before it (C8).
     if not paths and environment.get("AIP_STORAGE_URI"):
         paths = {environment["AIP_STORAGE_URI"]}
     return tuple(sorted(paths))
@@ -239,8 +244,10 @@ def _cache_config(given: _Given, environment: Mapping[str, str]) -> Mapping[str,
     for cache, setting, value in given.every("cache-config", tuple):
         configs.setdefault(cache, {})[setting] = value
     if "response-cache-byte-size" in given:
+        # The older flag stands for a local cache of this size (C49).
         configs["local"] = {"size": str(given.last("response-cache-byte-size", int))}
     for cache, setting, variable in _CACHE_ENVIRONMENT:
+        # The environment has secrets of a cache, but does not choose the cache.
         if cache in configs and environment.get(variable):
             configs[cache].setdefault(setting, environment[variable])
     return MappingProxyType({cache: MappingProxyType(settings) for cache, settings in configs.items()})
@@ -340,6 +347,7 @@ def _restrictions(given: _Given, flag: str, word: str) -> Mapping[str, tuple[str
 
 
 def _count(environment: Mapping[str, str], name: str) -> int:
+    # These variables are for tests of the scheduler. A wrong one must not keep a server from starting.
     digits = environment.get(name, "").strip()
     return int(digits) if digits.isdecimal() else 0
 
@@ -398,6 +406,7 @@ def parse(args: Sequence[str], environment: Mapping[str, str]) -> ServerOptions:
     """
     given = _Given()
     for flag, text in _scan([*_environment_words(environment), *args]):
+        # Flags after it are not read, so they cannot be wrong (C1).
         if flag.name == "help":
             raise HelpRequested
         if flag.name == "version":

@@ -57,6 +57,7 @@ def trace_options(
                 given[key] = ["off"]
             else:
                 given[key] = list(old[flag])
+    # The loop above has checked the mode before a comma; this is the setting of that name.
     mode = _last(given, "", "mode", "triton")
     if mode not in MODES:
         raise _bad(
@@ -65,6 +66,7 @@ def trace_options(
     protocol = _last(given, "opentelemetry", "protocol", "http/protobuf")
     if protocol not in PROTOCOLS:
         raise _bad("opentelemetry,protocol", f"invalid value for protocol: {protocol}. Use {' or '.join(PROTOCOLS)}.")
+    # Triton ignores such settings, so they must not stop the server.
     for found in given:
         if found not in _KNOWN:
             warn(f"'--trace-config={','.join(filter(None, found))}' has no effect: there is no such setting.")
@@ -103,6 +105,7 @@ def _number(given: Mapping[tuple[str, str], Sequence[str]], mode: str, setting: 
         value = int(text)
     except ValueError:
         raise _bad(shown, f"Invalid option value. Got {text}") from None
+    # -1 stands for any number of traces.
     if not (-1 if setting == "count" else 0) <= value <= _INT32_MAX:
         raise _bad(shown, f"Provided option value is out of bound. Got {text}")
     return value
@@ -160,6 +163,7 @@ def metrics_options(settings: Iterable[tuple[str, str]], warn: Callable[[str], N
                 quantile = _quantile(part)
                 if quantile is None:
                     warn(f"{said}: '{part}' has no effect, it is not of the form <quantile>:<error>.")
+                # A quantile that is given twice would be two lines of one metric.
                 elif quantile not in quantiles:
                     quantiles.append(quantile)
             options = replace(options, quantiles=tuple(quantiles) or options.quantiles)

@@ -81,6 +81,7 @@ def _rates(key: Key, before: ModelSample, now: ModelSample, seconds: float) -> M
 
 
 def _since(before: Counted, now: Counted) -> Counted:
+    # After a new load a count may be smaller than before, even if that of the requests is not.
     return Counted(max(0, now.count - before.count), max(0, now.ns - before.ns))
 
 
@@ -101,6 +102,7 @@ def _utilization(before: ModelSample, now: ModelSample, compute: Counted, second
     """The share of the time that the instances were busy; None if the server does not report it."""
     if now.busy_seconds is None or before.busy_seconds is None or not now.instances:
         return None
+    # The metrics and the clock are read one after the other, so the share may come out a little above 1.
     return min(1.0, max(0.0, now.busy_seconds - before.busy_seconds) / seconds / now.instances)
 
 

@@ -115,6 +115,7 @@ def _model(entry: Mapping[str, Any], told: Mapping[str, float | None]) -> ModelS
         _counted(phases, "success"),
         _counted(phases, "fail"),
         _counted(phases, "queue"),
+        # Each request has all three parts, so their times add up and their counts do not.
         Counted(parts[1].count, sum(part.ns for part in parts)),
         _counted(phases, "cache_hit"),
         _counted(phases, "cache_miss"),
@@ -132,6 +133,7 @@ def machine_of(metrics: Iterable[Sample]) -> Machine:
     gpus: list[tuple[str, float]] = []
     for sample in metrics:
         if sample.name == "nv_gpu_utilization":
+            # One sample per GPU; the CPU has one for the machine.
             gpus.append((sample.labels.get("gpu_uuid", ""), sample.value))
         elif sample.name.startswith("nv_cpu_"):
             values[sample.name] = sample.value
@@ -158,6 +160,7 @@ def read_metrics(text: str) -> Iterator[Sample]:
             continue
         name, labels, number = found.groups()
         try:
+            # Prometheus also allows +Inf and NaN, which float reads.
             value = float(number)
         except ValueError:
             continue

@@ -40,6 +40,7 @@ def _share(value: float | None) -> Text:
 def _instances(model: ModelRates) -> Text:
     if model.instances is None:
         return Text("-", "dim")
+    # Triton's metrics do not say how many instances are at work.
     if model.instances_busy is None:
         return Text(f"{model.instances}")
     return Text(f"{model.instances_busy}/{model.instances}", "" if model.instances_busy else "dim")
@@ -101,7 +102,9 @@ def _head(url: str, snapshot: Snapshot, models: Sequence[ModelRates]) -> Text:
         head.append("cpu ").append_text(_share(machine.cpu)).append("  ")
     if machine.memory_used is not None and machine.memory_total:
         head.append(f"memory {machine.memory_used / 2**30:.1f}/{machine.memory_total / 2**30:.1f} GiB  ")
+    # The UUID of a GPU is too long for the line.
     for number, (_, used) in enumerate(machine.gpus):
         head.append(f"gpu{number} ").append_text(_share(used)).append("  ")
+    # A second line would push the table down, and each view would jump.
     head.no_wrap = True
     return head

@@ -25,6 +25,7 @@ class Server:
         self._places = [with_scheme(metrics_url)] if metrics_url else []
         if not metrics_url:
             host = urllib.parse.urlsplit(self._url).hostname or "localhost"
+            # An IPv6 address, which urlsplit returns without its brackets.
             host = f"[{host}]" if ":" in host else host
             self._places = [f"http://{host}:{METRICS_PORT}/metrics", f"{self._url}/metrics"]
         self._clock = clock
@@ -39,6 +40,7 @@ class Server:
         facts = self._json("/v2")
         metrics = self._metrics()
         statistics = self._json("/v2/models/stats")
+        # After the statistics have arrived: rates are computed from them.
         at = self._clock()
         told = metrics or []
         # Triton's metrics do not have the number of instances.
@@ -56,6 +58,7 @@ class Server:
         """Reads the number of instances from the configurations, once for each version."""
         for entry in statistics.get("model_stats", ()) if isinstance(statistics, dict) else ():
             key = str(entry.get("name", "")), str(entry.get("version", ""))
+            # A configuration changes only with a new load, and asking for each of many models is slow.
             if key in self._instances:
                 continue
             name = urllib.parse.quote(key[0], safe="")
@@ -73,6 +76,7 @@ class Server:
             except Unavailable:  # metrics are optional
                 continue
             samples = list(read_metrics(text))
+            # Something else may answer at the port of the metrics.
             if samples:
                 self._places = [place]
                 return samples

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from halimede.config import read
 from halimede.config.identify import platforms
 from halimede.errors import Invalid, Unavailable
 from halimede.models.backend_pool import pool_to_look
+from halimede.workers.calls import CallPort
 from tests.backends.fakes import context, idle_loop
 
 PACKAGE = Path(halimede.__file__).parent
@@ -123,6 +125,17 @@ def test_creation_imports_a_backend_when_it_is_asked_for(modules: Path) -> None:
         backend = create_backend(Traits("b", "lazy_backend:B"), context(loop, {"key": "value"}))
     assert vars(backend) == {"got": {"key": "value"}}
     del sys.modules["lazy_backend"]
+
+
+@pytest.mark.parametrize("calls_models", [False, True])
+def test_creation_gives_the_port_to_backends_that_call_models_only(modules: Path, calls_models: bool) -> None:
+    (modules / "calling_backend.py").write_text("class B:\n    def __init__(self, given): self.calls = given.calls\n")
+    port = cast(CallPort, object())
+    with idle_loop() as loop:
+        traits = Traits("b", "calling_backend:B", calls_models=calls_models)
+        backend = create_backend(traits, replace(context(loop), calls=port))
+    assert vars(backend) == {"calls": port if calls_models else None}
+    del sys.modules["calling_backend"]
 
 
 def installed(root: Path, name: str, entries: str) -> None:

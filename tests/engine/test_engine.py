@@ -16,7 +16,7 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Cancelled, DecoupledModel, Error, Invalid, NotFound, Unavailable
-from halimede.models.lifecycle import State
+from halimede.models.lifecycle import VersionState
 from halimede.options import ServerOptions
 from halimede.requests import InferRequest
 from halimede.tensors import INT32, Tensor, array_of
@@ -45,7 +45,7 @@ def access(request: pytest.FixtureRequest) -> EngineAccess:
     return lambda engine: SerializingPort(engine, asyncio.get_running_loop())
 
 
-def states(engine: Engine, name: str) -> dict[int, tuple[State, str]]:
+def states(engine: Engine, name: str) -> dict[int, tuple[VersionState, str]]:
     record = engine.models.get(name)
     assert record is not None
     return {number: (one.state, one.reason) for number, one in record.versions.items()}
@@ -302,9 +302,9 @@ def test_engine_comes_up_with_what_can_be_loaded(tmp_path: Path) -> None:
         )
         assert await ask(engine, port.ServerReady()) is False
         assert await engine.start() is False
-        assert states(engine, "good") == {1: (State.READY, "")}
+        assert states(engine, "good") == {1: (VersionState.READY, "")}
         [(state, reason)] = states(engine, "broken").values()
-        assert state is State.UNAVAILABLE
+        assert state is VersionState.UNAVAILABLE
         assert reason.startswith("Invalid argument: unable to find backend library for backend 'no_such_backend'")
         nonsense = engine.models.get("nonsense")
         assert nonsense is not None
@@ -435,7 +435,7 @@ def test_versions_that_do_not_all_come_into_service_leave_the_statistics(tmp_pat
             whole = engine.models.find("m", 1).loaded
             broken = replace(whole, number=2, config=replace(whole.config, outputs=None))  # type: ignore[arg-type]  # breaks
             with pytest.raises(TypeError):
-                engine._open_versions([whole, broken])
+                engine._make_serving([whole, broken])
             [counts] = await expect(engine, port.ModelStatistics("m"))
             assert counts.inference_count == 1
 
@@ -462,7 +462,7 @@ def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, access
             assert (type(live), type(ready)) == (Unavailable, Unavailable)
             assert await stopping
             assert [(await reply.answered()).response.id for reply in replies] == ["q"] * 3
-            assert states(engine, "m") == {1: (State.UNAVAILABLE, "unloaded")}
+            assert states(engine, "m") == {1: (VersionState.UNAVAILABLE, "unloaded")}
 
     run(scenario)
 

@@ -24,7 +24,7 @@ from halimede.loading.repository_control import RepositoryControl
 from halimede.loading.repository_poll import NS, RepositoryPoll
 from halimede.measurement.statistics import Statistics
 from halimede.models.backend_pool import BackendPool
-from halimede.models.lifecycle import ModelTable, State
+from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.repository import scan
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
@@ -47,7 +47,7 @@ class HandThreads(LoadThreads):
     async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
-    async def inspect_model(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def inspect(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
     async def open(self, work: Callable[..., Any], *arguments: Any) -> Any:
@@ -281,8 +281,8 @@ async def play_explicit(random: Random, root: Path, loop: asyncio.AbstractEventL
         record = control.models.get(name)
         for number, version in record.versions.items() if record is not None else ():
             serves = number in [n for n, _ in control.expected[name]]
-            assert (version.state is State.READY) == serves
-            assert serves or version.reason or version.state is State.UNLOADING
+            assert (version.state is VersionState.READY) == serves
+            assert serves or version.reason or version.state is VersionState.UNLOADING
     await control.end()
 
 

@@ -27,7 +27,7 @@ class Loads:
         await self.settle()
 
     async def _run(self, name: str) -> None:
-        async with self.slots.acquired():
+        async with self.slots.acquired(name):
             self.begun.append(name)
             await self._ends[name].wait()
 
@@ -67,13 +67,90 @@ def test_slots_are_given_in_the_order_of_requests() -> None:
 def test_slot_is_given_up_while_its_load_waits_for_another_one() -> None:
     async def scene(loads: Loads) -> None:
         await loads.begin("a", "b", "c")
-        with loads.slots.given_up():
+        with loads.slots.given_up("a"):
             await loads.settle()
             assert loads.begun == ["a", "b"]
         await loads.end("b")
         assert loads.begun == ["a", "b"], "the slot went back to the load that gave it up"
         await loads.end("a")
         assert loads.begun == ["a", "b", "c"]
+
+    play(1, scene)
+
+
+def test_slots_are_not_more_while_an_ensemble_waits_for_its_member() -> None:
+    """An ensemble has no slot when it waits, so it has none to give up."""
+
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b")
+        async with ModelLocks(loads.slots).locked("member", asker="ensemble"):
+            await loads.settle()
+            assert loads.begun == ["a"]
+        await loads.begin("c")
+        await loads.end("a")
+        assert loads.begun == ["a", "b"]
+
+    play(1, scene)
+
+
+def test_slot_is_given_up_once_by_a_load_that_waits_for_two() -> None:
+    """Two instances of a model load other models while they start."""
+
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b", "c")
+        with loads.slots.given_up("a"):
+            with loads.slots.given_up("a"):
+                await loads.settle()
+                assert loads.begun == ["a", "b"]
+            await loads.end("b")
+            assert loads.begun == ["a", "b", "c"], "it still waits for the other one"
+        await loads.begin("d")
+        await loads.end("c")
+        assert loads.begun == ["a", "b", "c"]
+        await loads.end("a")
+        assert loads.begun == ["a", "b", "c", "d"]
+
+    play(1, scene)
+
+
+def test_slot_of_a_load_that_fails_while_it_waits_is_free_once() -> None:
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b", "c")
+        with loads.slots.given_up("a"):
+            await loads.settle()
+            await loads.end("a")
+            assert loads.begun == ["a", "b"]
+        assert loads.begun == ["a", "b"]
+        await loads.end("b")
+        assert loads.begun == ["a", "b", "c"]
+
+    play(1, scene)
+
+
+def test_slot_of_a_worker_is_given_up_by_the_load_that_it_does() -> None:
+    async def scene(loads: Loads) -> None:
+        await loads.begin("worker", "b")
+        with loads.slots.used_for("m"):
+            assert loads.begun == ["worker"]
+            with loads.slots.given_up("m"):
+                await loads.settle()
+                assert loads.begun == ["worker", "b"]
+        await loads.begin("c")
+        await loads.end("b")
+        assert loads.begun == ["worker", "b"]
+        await loads.end("worker")
+        assert loads.begun == ["worker", "b", "c"]
+
+    play(1, scene)
+
+
+def test_slot_of_a_load_that_is_cancelled_as_it_gets_it_goes_to_the_next() -> None:
+    async def scene(loads: Loads) -> None:
+        await loads.begin("a", "b", "c")
+        loads._ends["a"].set()
+        await asyncio.sleep(0)
+        await loads.cancel("b")
+        assert loads.begun[-1] == "c"
 
     play(1, scene)
 

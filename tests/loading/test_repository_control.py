@@ -28,7 +28,7 @@ from halimede.engine_port import (
     UnloadModel,
 )
 from halimede.errors import Error, Internal, Invalid, Unavailable
-from halimede.loading.concurrency import CLOSING_THREADS
+from halimede.loading.concurrency import CLOSING_THREADS, LoadThreads
 from halimede.loading.model_loads import ModelLoads
 from halimede.loading.repository_control import RepositoryControl
 from halimede.measurement.statistics import Statistics
@@ -37,6 +37,7 @@ from halimede.models.lifecycle import ModelTable
 from halimede.models.loader import LoadedVersion
 from halimede.models.version import ModelVersion
 from halimede.options import ServerOptions
+from halimede.scheduling.rate_limiter import RateLimiter, Slot
 from tests.engine.engines import (
     HELD,
     IDENTITY,
@@ -442,7 +443,13 @@ FAKE_JSON = JSON_CONFIG.replace('"identity"', '"identity", "version_policy": {"a
 class Controlled:
     """A control over its own table, with one backend under every name."""
 
-    def __init__(self, options: ServerOptions, backend: FakeBackend) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        backend: FakeBackend,
+        limiter: RateLimiter | None = None,
+        threads: LoadThreads | None = None,
+    ) -> None:
         loop = asyncio.get_running_loop()
         engine_loop = EngineLoop(loop)
 
@@ -451,7 +458,7 @@ class Controlled:
 
         pool = BackendPool(lambda name: backend)
         self.models = ModelTable()
-        loads = ModelLoads(options, loop, self.models, pool, (), serving)
+        loads = ModelLoads(options, loop, self.models, pool, (), serving, limiter, threads)
         self.control = RepositoryControl(options, loop, self.models, loads)
 
     def ask(self, query: Query[A]) -> asyncio.Future[A | Error]:
@@ -460,8 +467,13 @@ class Controlled:
         return future
 
     async def end(self) -> None:
-        assert await self.control.stop(STOP_SECONDS)
+        assert await self.control.stop(soon(STOP_SECONDS))
         self.control.abandon()
+
+
+def soon(seconds: float) -> float:
+    """The loop's time then."""
+    return asyncio.get_running_loop().time() + seconds
 
 
 async def until_true(condition: Callable[[], bool]) -> None:
@@ -486,6 +498,51 @@ def test_index_does_not_wait_for_models_that_load(tmp_path: Path) -> None:
     run(scenario)
 
 
+class BrokenLimiter(RateLimiter):
+    """A rate limiter with a bug."""
+
+    def register(self, slots: Sequence[Slot]) -> None:
+        raise RuntimeError("broken limiter")
+
+
+def test_version_that_cannot_be_connected_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        backend = FakeBackend()
+        limiter = BrokenLimiter({}, asyncio.get_running_loop().call_soon)
+        controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend, limiter)
+        answer = await controlled.ask(LoadModel("m"))
+        _, text = refusal(answer)
+        assert "RuntimeError: broken limiter" in text
+        reason = "Internal: RuntimeError: broken limiter"
+        assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
+        await until_true(lambda: "close model" in backend.log)
+        await controlled.end()
+
+    run(scenario)
+    assert "model 'm' version 1: unexpected error after it was opened; the version is closed" in caplog.text
+
+
+class NoThreads(LoadThreads):
+    """The system refuses a thread for a load."""
+
+    async def open(self, work: Callable[..., A], *arguments: object) -> A:
+        raise RuntimeError("can't start new thread")
+
+
+def test_version_for_whose_load_there_is_no_thread_is_not_shown_as_loading(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        backend, threads = FakeBackend(), NoThreads(asyncio.get_running_loop())
+        options = options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit")
+        controlled = Controlled(options, backend, threads=threads)
+        answer = await controlled.ask(LoadModel("m"))
+        assert isinstance(answer, Internal)
+        reason = "Internal: it could not be published"
+        assert await controlled.ask(RepositoryIndex()) == [IndexEntry("m", 1, "UNAVAILABLE", reason)]
+        await controlled.end()
+
+    run(scenario)
+
+
 def test_stop_kills_all_models_that_do_not_close(tmp_path: Path) -> None:
     """There are more of them than closing threads, and a killed model closes."""
 
@@ -495,7 +552,7 @@ def test_stop_kills_all_models_that_do_not_close(tmp_path: Path) -> None:
         controlled = Controlled(options_for(tmp_path, dict.fromkeys(names, FAKE)), backend)
         assert await controlled.control.start()
         assert not backend.closing.is_set()
-        assert await controlled.control.stop(0.01, STOP_SECONDS)
+        assert await controlled.control.stop(soon(0.01), STOP_SECONDS)
         controlled.control.abandon()
 
     run(scenario)
@@ -509,7 +566,7 @@ def test_model_that_never_closes_is_not_reported_as_unloaded(tmp_path: Path, cap
         caplog.set_level("INFO", "halimede")
         controlled = Controlled(options_for(tmp_path, {"m": FAKE}), backend)
         assert await controlled.control.start()
-        assert not await controlled.control.stop(0.01)
+        assert not await controlled.control.stop(soon(0.01), 0.01)
         controlled.control.abandon()
 
     run(scenario)  # its end breaks off what is still waited for
@@ -525,7 +582,7 @@ def test_stop_closes_the_model_of_a_load_under_way(tmp_path: Path) -> None:
         controlled = Controlled(options_for(tmp_path, {"m": FAKE}, model_control_mode="explicit"), backend)
         loading = controlled.ask(LoadModel("m"))
         await until_true(lambda: bool(backend.opened))
-        stopping = asyncio.ensure_future(controlled.control.stop(STOP_SECONDS))
+        stopping = asyncio.ensure_future(controlled.control.stop(soon(STOP_SECONDS)))
         await until_true(backend.closing.is_set)
         backend.opening.set()
         assert await stopping

@@ -139,7 +139,7 @@ def test_another_job_begins_while_a_slot_is_given_up() -> None:
         asked = rig.load("asked")
         await rig.turns()
         assert rig.begun == ["asker"]
-        with rig.slots.given_up():
+        with rig.slots.used_for("asker"), rig.slots.given_up("asker"):
             await rig.until(lambda: rig.begun == ["asker", "asked"])
             rig.end("asked")
             assert await asked == "ASKED"

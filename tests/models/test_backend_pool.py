@@ -1,5 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from threading import Barrier, Event, Thread
 
 import pytest
 
@@ -100,3 +100,35 @@ def test_pool_closes_all_backends_if_one_fails_to_close() -> None:
     pool.get("good")
     pool.close()
     assert good.log == ["close backend"]
+
+
+class Interrupting(str):
+    """A name whose first look-up lets another thread run."""
+
+    def __new__(cls, name: str, other: Thread) -> "Interrupting":
+        made = super().__new__(cls, name)
+        made.other = other
+        return made
+
+    other: Thread
+
+    def __hash__(self) -> int:
+        if self.other.ident is None:
+            self.other.start()
+            self.other.join(TURN_SECONDS)
+        return super().__hash__()
+
+
+TURN_SECONDS = 0.1
+"""How long the other thread has for its work. It does not end in this time if it must wait for this one."""
+
+
+def test_pool_closes_a_backend_that_is_asked_for_while_it_closes() -> None:
+    backend = FakeBackend()
+    pool = BackendPool(lambda name: backend)
+    closing = Thread(target=pool.close)
+    pool.get(Interrupting("a", closing))
+    closing.join(PATIENCE)
+    assert backend.log == ["close backend"]
+    with pytest.raises(Unavailable, match="the server is exiting"):
+        pool.get("a")

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from halimede.errors import Error, NotFound, Unavailable
-from halimede.models.lifecycle import ModelTable, Plan, State, plan
+from halimede.models.lifecycle import ModelTable, VersionState
 from halimede.models.version import ModelVersion
 from tests.fakes import ManualLoop, RecordingObserver, RecordingReply
 from tests.models.configs import asking, config_of, given, spec
@@ -19,23 +19,10 @@ def publish(table: ModelTable, *versions: ModelVersion, closed: Callable[[ModelV
     table.publish(versions[0].name, versions, closed or (lambda version: None))
 
 
-def states(table: ModelTable, name: str = "m") -> dict[int, tuple[State, str]]:
+def states(table: ModelTable, name: str = "m") -> dict[int, tuple[VersionState, str]]:
     record = table.get(name)
     assert record is not None
     return {number: (one.state, one.reason) for number, one in record.versions.items()}
-
-
-@pytest.mark.parametrize(
-    ("actual", "desired", "expected"),
-    [
-        ([], ["b", "a"], Plan(("a", "b"), ())),
-        (["a", "b"], ["b", "c"], Plan(("c",), ("a",))),
-        (["a"], ["a"], Plan((), ())),
-        (["a"], [], Plan((), ("a",))),
-    ],
-)
-def test_plan_has_only_the_differences(actual: list[str], desired: list[str], expected: Plan) -> None:
-    assert plan(actual, desired) == expected
 
 
 def test_latest_version_answers_unless_another_is_asked_for() -> None:
@@ -76,7 +63,7 @@ def test_latest_version_that_could_not_be_loaded_leaves_the_older_one() -> None:
     publish(table, version(1))
     table.refuse("m", 2, "Internal: broke")
     assert table.find("m", -1).number == 1
-    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
+    assert states(table) == {1: (VersionState.READY, ""), 2: (VersionState.UNAVAILABLE, "Internal: broke")}
 
 
 def test_retired_version_takes_no_request_and_is_closed_once_idle() -> None:
@@ -87,9 +74,9 @@ def test_retired_version_takes_no_request_and_is_closed_once_idle() -> None:
     table.retire(new, closed.append)
     assert closed == [new]
     assert table.find("m", -1) is old
-    assert states(table)[2] == (State.UNLOADING, "")
+    assert states(table)[2] == (VersionState.UNLOADING, "")
     table.gone(new)
-    assert states(table)[2] == (State.UNAVAILABLE, "unloaded")
+    assert states(table)[2] == (VersionState.UNAVAILABLE, "unloaded")
     with pytest.raises(Unavailable, match="version 2 is not at ready state"):
         table.find("m", 2)
 
@@ -106,17 +93,17 @@ def test_retired_version_waits_for_the_inferences_that_hold_it() -> None:
     closed: list[ModelVersion] = []
     table.retire(one, closed.append)
     assert closed == []
-    assert states(table) == {1: (State.UNLOADING, "")}
+    assert states(table) == {1: (VersionState.UNLOADING, "")}
     late = RecordingReply()
     one.submit(one.infer(2, asking(given("INPUT0", "INT32", [1])), late, 0))
     assert isinstance(late.error, Unavailable)
     loop.run_until(lambda: bool(closed))
     assert reply.response.model_version == 1
     assert closed == [one]
-    assert states(table) == {1: (State.UNLOADING, "")}  # what it holds is still to be given back
+    assert states(table) == {1: (VersionState.UNLOADING, "")}  # what it holds is still to be given back
     one.close()
     table.gone(one)
-    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+    assert states(table) == {1: (VersionState.UNAVAILABLE, "unloaded")}
 
 
 def test_end_of_a_version_leaves_its_successor_alone() -> None:
@@ -124,10 +111,10 @@ def test_end_of_a_version_leaves_its_successor_alone() -> None:
     publish(table, old)
     table.retire(old, lambda closed: None)
     table.loading("m", [1])
-    assert states(table) == {1: (State.LOADING, "")}
+    assert states(table) == {1: (VersionState.LOADING, "")}
     publish(table, new)
     table.gone(old)
-    assert states(table) == {1: (State.READY, "")}
+    assert states(table) == {1: (VersionState.READY, "")}
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -139,10 +126,10 @@ def test_version_of_a_removed_model_is_unloading_until_it_is_closed(held: bool) 
         one.hold()
     table.retire(one, lambda closed: None)
     table.forget_failures("m")
-    assert states(table) == {1: (State.UNLOADING, "")}
+    assert states(table) == {1: (VersionState.UNLOADING, "")}
     assert not table.all_ready()
     table.gone(one)
-    assert states(table) == {1: (State.UNAVAILABLE, "unloaded")}
+    assert states(table) == {1: (VersionState.UNAVAILABLE, "unloaded")}
     assert table.all_ready()
 
 
@@ -153,10 +140,10 @@ def test_failed_load_is_reported_while_the_old_version_is_held() -> None:
     old.hold()
     table.retire(old, table.gone)
     table.loading("m", [1])
-    assert states(table) == {1: (State.LOADING, "")}
+    assert states(table) == {1: (VersionState.LOADING, "")}
     table.refuse("m", 1, "Internal: broke")
     old.let_go()
-    assert states(table) == {1: (State.UNAVAILABLE, "Internal: broke")}
+    assert states(table) == {1: (VersionState.UNAVAILABLE, "Internal: broke")}
     assert not table.all_ready()
 
 
@@ -172,7 +159,11 @@ def test_published_versions_take_the_place_of_all_that_served() -> None:
     for each in closed:
         table.gone(each)
     assert [table.find("m", 1), table.find("m", 3), table.find("m", -1)] == [new, more, more]
-    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "unloaded"), 3: (State.READY, "")}
+    assert states(table) == {
+        1: (VersionState.READY, ""),
+        2: (VersionState.UNAVAILABLE, "unloaded"),
+        3: (VersionState.READY, ""),
+    }
 
 
 def test_version_that_serves_is_not_touched_by_a_load_that_fails() -> None:
@@ -180,10 +171,10 @@ def test_version_that_serves_is_not_touched_by_a_load_that_fails() -> None:
     table = ModelTable()
     publish(table, version(1))
     table.loading("m", [1, 2])
-    assert states(table) == {1: (State.READY, ""), 2: (State.LOADING, "")}
+    assert states(table) == {1: (VersionState.READY, ""), 2: (VersionState.LOADING, "")}
     table.refuse("m", 1, "Internal: broke")
     table.refuse("m", 2, "Internal: broke")
-    assert states(table) == {1: (State.READY, ""), 2: (State.UNAVAILABLE, "Internal: broke")}
+    assert states(table) == {1: (VersionState.READY, ""), 2: (VersionState.UNAVAILABLE, "Internal: broke")}
 
 
 def test_table_lists_models_by_name() -> None:

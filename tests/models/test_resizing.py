@@ -10,7 +10,7 @@ from halimede.config.model_config import InstanceKind
 from halimede.errors import Internal
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import FoundModel, fingerprint
-from halimede.models.resizing import Reloaded, Vacant, reload
+from halimede.models.resizing import LoadOutcome, Vacant, load_or_resize
 from halimede.models.version import ModelVersion
 from halimede.requests import InferRequest
 from halimede.scheduling.execution import Execution
@@ -42,10 +42,10 @@ class Rig:
         self.backend.log.clear()
         self.gone: list[str] = []
 
-    def reload(self, groups: str) -> Reloaded:
+    def reload(self, groups: str) -> LoadOutcome:
         (self.folder / "config.pbtxt").write_text(CONFIG + groups)
         kept = {1: self.version.instances_now()}
-        return reload(self.found, (1,), kept, OneBackend(self.backend), LoadOptions())
+        return load_or_resize(self.found, (1,), kept, OneBackend(self.backend), LoadOptions())
 
     def resize(self, groups: str) -> list[str]:
         """Resizes the version. Returns the calls of the backend."""
@@ -184,6 +184,6 @@ def test_reload_reports_files_that_changed_meanwhile(tmp_path: Path) -> None:
     (rig.folder / "1" / "new").touch()
     (rig.folder / "config.pbtxt").unlink()
     backends, options = OneBackend(rig.backend), LoadOptions()
-    assert reload(rig.found, (1,), {}, backends, options, before).changed == {"1/new", "config.pbtxt"}
+    assert load_or_resize(rig.found, (1,), {}, backends, options, before).changed == {"1/new", "config.pbtxt"}
     gone = replace(rig.found, folder=tmp_path / "gone")
-    assert reload(gone, (1,), {}, backends, options, before).changed == {""}
+    assert load_or_resize(gone, (1,), {}, backends, options, before).changed == {""}
