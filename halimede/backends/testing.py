@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.backends.api import Backend, BackendContext
-from halimede.errors import Cancelled, Error, Internal
+from halimede.errors import Cancelled, Error, Internal, Invalid
 from halimede.models.backend_pool import BackendPool
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import FoundModel
@@ -447,6 +447,20 @@ def _rescheduled(bench: _Bench) -> None:
     assert serving.observer.rows == [1, 1]
 
 
+def _rescheduled_outside_of_an_iterative_sequence(bench: _Bench) -> None:
+    """Refused (S72), and not lost: the model closes. The END gives the sequence's slot to the next one."""
+    cases: Sequence[tuple[dict[str, Any], dict[str, Any]]] = (
+        ({}, {}),
+        ({"sequence_batching": {"direct": {}}}, {"correlation_id": 1, "sequence_start": True, "sequence_end": True}),
+    )
+    for batching, marks in cases:
+        serving = bench.load("again", **batching)
+        error = serving.send([1, 2], **marks).error
+        assert isinstance(error, Invalid), error
+        assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in str(error), error
+        bench.close(serving)
+
+
 def _decoupled(bench: _Bench) -> None:
     serving = bench.load("decoupled", model_transaction_policy={"decoupled": True})
     for number in (0, 1, 5):
@@ -531,6 +545,7 @@ SITUATIONS = (
     Situation("exception", _exception),
     Situation("wrong output shape", _wrong_output_shape),
     Situation("rescheduled", _rescheduled),
+    Situation("rescheduled outside of an iterative sequence", _rescheduled_outside_of_an_iterative_sequence),
     Situation("decoupled", _decoupled),
     Situation("close while running", _close_while_running),
     Situation("reload", _reload),

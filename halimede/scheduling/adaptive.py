@@ -127,8 +127,7 @@ class AdaptivePolicy:
 
     def __init__(self, policy: Policy, pace: Pace) -> None:
         self._policy, self._pace = policy, pace
-        self.admit, self.cancel, self.expire = policy.admit, policy.cancel, policy.expire
-        self.released, self.resize = policy.released, policy.resize
+        self.admit, self.cancel, self.expire, self.resize = policy.admit, policy.cancel, policy.expire, policy.resize
 
     @property
     def waiting(self) -> int:

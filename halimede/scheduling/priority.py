@@ -10,7 +10,6 @@ Levels are served in order of their number, each in order of arrival.
     punctual       its deadline passes, the level delays        late: served after the punctual ones of its level
     punctual       its batch starts, or it is cancelled         out; its deadline is outdated
     late           its batch starts, or it is cancelled         out
-    (running)      it runs again                                first of its level, without a deadline
 
 Every operation but forming a batch takes constant time, or grows with the logarithm of the number that waits.
 """
@@ -175,14 +174,6 @@ class PriorityQueuePolicy:
 
     def freed(self, instance: int, now: int) -> None:
         """Any instance serves any request."""
-
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        """A request that runs again is the first of its level and has no deadline."""
-        if again:
-            level = self._level_of(inference)
-            level.punctual[inference] = None
-            level.punctual.move_to_end(inference, last=False)
-            self._added(level)
 
     def resize(self, instances: int, now: int) -> None:
         """The number of instances changes nothing."""

@@ -25,7 +25,7 @@ An inference is QUEUED (the policy owns it), RUNNING (an instance has it) or SET
     Instances.take         a batch starts
     Runnable.execute       a batch runs, on the instance's thread or on the loop
     Instances.give_back    a batch has finished; then `Policy.freed` and `Observer.executed`
-    Policy.released        an inference that ran is about to be SETTLED, or runs again
+    StatefulPolicy         an inference that ran is about to be SETTLED, or runs again (`released`)
     Observer               an inference succeeded or failed; before its answer is sent
     Reply.send             an answer, exactly one of them final
     settled                the inference is SETTLED and its final answer was sent
@@ -107,6 +107,7 @@ class Runner:
         self._stopping = False
         self._turn_is_due = False
         self._stateful_policy = policy if is_stateful_policy(policy) else None
+        self._may_run_again = self._stateful_policy is not None and self._stateful_policy.iterative
         # A worker process would wait while answers are written, so it gets its next batch first. A stateful policy
         # may need the end of one request to choose the next.
         self._starts_before_answers = config.on_loop and self._stateful_policy is None
@@ -511,7 +512,7 @@ class Runner:
                 self._limiter.finished(index)
         outcomes = self._outcomes(execution, done)
         if done and self._starts_before_answers and self._policy.waiting:
-            self._start_before_answers(outcomes)
+            self._start_before_answers()
         now = self._clock()
         for outcome in outcomes:
             inference = execution.requests[outcome.i]
@@ -541,19 +542,13 @@ class Runner:
             return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
         if not done:
             return ()
-        answers = execution.single_answers()
-        # A stateful policy knows the place of a request that runs again.
-        if len(answers) == 1 or self._stateful_policy is not None:
-            return answers
-        # Others put it at the front of the queue, so the first of several must be put there last.
-        return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
+        return execution.single_answers()
 
-    def _start_before_answers(self, outcomes: Iterable[Outcome]) -> None:
+    def _start_before_answers(self) -> None:
         """Starts the next batch before the answers of this one are written."""
         free = self._instances.free
         try:
-            # A request that runs again comes before all others, and is not in the queue yet.
-            if free and not any(outcome.again for outcome in outcomes):
+            if free:
                 self._start_next(self._clock(), free)
         except Exception as error:
             self._internal_error(error)
@@ -561,9 +556,13 @@ class Runner:
     def _deliver(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
+        if outcome.again and not self._may_run_again:
+            # Any backend may ask for this. Refused here, for all of them: a policy that is not iterative may have given
+            # the place of the request to another one.
+            answer = self._not_iterative_error()
         if self._config.stateful and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)
-        if outcome.again:
+        if outcome.again and answer is None:
             self._queue_again(execution, inference, now)
             return
         response: Answer = None
@@ -585,14 +584,14 @@ class Runner:
         if inference.cancelled:  # the engine cancels once only, so it would run for ever
             self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
             return
-        if self._stateful_policy is not None:
-            # Each run of an iterative sequence counts as a request of its own (S72).
-            if not execution.done:
-                inference.times[_COMPUTE_START:] = execution.times(now)
-            self._observer.ran(inference)
-            inference.times[_QUEUE_START] = now
+        assert self._stateful_policy is not None  # only an iterative sequence runs again
+        # Each run counts as a request of its own (S72).
+        if not execution.done:
+            inference.times[_COMPUTE_START:] = execution.times(now)
+        self._observer.ran(inference)
+        inference.times[_QUEUE_START] = now
         inference.state = QUEUED
-        self._policy.released(inference, now, True)
+        self._stateful_policy.released(inference, now, True)
 
     def _count_response(self, inference: Inference, answer: Answer, now: int) -> None:
         age = 0 if inference.responses else now - inference.times[Stamp.REQUEST_START]
@@ -608,8 +607,8 @@ class Runner:
             return
         inference.state = SETTLED
         try:
-            if ran:
-                self._policy.released(inference, now, False)
+            if ran and self._stateful_policy is not None:
+                self._stateful_policy.released(inference, now, False)
             if isinstance(answer, Error):
                 if reason is not None:
                     self._observer.failed(inference, now, reason)
@@ -645,6 +644,14 @@ class Runner:
     @staticmethod
     def _cancelled_error(inference: Inference) -> Error:
         return Cancelled(inference.request.log_prefix + "Cancelled")
+
+    @staticmethod
+    def _not_iterative_error() -> Error:
+        """For a request that its model wants to run once more, which only an iterative sequence may (S72, CB37)."""
+        return Invalid(
+            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
+            "handle such a flag."
+        )
 
     def _internal_error(self, error: Exception) -> Error:
         """Logs an exception that no code here expects, and returns what a request that it concerns is answered."""

@@ -115,10 +115,6 @@ class ScriptedPolicy(DefaultPolicy):
     def freed(self, instance: int, now: int) -> None:
         self._perhaps_break("freed")
 
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        self._perhaps_break("released")
-        super().released(inference, now, again)
-
     def cancel(self, inference: Inference, now: int) -> bool:
         self._perhaps_break("cancel")
         return super().cancel(inference, now)

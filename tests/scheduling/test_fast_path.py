@@ -156,18 +156,10 @@ def test_answer_that_is_not_said_to_be_the_last_is_the_answer(quick: Callable[..
     assert rig.settled == ["a"]
 
 
-def test_request_runs_again_if_the_model_says_so(quick: Callable[..., Rig]) -> None:
-    runs: list[int] = []
-
-    def behave(execution: Execution) -> None:
-        runs.append(1)
-        if len(runs) < 3:
-            execution.again(0)
-        else:
-            echo(execution)
-
-    assert quick(behave).submit("a", 1).response.id == "a"
-    assert len(runs) == 3
+def test_reschedule_on_the_fast_path_fails_the_request(quick: Callable[..., Rig]) -> None:
+    rig = quick(lambda execution: execution.again(0))
+    assert "RELEASE_RESCHEDULE" in str(rig.submit("a", 1).error)
+    assert rig.settled == ["a"]
 
 
 def test_instances_take_turns(quick: Callable[..., Rig]) -> None:

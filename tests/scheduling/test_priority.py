@@ -270,26 +270,6 @@ def test_request_that_was_served_or_refused_does_not_wait() -> None:
     assert not policy.cancel(running, 0)
 
 
-def test_request_that_runs_again_is_the_first_of_its_level_and_waits_as_long_as_it_takes() -> None:
-    policy = policy_of(other=Rules(timeout_us=1000, max_size=2), forming=Forming(2, (2,), 0))
-    first, second = admit(policy, "a", 2), admit(policy, "b", 2)
-    assert names(policy.next(FREE, 0)) == "ab"
-    admit(policy, "c", 2)
-    admit(policy, "d", 1)
-    for one in (second, first):
-        policy.released(one, 0, True)
-    assert expired(policy, MS) == "cd"
-    assert names(policy.next(FREE, MS)) == "ab"
-
-
-def test_request_that_is_over_is_forgotten() -> None:
-    policy = one_queue(Rules(max_size=1))
-    over = admit(policy, "a")
-    policy.next(FREE, 0)
-    policy.released(over, 1, False)
-    assert policy.waiting == 0
-
-
 def test_hook_holds_everything_back_until_so_many_wait_in_all_levels() -> None:
     """Contract C60. Nothing waits too long before."""
     policy = policy_of(other=Rules(timeout_us=1000), rules={1: Rules()}, start_at=3)

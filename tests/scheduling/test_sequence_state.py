@@ -1,7 +1,7 @@
 """Implicit state between a runner and a model: what a request reads, what becomes of what it answers, and that nothing
 of it gets elsewhere (contract S67, S68)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def sequence_of(states: ModelStates) -> SequenceStates:
 class Together(DefaultPolicy):
     """Gives out what was admitted as one batch, when it is told to."""
 
-    direct = False
+    iterative = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +57,15 @@ class Together(DefaultPolicy):
     def released(self, inference: Inference, now: int, again: bool) -> None:
         if again:
             self.again.append(inference)
+
+    def stop(self) -> None:
+        """Sequences go on."""
+
+    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+        """No instance comes or goes."""
+
+    def wants(self, instance: int) -> bool:
+        return bool(self.batch)
 
 
 class Rig:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from halimede.backends.api import BatchedRequest, Responses
-from halimede.errors import Error, Invalid
+from halimede.errors import Error
 from halimede.workers.messages import Answer
 
 
@@ -11,8 +11,7 @@ class InFlightBatch:
     """The requests of a batch, where their answers go, and which of them have not had their last answer (`missing`).
 
     `running` is True until the child can take the next batch; answers may come after that. `positions` say where the
-    requests stood in the batch of `responses`, as some of it may have been left out. `iterative`: requests may run
-    once more (S72).
+    requests stood in the batch of `responses`, as some of it may have been left out.
 
     Credit, for requests with many answers: `taken` is how many bytes the reader of each request took, `due` the sum
     from which on the child gets a CREDIT. `unread` counts answers that wait for their reader; `waits` is True if one
@@ -20,14 +19,11 @@ class InFlightBatch:
     """
 
     __slots__ = (
-        *("due", "iterative", "missing", "positions", "requests", "responses"),
+        *("due", "missing", "positions", "requests", "responses"),
         *("running", "taken", "unread", "waits"),
     )
 
-    def __init__(
-        self, requests: Sequence[BatchedRequest], responses: Responses, positions: Sequence[int], iterative: bool
-    ) -> None:
-        self.iterative = iterative
+    def __init__(self, requests: Sequence[BatchedRequest], responses: Responses, positions: Sequence[int]) -> None:
         self.requests = requests
         self.responses = responses
         self.positions = positions
@@ -43,10 +39,8 @@ class InFlightBatch:
         if final:
             self.missing.discard(index)
         position = self.positions[index]
-        if again and self.iterative:
+        if again:
             self.responses.again(position)
-        elif again:
-            self.responses.fail(position, not_iterative())
         elif error is None:
             self.responses.send(position, outputs, final, parameters)
         else:
@@ -62,11 +56,3 @@ class InFlightBatch:
         requests nobody will answer."""
         self.running = False
         self.responses.finished([self.positions[i] for i in self.missing])
-
-
-def not_iterative() -> Invalid:
-    """For a request that the model wants to run once more although its scheduler cannot do that (S72)."""
-    return Invalid(
-        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
-        "such a flag."
-    )

@@ -131,6 +131,15 @@ class DirectPolicy(SequencePolicy):
             board.ready |= 1 << run.slot
             self._note_head(board, run)
 
+    def _holds(self, run: SequenceRun) -> bool:
+        # As the real server does: after END the slot is free when the last request starts, since the next batch of the
+        # instance comes after it; after an idle timeout, when nothing of the run is in flight. The request of an
+        # iterative sequence may run again and needs its slot then.
+        return run.running > 0 and (run.was_idle or self.iterative)
+
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        run.running -= 1
+
     def _shortened(self, run: SequenceRun) -> None:
         if run.instance >= 0 and not run.queue:
             self._boards[run.instance].ready &= ~(1 << run.slot)

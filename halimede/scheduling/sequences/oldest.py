@@ -52,13 +52,15 @@ class OldestPolicy(SequencePolicy):
         if run.issued is not None or not run.queue:
             return
         inference = run.issued = run.queue.popleft()
-        run.running = 1
         self._controls.add(inference.request, run.id_tensor)
         inference.batch_key = batch_key_of(inference)
         self._batchers[run.instance].admit(inference, now)
 
     def _holds(self, run: SequenceRun) -> bool:
         return run.issued is not None
+
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        run.issued = None
 
     def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
         if run.issued is not inference:

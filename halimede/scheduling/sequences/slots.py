@@ -59,7 +59,7 @@ class SequenceRun:
     """One sequence, from its START until its last request has run. Its id may start another run before that.
 
     queue -- the requests that wait
-    running -- how many requests run
+    running -- how many requests run (direct strategy)
     issued -- the request that the oldest strategy has given to its batcher
     closing -- it takes no more requests
     instance, slot -- -1 while it waits in the backlog
@@ -148,6 +148,7 @@ class SequencePolicy:
     the runs that have a slot."""
 
     def __init__(self, rules: Rules) -> None:
+        self.iterative = rules.iterative
         self._rules = rules
         self._controls = rules.controls
         self._live: dict[int | str, SequenceRun] = {}
@@ -196,9 +197,11 @@ class SequencePolicy:
 
     def _holds(self, run: SequenceRun) -> bool:
         """Whether a closing run with an empty queue keeps its slot."""
-        # A sequence that ended gives up its slot when its last request starts, as the real server does. One that was
-        # idle may still run a request. An iterative one may be told to run again.
-        return run.running > 0 and (run.was_idle or self._rules.iterative)
+        raise NotImplementedError
+
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        """A request of the run has left its instance."""
+        raise NotImplementedError
 
     # ---- requests arrive
 
@@ -214,7 +217,7 @@ class SequencePolicy:
                 "batcher"
             )
         if not correlation_id:
-            if not rules.iterative:
+            if not self.iterative:
                 return Invalid(
                     f"inference request to model '{rules.model}' must specify a non-zero or non-empty correlation ID"
                 )
@@ -351,18 +354,16 @@ class SequencePolicy:
         run: SequenceRun | None = inference.sequence
         if run is None:
             return
-        run.running = max(0, run.running - 1)
-        if run.issued is inference:
-            run.issued = None
-        if again and run.instance >= 0:
+        self._has_run(inference, run)
+        if again:
             self._run_again(inference, run, now)
             return
-        if self._rules.iterative and not run.closing:
+        if self.iterative and not run.closing:
             self._close(run)
         self._end_if_done(run, now)
 
     def _run_again(self, inference: Inference, run: SequenceRun, now: int) -> None:
-        """Puts the request back at the front of its run, without its START and END (S72)."""
+        """Puts the request back at the front of its run, without its START and END (S72). The run has kept its slot."""
         request = inference.request
         request.sequence_start = request.sequence_end = False
         inference.waits = True

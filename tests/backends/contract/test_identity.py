@@ -22,7 +22,8 @@ class IdentityAdapter:
     cannot: Mapping[str, str] = MappingProxyType(
         dict.fromkeys(
             [
-                *("cancelled during", "exception", "wrong output shape", "rescheduled", "decoupled"),
+                *("cancelled during", "exception", "wrong output shape", "rescheduled"),
+                *("rescheduled outside of an iterative sequence", "decoupled"),
                 *("close while running", "slow device", "killed child"),
             ],
             "it has no model: it answers at once, with what it is given",

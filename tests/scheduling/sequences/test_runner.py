@@ -1,5 +1,7 @@
 """A runner with a sequence policy: what happens at a time of its own, and what is not counted."""
 
+from collections.abc import Callable
+
 import pytest
 
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
@@ -11,7 +13,7 @@ from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
-from tests.scheduling.sequences.rig import direct, oldest
+from tests.scheduling.sequences.rig import CallRouter, direct, oldest
 from tests.scheduling.test_limited import ONE, House
 
 
@@ -121,6 +123,75 @@ def test_requests_that_run_again_keep_their_order() -> None:
     held[1].finished()
     assert rig.instances[0].batches == [["1S"], ["2S", "3S"], ["2S", "3S"]]
     assert [reply.finals for reply in replies] == [1, 0, 0]
+
+
+BOTH = pytest.mark.parametrize("made", [direct, oldest])
+
+
+@BOTH
+@pytest.mark.parametrize("flags", ["S", "SE"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_rescheduled_request_of_a_sequence_that_is_not_iterative_fails(
+    made: Callable[..., CallRouter], flags: str, decoupled: bool
+) -> None:
+    """Contract S72, CB37. Its slot may be another sequence's by then, so it must not wait for it."""
+    held: list[Execution] = []
+    rig = Rig([held.append], made(slots=1).policy, decoupled=decoupled, on_loop=True)
+    refused = _send(rig, 1, flags)
+    held[0].again(0)
+    held[0].finished()
+    assert isinstance(refused.error, Invalid)
+    assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in str(refused.error)
+    assert rig.settled == [f"1{flags}"]
+    # The sequence goes on, or has left its slot.
+    served = _send(rig, 1, "E") if flags == "S" else _send(rig, 2, "S")
+    echo(held[1])
+    held[1].finished()
+    assert isinstance(served.only, InferResponse)
+
+
+@BOTH
+def test_rescheduled_request_of_an_iterative_sequence_runs_again_after_its_end(
+    made: Callable[..., CallRouter],
+) -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], made(slots=1, iterative=True).policy, on_loop=True)
+    reply, waits = _send(rig, 1, "SE"), _send(rig, 2, "SE")
+    held[0].again(0)
+    held[0].finished()
+    for i in (1, 2):
+        echo(held[i])
+        held[i].finished()
+    assert isinstance(reply.only, InferResponse)
+    assert isinstance(waits.only, InferResponse)
+    assert rig.instances[0].batches == [["1SE"], ["1SE"], ["2SE"]]
+
+
+def test_late_answer_of_an_earlier_run_is_ignored() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], oldest(iterative=True).policy, on_loop=True)
+    reply = _send(rig, 1, "S")
+    held[0].finished([0])
+    held[0].again(0)
+    assert len(held) == 2
+    held[0].send(0, [Tensor("y", INT32, (1, 1), HostMemory(bytes(4)))])
+    assert reply.answers == []
+    echo(held[1])
+    held[1].finished()
+    assert [one.name for one in reply.response.outputs] == ["x"]
+
+
+@BOTH
+def test_rescheduled_request_whose_client_has_gone_does_not_run_again(made: Callable[..., CallRouter]) -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], made(iterative=True).policy, on_loop=True)
+    reply = RecordingReply()
+    rig.runner.cancel(_start(rig, reply, 1, "S"))
+    held[0].again(0)
+    held[0].finished()
+    assert isinstance(reply.error, Cancelled)
+    assert (len(held), rig.runner.waiting, rig.settled) == (1, 0, ["1S"])
+    assert [reason for _, reason in rig.observer.failures] == [Reason.CANCELED]
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
