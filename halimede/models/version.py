@@ -301,11 +301,17 @@ class ModelVersion:
         self._tell_idle()
 
     def close(self) -> None:
-        """Ends the runner and its threads. `close_model` closes the instances."""
+        """Ends the runner, and its threads after their batches. `close_model` closes the instances."""
         self._runner.close()
 
+    def when_batches_end(self, done: Callable[[], None]) -> None:
+        """Calls `done` once, when no instance has a batch; before this returns if none has one now. A batch of a model
+        with many responses may run on after its last response, when nothing holds the version any more."""
+        self._instances.when_idle(done)
+
     def close_model(self) -> None:
-        """Closes the instances and the model. Called on a closing thread; may block, does not raise."""
+        """Closes the instances and the model, when no batch runs any more (`when_batches_end`). Called on a closing
+        thread; may block, does not raise."""
         self.loaded.close(self.instances)
 
     def _over(self, inference: Inference) -> None:

@@ -100,6 +100,9 @@ class Instances:
         each = [index for index in range(len(instances)) if index not in passive]
         self.free = deque(each * in_flight)
         self._withheld: list[int] = []
+        self._on_idle: Callable[[], None] | None = None
+        self._must_sort = False
+        """Whether the end of a batch may change more than that its instance is free."""
         self._broken: dict[int, bool] = {}
         """The broken instances, and whether they are expected back soon. Includes leaving ones, as False."""
 
@@ -132,7 +135,7 @@ class Instances:
     def give_back(self, index: int) -> None:
         """The batch of an instance has finished."""
         self.free.append(index)
-        if self._broken:
+        if self._must_sort:
             self._sort()
 
     def mark(self, index: int, healthy: bool, expected: bool) -> None:
@@ -169,6 +172,11 @@ class Instances:
             self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
         self._sort()
 
+    def when_idle(self, done: Callable[[], None]) -> None:
+        """Calls `done` once, when no instance has a batch; before this returns if none has one now."""
+        self._on_idle = done
+        self._sort()
+
     def _let_go(self, idle: Sequence[int]) -> None:
         """Ends the threads of leaving instances that are idle, and reports them."""
         for index in [index for index in self._leaving if idle.count(index) >= self._in_flight]:
@@ -197,6 +205,10 @@ class Instances:
             withheld = {index for index in withheld if broken[index]}
         self.free.extend(index for index in idle if index not in withheld)
         self._withheld = [*ending, *(index for index in idle if index in withheld)]
+        if self._on_idle is not None and not self._leaving and not self.busy:
+            done, self._on_idle = self._on_idle, None
+            done()
+        self._must_sort = bool(self._broken) or self._on_idle is not None
 
     def thread(self, index: int) -> WorkThread:
         """The thread of an instance: its own if it has one, else one that is started with its first batch."""

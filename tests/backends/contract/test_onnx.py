@@ -70,7 +70,7 @@ class OnnxAdapter:
             **dict.fromkeys(
                 [
                     *("cancelled during", "rescheduled", "rescheduled outside of an iterative sequence", "decoupled"),
-                    *("close while running", "slow device", "killed child"),
+                    *("close while running", "close after the last answer", "slow device", "killed child"),
                 ],
                 "a graph answers once, when it is computed, and waits for nothing",
             ),
