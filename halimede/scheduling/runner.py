@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
-from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
+from halimede.errors import Cancelled, Error, Internal, Invalid
 from halimede.requests import Answer, InferResponse, Parameters, Stamp
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.flow import Flow, cost_of
@@ -47,6 +47,7 @@ from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy, is_stateful_policy
 from halimede.scheduling.queue import FifoQueue
 from halimede.scheduling.rate_limiter import LimiterSlots
+from halimede.scheduling.refusals import cancelled, not_iterative, stopping
 from halimede.scheduling.runner_config import Loop, Observer, Reason, RunnerConfig
 from halimede.scheduling.sequence_state import commit_states
 from halimede.tensors import Tensor
@@ -139,7 +140,7 @@ class Runner:
         try:
             if self._has_fast_path and self._take_fast_path(inference, now):
                 return
-            refusal = self._stopping_error(inference) if self._stopping else self._policy.admit(inference, now)
+            refusal = stopping(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
                 if self._config.gathers:
                     self._advance_next_turn()
@@ -148,6 +149,8 @@ class Runner:
                 return
             refusal.refused = True
         except Exception as error:
+            # A batch fails by itself, so it was the policy that raised: before it took this inference, or afterwards,
+            # since it has this one. Another inference may be the cause, but this one might wait for ever then.
             refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
@@ -257,7 +260,7 @@ class Runner:
             self._internal_error(error)
             return
         if withdrawn:
-            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
+            self._settle(inference, cancelled(inference), now, Reason.CANCELED)
             # Without it the others may be a batch of a preferred size, which is due.
             self._advance_from_loop()
 
@@ -426,43 +429,69 @@ class Runner:
 
     def _start(self, batch: Batch, now: int) -> None:
         """Runs the batch: on the loop if that is allowed, else on the instance's thread."""
-        index = batch.instance
+        index, config = batch.instance, self._config
         instance = self._instances.take(index)
         if self._limiter is not None:
             self._limiter.started(index)
+        try:
+            execution = self._prepare(batch, now)
+        except Exception as error:
+            self._fail_batch(batch, self._internal_error(error), now)
+            return
+        if config.on_loop:
+            execution.on_loop = True
+            execution.run(instance.execute, False, now)
+        elif execution.on_loop:
+            execution.run(instance.execute, True, now)
+            self._budget.spend(execution.compute_end - now)
+            self._drain(execution)
+        else:
+            self._run_on_thread(execution, instance)
+            self._budget.spend(self._clock() - now)
+
+    def _prepare(self, batch: Batch, now: int) -> Execution:
+        """The execution of a batch that is about to run; `on_loop` says whether it runs inline."""
         rows = placed_bytes = 0
         config = self._config
         for inference in batch.rows:
             if inference.state is QUEUED:  # a row that only fills a batch of sequences is SETTLED from the start
                 inference.state = RUNNING
             rows += inference.batch_size or 1
+            # A request that runs again keeps its flow: its client still has answers of the earlier run to read.
             if config.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
-                if inference.cancelled:
+                if inference.cancelled:  # the cancel found no flow to release
                     inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
                 # 1 more, so that destinations of no bytes count too.
                 placed_bytes += 1 + sum(place.byte_size for place in inference.destinations.values())
         inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows)
+        # What runs inline is drained right after it, so it notifies nothing.
         notify = None if inline else self._notify
-        execution = Execution(batch.rows, rows, index, config.datatypes, config.decoupled, notify, self._clock)
+        execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify, self._clock)
+        execution.on_loop = inline
         if placed_bytes:
             execution.has_destinations = True
         execution.ragged = config.ragged
         if config.stateful:
             execution.carry_states()
-        if inline:
-            execution.on_loop = True
-            execution.run(instance.execute, True, now)
-            self._budget.spend(execution.compute_end - now)
-            self._drain(execution)
-        elif config.on_loop:
-            execution.on_loop = True
-            execution.run(instance.execute, False, now)
-        else:
-            self._run_on_thread(execution, instance)
-            self._budget.spend(self._clock() - now)
+        return execution
+
+    def _fail_batch(self, batch: Batch, error: Error, now: int) -> None:
+        """A batch could not be prepared. Its policy has given its requests away, so they end here or never."""
+        index = batch.instance
+        try:
+            self._instances.give_back(index)
+            self._policy.freed(index, now)
+        except Exception as other:
+            self._internal_error(other)
+        if self._limiter is not None:
+            self._limiter.finished(index)
+        for inference in batch.rows:
+            if inference.state is not SETTLED:
+                inference.state = RUNNING  # for the policy, which must hear of its end
+                self._settle(inference, error, now, Reason.OTHER)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
         # A quick batch may finish before `submit` returns. `_advance` looks for it, so it needs no call to the loop.
@@ -559,7 +588,7 @@ class Runner:
         if outcome.again and not self._may_run_again:
             # Any backend may ask for this. Refused here, for all of them: a policy that is not iterative may have given
             # the place of the request to another one.
-            answer = self._not_iterative_error()
+            answer = not_iterative()
         if self._config.stateful and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)
         if outcome.again and answer is None:
@@ -582,7 +611,7 @@ class Runner:
 
     def _queue_again(self, execution: Execution, inference: Inference, now: int) -> None:
         if inference.cancelled:  # the engine cancels once only, so it would run for ever
-            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
+            self._settle(inference, cancelled(inference), now, Reason.CANCELED)
             return
         assert self._stateful_policy is not None  # only an iterative sequence runs again
         # Each run counts as a request of its own (S72).
@@ -633,25 +662,6 @@ class Runner:
             self._internal_error(error)
 
     # ---- errors
-
-    @staticmethod
-    def _stopping_error(inference: Inference) -> Error:
-        return Unavailable(
-            inference.request.log_prefix
-            + "Server is stopping, scheduler for model has stopped accepting new inference requests"
-        )
-
-    @staticmethod
-    def _cancelled_error(inference: Inference) -> Error:
-        return Cancelled(inference.request.log_prefix + "Cancelled")
-
-    @staticmethod
-    def _not_iterative_error() -> Error:
-        """For a request that its model wants to run once more, which only an iterative sequence may (S72, CB37)."""
-        return Invalid(
-            "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to "
-            "handle such a flag."
-        )
 
     def _internal_error(self, error: Exception) -> Error:
         """Logs an exception that no code here expects, and returns what a request that it concerns is answered."""

@@ -9,8 +9,9 @@ from halimede.errors import Error, Internal, Unavailable
 from halimede.requests import Answer, InferResponse
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from tests.fakes import RecordingReply, echo
-from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising
+from halimede.scheduling.runner_config import Reason
+from tests.fakes import RecordingReply, echo, inference
+from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 
 
 def break_once(message: str) -> Callable[..., None]:
@@ -75,6 +76,29 @@ def test_observer_that_raises_on_a_failure_affects_no_other_request(rigs: Callab
     rig.finish(*replies)
     assert [reply.finals for reply in replies] == [1, 1, 1]
     assert sorted(rig.settled) == ["0", "1", "2"]
+
+
+class BrokenDestination:
+    @property
+    def byte_size(self) -> int:
+        raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("inline_safe", [False, True])
+def test_batch_that_cannot_start_fails_its_own_requests_only(rigs: Callable[..., Rig], inline_safe: bool) -> None:
+    """Not the request that has just arrived, and which only made the policy give out the batch of another one."""
+    rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=2), inline_safe=inline_safe)
+    reply = RecordingReply()
+    broken = inference("broken", reply, 1, [tensor()], ["x"], "a key of its own")
+    broken.destinations = {"x": BrokenDestination()}  # type: ignore[dict-item] # a broken one
+    rig.runner.submit(broken)
+    fine = rig.submit("fine", 1)
+    rig.finish(reply, fine)
+    assert str(reply.error) == "MemoryError: no room"
+    assert fine.response.id == "fine"
+    assert rig.settled == ["broken", "fine"]
+    assert len(rig.runner._instances.free) == 1
+    assert [reason for _, reason in rig.observer.failures] == [Reason.OTHER]
 
 
 def breaks_on(send: int) -> Callable[[Answer, bool], None]:

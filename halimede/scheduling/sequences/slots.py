@@ -21,9 +21,10 @@ from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
-from halimede.errors import Cancelled, Error, Invalid, TimedOut, Unavailable
+from halimede.errors import Error, Invalid, TimedOut, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
+from halimede.scheduling.refusals import STOPPING, cancelled
 from halimede.scheduling.sequences.controls import Controls
 from halimede.scheduling.states import SequenceStates
 from halimede.tensors import Tensor
@@ -224,7 +225,7 @@ class SequencePolicy:
             correlation_id = request.correlation_id = self._new_id()
             request.sequence_start = True
         if request.sequence_start and self._stopping:
-            return Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")
+            return Unavailable(STOPPING)
         run = self._live.get(correlation_id)
         if run is None and not request.sequence_start:
             return Invalid(
@@ -393,7 +394,7 @@ class SequencePolicy:
 
     def _refuse_later(self, inference: Inference) -> None:
         self._out(inference)
-        self._refused.append((inference, Cancelled(inference.request.log_prefix + "Cancelled")))
+        self._refused.append((inference, cancelled(inference)))
 
     def _out(self, inference: Inference) -> None:
         inference.waits = False
