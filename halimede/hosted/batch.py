@@ -66,7 +66,7 @@ class HostedModel:
         return cls(config.name, types, config.decoupled, ragged_of(config))
 
 
-class Answers:
+class AnswerSender:
     """The way back of one batch: sends what was answered, and counts how far the answers are ahead of their readers.
 
     It does not know the batch, which knows it. So a batch ends with its last reference, and its memory can be used
@@ -178,7 +178,7 @@ class HostedRequest:
 
     __slots__ = ("_answers", "_ask_after", "_cancelled", "_index", "batch_size", "outputs", "request")
 
-    def __init__(self, answers: Answers, index: int, inference: Inference) -> None:
+    def __init__(self, answers: AnswerSender, index: int, inference: Inference) -> None:
         self.request = inference.request
         self.batch_size = inference.batch_size
         self.outputs = inference.outputs
@@ -207,7 +207,7 @@ class HostedBatch:
         self, channel: BaseChannel, loop: asyncio.AbstractEventLoop, model: HostedModel, message: frames.Frame
     ) -> None:
         inferences = [_inference(message, model.name) for _ in range(message.count)]
-        answers = self._answers = Answers(channel, loop, message.batch, len(inferences))
+        answers = self._answers = AnswerSender(channel, loop, message.batch, len(inferences))
         self.requests: Sequence[BatchedRequest] = [HostedRequest(answers, i, each) for i, each in enumerate(inferences)]
         rows = sum(each.batch_size for each in inferences)
         notify = answers.drain_stream if model.decoupled else answers.drain_single

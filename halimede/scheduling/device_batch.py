@@ -63,7 +63,7 @@ def _device(device: Device | None) -> Device:
     return device
 
 
-class Answers(Protocol):
+class BatchAnswers(Protocol):
     """Where the answers of a batch go."""
 
     @property
@@ -79,7 +79,7 @@ class Answers(Protocol):
 
 
 def scatter_from(
-    execution: Answers,
+    execution: BatchAnswers,
     outputs: Mapping[str, HostArray | DeviceArray],
     device: Device,
     types: Mapping[str, DataType],

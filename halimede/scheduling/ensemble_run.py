@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Protocol
 
-from halimede.errors import Cancelled, Error, Invalid
+from halimede.errors import Error, Invalid
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Parameters, Resume, Stamp
 from halimede.scheduling.assembly import place
 from halimede.scheduling.inference import SETTLED, Inference
+from halimede.scheduling.refusals import cancelled
 from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerConfig, Member
 from halimede.scheduling.step_graph import Course, Frame, Marks
@@ -422,7 +423,7 @@ class Run:
         if self._failure is not None and self._held is not None and decoupled:
             self._send(self._held)  # this response was complete before the failure
         if inference.cancelled:
-            answer, reason = Cancelled(inference.request.log_prefix + "Cancelled"), Reason.CANCELED
+            answer, reason = cancelled(inference), Reason.CANCELED
         elif self._failure is not None:
             answer = self._failure
         elif answer is None and not decoupled:

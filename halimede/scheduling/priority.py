@@ -31,7 +31,7 @@ MIN_DEADLINES_TO_CLEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueRules:
     """How the requests of a level may wait (S27).
 
     max_size -- of them wait at most, 0 for no limit
@@ -66,7 +66,7 @@ class _Level:
 
     __slots__ = ("late", "number", "punctual", "rules")
 
-    def __init__(self, number: int, rules: Rules) -> None:
+    def __init__(self, number: int, rules: QueueRules) -> None:
         self.number = number
         self.rules = rules
         self.punctual: OrderedDict[Inference, _Deadline | None] = OrderedDict()
@@ -91,8 +91,8 @@ class PriorityQueuePolicy:
         self,
         levels: int,
         default: int,
-        other: Rules,
-        rules: Mapping[int, Rules],
+        other: QueueRules,
+        rules: Mapping[int, QueueRules],
         forming: Forming | None = None,
         start_at: int = 0,
     ) -> None:

@@ -44,11 +44,11 @@ class Rig:
         self.settled: list[str] = []
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
-        facts = RunnerConfig(
+        config = RunnerConfig(
             "m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers, completes_later=in_flight > 0
         )
         self.runner = Runner(
-            facts,
+            config,
             policy or DefaultPolicy(),
             Instances("m:3", self.instances, in_flight=max(1, in_flight)),
             self.loop,

@@ -244,10 +244,10 @@ def restoring(restore: Callable[[Tensor], Tensor]) -> tuple[Runner, RecordingObs
     """A quick runner whose outputs are given another shape."""
     settled: list[str] = []
     observer = RecordingObserver()
-    facts = RunnerConfig("m", 3, {"x": FP32}, False, True, False, restore=restore)
+    config = RunnerConfig("m", 3, {"x": FP32}, False, True, False, restore=restore)
     instances = Instances("m:3", [FakeInstance(echo)])
     runner = Runner(
-        facts,
+        config,
         DefaultPolicy(),
         instances,
         ManualLoop(),

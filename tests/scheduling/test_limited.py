@@ -13,7 +13,7 @@ from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Policy
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.rate_limiter import EVERYWHERE, Demand, LimiterSlots, RateLimiter, Resource, Slot
 from halimede.scheduling.runner import Runner
@@ -43,9 +43,9 @@ class House:
         slots = {i: Slot(demand, instances[i]) for i, demand in enumerate(demands)}
         self.limiter.register(list(slots.values()))
         turns = self.turns[name] = LimiterSlots(self.limiter, slots)
-        facts = RunnerConfig(name, 1, {"x": FP32}, False, False, True)
+        config = RunnerConfig(name, 1, {"x": FP32}, False, False, True)
         runner = self.runners[name] = Runner(
-            facts,
+            config,
             policy or DefaultPolicy(),
             Instances(name, instances),
             self.loop,
@@ -300,7 +300,7 @@ def test_request_that_waits_for_a_resource_times_out() -> None:
     now = [1_000_000]
     house = House(clock=lambda: now[0])
     house.model("a", ONE)
-    house.model("b", ONE, policy=PriorityQueuePolicy(0, 0, Rules(max_size=1, timeout_us=5), {}))
+    house.model("b", ONE, policy=PriorityQueuePolicy(0, 0, QueueRules(max_size=1, timeout_us=5), {}))
     house.submit("a")
     (late,) = house.submit("b")
     (refused,) = house.submit("b")

@@ -12,7 +12,7 @@ from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inline import TURN_NS
 from halimede.scheduling.instances import InstanceThread
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, finishing, tensor
 
@@ -167,7 +167,7 @@ class SlowThread:
 
 def test_refusals_of_a_long_turn_do_not_keep_an_instance_waiting() -> None:
     """It is done with its batch while the loop turns requests away: the one that waits begins then."""
-    rig = Rig([echo], PriorityQueuePolicy(0, 0, Rules(max_size=1), {}))
+    rig = Rig([echo], PriorityQueuePolicy(0, 0, QueueRules(max_size=1), {}))
     thread = rig.instances[0].thread = SlowThread()  # type: ignore[attr-defined] # an instance may have one
     running, waiting = rig.submit("a"), rig.submit("b")
     assert isinstance(rig.submit("c").error, Unavailable)

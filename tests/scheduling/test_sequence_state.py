@@ -15,17 +15,17 @@ from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
 from halimede.scheduling.sequence_state import zeros_like
-from halimede.scheduling.states import ModelStates, SequenceStates, State
+from halimede.scheduling.states import ModelState, ModelStates, SequenceStates
 from halimede.tensors import BYTES, FP32, INT32, DataType, HostMemory, Shape, Tensor, array_of, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 
 Behaviour = Callable[[Execution], None]
 
 
-def state(datatype: DataType = INT32, dims: Shape = (1, 1), shape: Shape | None = None, name: str = "S") -> State:
+def state(datatype: DataType = INT32, dims: Shape = (1, 1), shape: Shape | None = None, name: str = "S") -> ModelState:
     size = int(np.prod(shape or dims)) * (datatype.size or 4)
     initial = Tensor(f"{name}_IN", datatype, shape or dims, HostMemory(bytes(size)))
-    return State(f"{name}_IN", f"{name}_OUT", datatype, dims, initial)
+    return ModelState(f"{name}_IN", f"{name}_OUT", datatype, dims, initial)
 
 
 def sequence_of(states: ModelStates) -> SequenceStates:
@@ -77,10 +77,14 @@ class Rig:
         self.behave = behave
         self.observer = RecordingObserver()
         datatypes = {"x": INT32, "S_OUT": INT32}
-        facts = RunnerConfig("m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True)
+        config = RunnerConfig(
+            "m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True
+        )
         instance = FakeInstance(self._execute)
         self.rows = 1 if batching else 0
-        self.runner = Runner(facts, self.policy, Instances("m", [instance]), self.loop, self.observer, lambda one: None)
+        self.runner = Runner(
+            config, self.policy, Instances("m", [instance]), self.loop, self.observer, lambda one: None
+        )
 
     def _execute(self, execution: Execution) -> None:
         self.behave(execution)
@@ -247,7 +251,7 @@ def test_a_state_changes_its_shape() -> None:
         execution.scatter({"x": grown, "S_OUT": grown})
 
     rig = Rig(append)
-    empty = State("S_IN", "S_OUT", INT32, (1, -1), Tensor("S_IN", INT32, (1, 0), HostMemory(b"")))
+    empty = ModelState("S_IN", "S_OUT", INT32, (1, -1), Tensor("S_IN", INT32, (1, 0), HostMemory(b"")))
     states = sequence_of(ModelStates("m", [empty]))
     assert states.key == ((1, 0),)
     assert [rig.run((states, value)) for value in (7, 8)] == [[{"x": [7]}], [{"x": [7, 8]}]]

@@ -9,7 +9,7 @@ import numpy as np
 from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRules, SequenceRun, batch_key_of
 
 _QUEUE_START = int(Stamp.QUEUE_START)
 MIN_HEADS_TO_CLEAR = 64
@@ -39,7 +39,12 @@ class DirectPolicy(SequencePolicy):
     sequences wait for a slot, once (C60)."""
 
     def __init__(
-        self, rules: Rules, delay_ns: int = 0, utilization: float = 0.0, start_at: int = 0, start_backlog: int = 0
+        self,
+        rules: SequenceRules,
+        delay_ns: int = 0,
+        utilization: float = 0.0,
+        start_at: int = 0,
+        start_backlog: int = 0,
     ) -> None:
         super().__init__(rules)
         self._delay_ns = delay_ns if utilization else 0

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRules, SequenceRun, batch_key_of
 
 
 class OldestPolicy(SequencePolicy):
@@ -17,7 +17,12 @@ class OldestPolicy(SequencePolicy):
     holds everything back, once, until this many requests wait at an instance (C60)."""
 
     def __init__(
-        self, rules: Rules, max_batch_size: int, preferred: Sequence[int] = (), delay_ns: int = 0, start_at: int = 0
+        self,
+        rules: SequenceRules,
+        max_batch_size: int,
+        preferred: Sequence[int] = (),
+        delay_ns: int = 0,
+        start_at: int = 0,
     ) -> None:
         super().__init__(rules)
         self._forming = max_batch_size, tuple(preferred), delay_ns, start_at

@@ -36,7 +36,7 @@ MIN_TIMES_TO_CLEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SequenceRules:
     """What the configuration of a model says of its sequences.
 
     model -- its name, for error texts
@@ -148,7 +148,7 @@ class SequencePolicy:
     """Base of both strategies: owns the slots, the backlog and all requests that wait. A strategy forms the batches of
     the runs that have a slot."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: SequenceRules) -> None:
         self.iterative = rules.iterative
         self._rules = rules
         self._controls = rules.controls

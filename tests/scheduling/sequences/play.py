@@ -13,7 +13,7 @@ from halimede.models.policies import controls_of
 from halimede.requests import NULL_REPLY, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRun
 from halimede.tensors import BOOL, FP32, INT32, UINT64, HostMemory, Tensor, array_of
 from tests.fakes import inference
@@ -69,7 +69,7 @@ class Player:
         instances = 1 + choose(2)
         controls = controls_of(SequenceBatching(DirectStrategy(), controls=CONTROLS), batches=True)
         self.iterative = choose(5) == 0
-        rules = Rules("m", self.slots, IDLE, controls, self.iterative, cast(Any, Kept))
+        rules = SequenceRules("m", self.slots, IDLE, controls, self.iterative, cast(Any, Kept))
         delay, self.policy = choose(2) * 50, cast(SequencePolicy, None)
         self.direct = choose(2) == 0
         if self.direct:

@@ -13,7 +13,7 @@ from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
-from tests.scheduling.sequences.rig import CallRouter, direct, oldest
+from tests.scheduling.sequences.rig import PolicyRig, direct, oldest
 from tests.scheduling.test_limited import ONE, House
 
 
@@ -132,7 +132,7 @@ BOTH = pytest.mark.parametrize("made", [direct, oldest])
 @pytest.mark.parametrize("flags", ["S", "SE"])
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_rescheduled_request_of_a_sequence_that_is_not_iterative_fails(
-    made: Callable[..., CallRouter], flags: str, decoupled: bool
+    made: Callable[..., PolicyRig], flags: str, decoupled: bool
 ) -> None:
     """Contract S72, CB37. Its slot may be another sequence's by then, so it must not wait for it."""
     held: list[Execution] = []
@@ -152,7 +152,7 @@ def test_rescheduled_request_of_a_sequence_that_is_not_iterative_fails(
 
 @BOTH
 def test_rescheduled_request_of_an_iterative_sequence_runs_again_after_its_end(
-    made: Callable[..., CallRouter],
+    made: Callable[..., PolicyRig],
 ) -> None:
     held: list[Execution] = []
     rig = Rig([held.append], made(slots=1, iterative=True).policy, on_loop=True)
@@ -182,7 +182,7 @@ def test_late_answer_of_an_earlier_run_is_ignored() -> None:
 
 
 @BOTH
-def test_rescheduled_request_whose_client_has_gone_does_not_run_again(made: Callable[..., CallRouter]) -> None:
+def test_rescheduled_request_whose_client_has_gone_does_not_run_again(made: Callable[..., PolicyRig]) -> None:
     held: list[Execution] = []
     rig = Rig([held.append], made(iterative=True).policy, on_loop=True)
     reply = RecordingReply()
@@ -243,13 +243,13 @@ def test_sequences_on_an_instance_that_will_not_be_back_are_refused() -> None:
 
 
 def test_begin_that_breaks_is_told_to_its_request_only() -> None:
-    router = direct()
+    played = direct()
 
     def breaks() -> None:
         raise MemoryError("no room")
 
-    object.__setattr__(router.policy._rules, "begin", breaks)
-    rig = Rig(policy=router.policy)
+    object.__setattr__(played.policy._rules, "begin", breaks)
+    rig = Rig(policy=played.policy)
     error = _send(rig, 1, "S").error
     assert isinstance(error, Internal)
     assert str(error) == "MemoryError: no room"
