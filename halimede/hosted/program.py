@@ -99,7 +99,7 @@ def serve(
 
 
 def send_log_to(channel: BaseChannel) -> None:
-    """Log records of this process go to the server's log, which knows the levels and the format that the operator
+    """Sends the log records of this process to the server, whose log has the levels and the format that the operator
     chose."""
     root = logging.getLogger()
     root.setLevel(logging.INFO)

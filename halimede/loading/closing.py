@@ -41,7 +41,7 @@ class Closing:
 
     def close_served(self, version: ModelVersion) -> None:
         """Closes a version that served and that nothing holds any more, after its last batch."""
-        # The runner ends on the loop before its instances are closed on a thread.
+        # The runner ends on the loop before its instances are closed on a thread. A version that never served has none.
         version.close()
         self._retire_slots(version.loaded)
         self._begin(self._close_version(version.loaded, version.close_model, version))

@@ -39,7 +39,7 @@ class ModelVersion:
     """`observer` counts every inference of this version. `settled` is called with each that is over.
 
     `inline` says whether batches may run on the event loop at all. `held` counts the inferences that have begun and are
-    not over, and the ensembles' holds; a version is only closed once it is 0.
+    not over, and the ensembles' holds. A version is closed when it is 0 and no batch runs.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class ModelVersion:
         signatures = self._signatures_now()
         # An index is never given to another instance while requests, sequences or threads may refer to it.
         for index, (place, instance, signature) in change.added.items():
+            # Replaces a `Vacant`, or appends: an index may be one beyond the last.
             self.instances[index : index + 1] = [instance]
             places[index], signatures[index] = place, signature
         for index in change.removed:

@@ -168,6 +168,8 @@ class Runner:
         Most requests to small models are like this: nothing waits, the model is quick, there is one answer.
         """
         rows = inference.batch_size or 1
+        # Not from within `_advance`, and not before batches that have finished: they free instances and are counted
+        # first. Destinations take the steps, which measure the time of writing there.
         if (
             self._advancing
             or self._stopping
@@ -208,6 +210,7 @@ class Runner:
             instances.take(index)
             self._drain(execution)
             return
+        # The policy and `give_back` are left out: nothing waits, and `rotate` has put the instance last already.
         self._eligibility.ran(rows, end - now, True)
         inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
         inference.state = SETTLED
@@ -248,8 +251,8 @@ class Runner:
             self._internal_error(error)
 
     def cancel(self, inference: Inference) -> None:
-        """The client has gone. A waiting inference is settled at once; a running one is told and runs to its end. A
-        producer that waits for this client to read continues (G34)."""
+        """The client has gone. A waiting inference is settled at once. The model of a running one learns of it, and the
+        inference runs to its end. A producer that waits for this client to read continues (G34)."""
         inference.cancel()
         if inference.flow is not None:
             inference.flow.release()
@@ -261,7 +264,7 @@ class Runner:
             return
         if withdrawn:
             self._settle(inference, cancelled(inference), now, Reason.CANCELED)
-            # Without it the others may be a batch of a preferred size, which is due.
+            # It may have kept the others from a preferred batch size, so that their batch is due now.
             self._advance_from_loop()
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
@@ -306,7 +309,8 @@ class Runner:
             self._stopping = True
 
     def close(self) -> None:
-        """Ends the instance threads. Called when nothing is left to run."""
+        """Ends the instance threads. Called when every inference is settled. A decoupled batch may still run; it is
+        drained as usual."""
         self._instances.stop()
         self._timer_target.callback = None  # a reference cycle: the memory of the model must go now, not at a GC
         if self._limiter is not None:
@@ -328,6 +332,7 @@ class Runner:
         is_cheap = self._config.on_loop
         try:
             while True:
+                # First what has finished: it frees instances, and clients wait for it.
                 if drainable:
                     self._drain(drainable.popleft())
                 elif from_threads:
@@ -339,7 +344,7 @@ class Runner:
                     break
                 elif not self._start_next(now or self._clock(), free):
                     break
-                now = 0
+                now = 0  # that took time, so the next batch reads the clock
             # A timeout is answered at its time, whether an instance is free or not. A stateful policy has times of its
             # own even if nothing waits: sequences become idle.
             if (policy.waiting or self._stateful_policy is not None) and (at := policy.expires_at):
@@ -395,7 +400,7 @@ class Runner:
                     limiter.finished(index)
                     raise
                 finally:
-                    limiter.withdraw(index)
+                    limiter.withdraw(index)  # unless a batch has started
         return False
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
@@ -411,6 +416,7 @@ class Runner:
             self._settle(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
 
     def _set_timer(self, when: int) -> None:
+        # A timer cannot be taken back. One that fires too early asks the policy, and sets the next one.
         if not self._timers or when < self._timers[-1]:
             self._loop.call_at(when, self._timer_target.fire)
             self._timers.append(when)
@@ -423,7 +429,7 @@ class Runner:
             self._expire(now)
         except Exception as error:
             self._internal_error(error)
-            self._set_timer(now + _RETRY_NS)  # later, since it may raise every time
+            self._set_timer(now + _RETRY_NS)  # later, since it may raise each time
             return
         self._advance_from_loop()
 
@@ -554,7 +560,7 @@ class Runner:
     def _free(self, execution: Execution) -> None:
         """Frees the instance and counts the batch. The batch's time stamps are those of all its requests."""
         index, execution.instance = execution.instance, -1
-        self._instances.give_back(index)
+        self._instances.give_back(index)  # first, so that nothing that raises keeps the instance
         start, input_end, output_start, end = times = execution.times()
         for inference in execution.requests:
             inference.times[_COMPUTE_START:] = times
@@ -601,7 +607,7 @@ class Runner:
             response = response_of(answer, outcome.parameters, inference, self._config)
         if not outcome.final:
             writable = inference.reply.send(response, False)
-            if inference.flow is not None:
+            if inference.flow is not None:  # it is set for decoupled models only
                 inference.flow.delivered(cost_of(answer), writable)
                 self._count_response(inference, response, now)
             return

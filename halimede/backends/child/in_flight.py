@@ -13,9 +13,9 @@ class InFlightBatch:
     `running` is True until the child can take the next batch; answers may come after that. `positions` say where the
     requests stood in the batch of `responses`, as some of it may have been left out.
 
-    Credit, for requests with many answers: `taken` is how many bytes the reader of each request took, `due` the sum
-    from which on the child gets a CREDIT. `unread` counts answers that wait for their reader; `waits` is True if one
-    had to wait, so that the child may wait too.
+    Credit, for requests with many answers: `taken` is how many bytes the reader of each request took. The child gets a
+    CREDIT when that reaches `due`. `unread` counts answers that wait for their reader; `waits` is True if one had to
+    wait, so that the child may wait too.
     """
 
     __slots__ = (
@@ -36,7 +36,7 @@ class InFlightBatch:
 
     def answer(self, answer: Answer) -> None:
         index, final, outputs, error, parameters, again = answer
-        if final:
+        if final:  # of a model with many answers each request has several
             self.missing.discard(index)
         position = self.positions[index]
         if again:
@@ -47,12 +47,13 @@ class InFlightBatch:
             self.responses.fail(position, error, final)
 
     def fail(self, error: Error) -> None:
+        """Fails the requests without their last answer: the child, or its batch, has come to nothing."""
         for i in sorted(self.missing):
             self.responses.fail(self.positions[i], error)
         self.missing.clear()
 
     def finish(self) -> None:
-        """The child can take the next batch. Requests without their last answer get it later: the child says which
-        requests nobody will answer."""
+        """The child can take the next batch. Requests without their last answer get it later: the child has sent an
+        answer for each request that its model will not answer."""
         self.running = False
         self.responses.finished([self.positions[i] for i in self.missing])

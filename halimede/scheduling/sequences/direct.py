@@ -47,7 +47,7 @@ class DirectPolicy(SequencePolicy):
         start_backlog: int = 0,
     ) -> None:
         super().__init__(rules)
-        self._delay_ns = delay_ns if utilization else 0
+        self._delay_ns = delay_ns if utilization else 0  # either being 0 means no wait (S62)
         self._enough = _enough(rules.slots, utilization)
         self._boards: dict[int, _Board] = {}
         self._order = count()
@@ -62,7 +62,7 @@ class DirectPolicy(SequencePolicy):
             if board is None or not board.ready or (self._start_at and not self._starts(instance, board)):
                 continue
             at = self._due_at(board)
-            if at <= now:
+            if at <= now:  # 0 is always due
                 return Batch(instance, self._batch(board, now))
             wake = min(wake, at) if wake else at
         return Wake(wake) if wake else None
@@ -84,7 +84,7 @@ class DirectPolicy(SequencePolicy):
         if not self._delay_ns or board.ready.bit_count() >= self._enough:
             return 0
         heads = board.heads
-        while not heads[0][2].waits:
+        while not heads[0][2].waits:  # it has run or was cancelled; a bit of `ready` is set, so one is left
             heappop(heads)
         return heads[0][0] + self._delay_ns
 
@@ -95,6 +95,7 @@ class DirectPolicy(SequencePolicy):
         model: Inference | None = None
         key: object = None
         for run in board.runs[: board.ready.bit_length()]:
+            # A slot may be empty, or kept by a sequence of which nothing waits.
             head = run.queue[0] if run is not None and run.queue else None
             if head is not None and model is None:
                 model, key = head, batch_key_of(head)
@@ -113,6 +114,7 @@ class DirectPolicy(SequencePolicy):
         if run.queue:
             self._note_head(board, run)
         else:
+            # In this order: the slot may be another run's after `_end_if_done`, and its bit must stay.
             self._shortened(run)
             self._end_if_done(run, now)
         return inference
@@ -130,6 +132,7 @@ class DirectPolicy(SequencePolicy):
 
     def _ready(self, run: SequenceRun, now: int) -> None:
         board = self._boards[run.instance]
+        # A configuration may have millions of slots; the list is as long as the highest one that was used.
         board.runs += [None] * (run.slot + 1 - len(board.runs))
         board.runs[run.slot] = run
         if run.queue:
@@ -146,7 +149,7 @@ class DirectPolicy(SequencePolicy):
         run.running -= 1
 
     def _shortened(self, run: SequenceRun) -> None:
-        if run.instance >= 0 and not run.queue:
+        if run.instance >= 0 and not run.queue:  # a run in the backlog has no slot and no bit
             self._boards[run.instance].ready &= ~(1 << run.slot)
 
     def _placed(self, instance: int) -> None:

@@ -36,6 +36,7 @@ class OldestPolicy(SequencePolicy):
                 continue
             step = batcher.next((instance,), now)
             if isinstance(step, Batch):
+                # Issued requests are counted until they run, as those in the queues of their runs.
                 self.waiting -= len(step.rows)
                 return step
             if step is not None:
@@ -48,14 +49,15 @@ class OldestPolicy(SequencePolicy):
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         super().released(inference, now, again)
-        run: SequenceRun | None = inference.sequence
-        if run is not None and run.instance >= 0:
+        run: SequenceRun = inference.sequence
+        if run.instance >= 0:  # else this was its last request, and it has left its slot
             self._ready(run, now)
 
     def _ready(self, run: SequenceRun, now: int) -> None:
         """Issues the next request of a sequence, unless one is issued already."""
         if run.issued is not None or not run.queue:
             return
+        # Now and not when the request came: only now its states are those that it will read.
         inference = run.issued = run.queue.popleft()
         self._controls.add(inference.request, run.id_tensor)
         inference.batch_key = batch_key_of(inference)
@@ -68,7 +70,7 @@ class OldestPolicy(SequencePolicy):
         run.issued = None
 
     def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
-        if run.issued is not inference:
+        if run.issued is not inference:  # it waits in the queue of its run
             return False
         self._batchers[run.instance].cancel(inference, now)
         self.waiting -= 1
