@@ -1,4 +1,4 @@
-"""A runner with everything around it faked, so that a test sees each answer and breaks each port."""
+"""A runner whose ports are all fakes, so that a test sees each answer and can make each port raise."""
 
 from collections.abc import Callable, Sequence
 from threading import Event
@@ -23,7 +23,7 @@ Behaviour = Callable[[Execution], None]
 
 
 class Rig:
-    """One runner. `submit` gives back the reply slot; `settled` is what the runner said is over, by request id."""
+    """One runner. `submit` returns the reply slot; `settled` has the ids of the settled requests."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class Rig:
         self.loop.run_until(lambda: all(reply.finals for reply in replies))
 
     def warm_up(self) -> None:
-        """The model is known to be quick from now on, and so runs inline. By report, not by the clock."""
+        """Reports quick runs, so that the model runs inline from now on."""
         for _ in range(2 * WINDOW):
             self.runner._eligibility.ran(1, 1, True)
 
 
 class ScriptedPolicy(DefaultPolicy):
-    """The default policy, of which a method breaks once, or which says to wait."""
+    """The default policy. The method `breaks` raises once; `refuse` is the answer to one `admit`, `wake` to `next`."""
 
     allows_fast_path = False
 
@@ -125,7 +125,7 @@ def tensor(name: str = "x") -> Tensor:
 
 
 def finishing(behave: Callable[[Execution], None]) -> Callable[[Execution], None]:
-    """The behaviour, and the end of the batch, which a backend placed on the loop tells by itself."""
+    """The behaviour, and then `finished`, which a backend placed on the loop must call itself."""
 
     def behaves(execution: Execution) -> None:
         behave(execution)

@@ -44,7 +44,7 @@ def test_cost_of_several_sizes_is_split(fixed: int, each: int) -> None:
     assert cost.of_a_row / MS == pytest.approx(each, abs=0.02)
 
 
-def test_cost_never_expects_less_than_nothing() -> None:
+def test_cost_is_never_negative() -> None:
     cost = Cost()
     for rows, ns in ((1, 9 * MS), (8, MS), (1, 8 * MS), (8, 2 * MS)):
         cost.ran(rows, ns)

@@ -31,7 +31,7 @@ def never_slow() -> Callable[[], int]:
 
 
 class Unasked(DefaultPolicy):
-    """The default policy, which notes what it is told."""
+    """The default policy. `told` lists the calls of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_request_is_answered_before_submit_returns_if_nothing_waits(quick: Calla
     assert (rig.observer.executions, len(rig.observer.successes)) == ([1], 1)
     assert rig.settled == ["a"]
     assert rig.runner.inline_executions == before + 1
-    assert policy.told == [], "nobody waited, and a policy was asked who is next"
+    assert policy.told == [], "nothing waited, but the policy was asked"
     assert not rig.loop.ready
 
 
@@ -88,7 +88,7 @@ def test_time_stamps_are_complete_and_in_order(quick: Callable[..., Rig]) -> Non
     assert input_ns + infer_ns + output_ns == times[Stamp.COMPUTE_END] - times[Stamp.COMPUTE_START]
 
 
-def test_it_is_counted_before_it_is_answered_and_over_after_that(quick: Callable[..., Rig]) -> None:
+def test_request_is_counted_answered_and_settled_in_this_order(quick: Callable[..., Rig]) -> None:
     order: list[str] = []
     rig = quick(settled=lambda one: order.append("settled"))
     rig.submit("a", 1, on_send=lambda answer, final: order.append(f"answered {len(rig.observer.successes)}"))

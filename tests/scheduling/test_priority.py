@@ -272,7 +272,7 @@ def test_request_that_was_served_or_refused_does_not_wait() -> None:
     assert not policy.cancel(running, 0)
 
 
-def test_hook_holds_everything_back_until_so_many_wait_in_all_levels() -> None:
+def test_hook_holds_back_requests_until_enough_wait_in_all_levels() -> None:
     """Contract C60. Nothing waits too long before."""
     policy = policy_of(other=QueueRules(timeout_us=1000), rules={1: QueueRules()}, start_at=3)
     admit(policy, "a", 2, now=0)

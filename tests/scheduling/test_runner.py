@@ -339,7 +339,7 @@ def test_decoupled_answer_before_the_end_of_the_batch_has_times_that_add_up() ->
 # Refusals, cancellation, the end.
 
 
-def test_refusal_at_the_door_is_the_answer(rigs: Callable[..., Rig]) -> None:
+def test_refusal_by_the_policy_is_the_answer(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("Exceeds maximum queue size")))
     refused, fine = rig.submit("refused"), rig.submit("fine")
     rig.finish(refused, fine)
@@ -367,7 +367,7 @@ def test_cancel_while_waiting_ends_it_at_once() -> None:
     rig.runner.close()
 
 
-def test_cancel_while_running_tells_the_backend_and_keeps_its_answer() -> None:
+def test_cancel_while_running_notifies_the_backend_and_keeps_its_answer() -> None:
     begun, release = Event(), Event()
     seen: list[bool] = []
 
@@ -391,7 +391,7 @@ def test_cancel_while_running_tells_the_backend_and_keeps_its_answer() -> None:
     rig.runner.close()
 
 
-def test_stop_refuses_what_comes_and_finishes_what_is_here() -> None:
+def test_stop_refuses_new_requests_and_finishes_the_others() -> None:
     release = Event()
     rig = Rig([held_back(release)])
     here = [rig.submit("running"), rig.submit("waiting")]

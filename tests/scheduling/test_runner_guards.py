@@ -1,4 +1,4 @@
-"""A port that breaks fails at most the request at hand; the others never notice."""
+"""A port that raises fails at most one request. The others are served."""
 
 from collections.abc import Callable
 from threading import Event
@@ -25,7 +25,7 @@ def break_once(message: str) -> Callable[..., None]:
 
 
 def check_survivors(rig: Rig, broken: RecordingReply, others: list[RecordingReply]) -> None:
-    """The one whose port broke is over, with one final answer; the others never noticed."""
+    """The request whose port raised is settled with one final answer; the others have their responses."""
     rig.finish(*others)
     assert all(isinstance(other.only, InferResponse) for other in others)
     assert broken.finals == 1, broken.answers
@@ -86,7 +86,7 @@ class BrokenDestination:
 
 @pytest.mark.parametrize("inline_safe", [False, True])
 def test_batch_that_cannot_start_fails_its_own_requests_only(rigs: Callable[..., Rig], inline_safe: bool) -> None:
-    """Not the request that has just arrived, and which only made the policy give out the batch of another one."""
+    """The request that has just arrived is innocent: its arrival only made the policy return the batch of another."""
     rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=2), inline_safe=inline_safe)
     reply = RecordingReply()
     broken = inference("broken", reply, 1, [tensor()], ["x"], "a key of its own")
@@ -102,7 +102,7 @@ def test_batch_that_cannot_start_fails_its_own_requests_only(rigs: Callable[...,
 
 
 def breaks_on(send: int) -> Callable[[Answer, bool], None]:
-    """A reply slot that breaks at its so-manieth answer."""
+    """The `on_send` of a reply slot that raises at this answer, counted from 1."""
     sends = []
 
     def on_send(answer: Answer, final: bool) -> None:
@@ -135,7 +135,7 @@ def test_reply_slot_that_raises_at_the_end_releases_its_producer(rigs: Callable[
     assert rig.settled == ["broken"]
 
 
-def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) -> None:
+def test_reply_slot_that_raises_at_a_refusal_is_settled(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("full")))
     rig.submit("broken", on_send=breaks_on(1))
     fine = rig.submit("fine")
@@ -144,7 +144,7 @@ def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) ->
     assert rig.settled == ["broken", "fine"]
 
 
-def test_reply_slot_that_breaks_when_cancelled_is_over() -> None:
+def test_reply_slot_that_raises_at_a_cancel_is_settled() -> None:
     release = Event()
     rig = Rig([held_back(release)])
     running = rig.submit("running")

@@ -182,7 +182,7 @@ def answers_twice(execution: Execution) -> None:
 
 
 @pytest.mark.parametrize("model", [broken, answers_twice])
-def test_of_a_request_that_failed_nothing_stays(model: Behaviour) -> None:
+def test_failed_request_changes_no_state(model: Behaviour) -> None:
     rig = Rig(accumulate)
     states = sequence_of(STATES)
     rig.run((states, 3))
@@ -234,7 +234,7 @@ def test_a_state_that_the_model_could_not_read_again_fails_its_request(tensor: T
     assert value_of(states) == [0]
 
 
-def test_strings_that_are_none_fail_their_request() -> None:
+def test_malformed_strings_fail_their_request() -> None:
     states = sequence_of(ModelStates("m", [state(BYTES, (1, 1))]))
     (answer,) = Rig(next_states(Tensor("S_OUT", BYTES, (1, 1), HostMemory(b"\xff\0\0\0")))).run((states, 1))
     assert isinstance(answer, Internal)
@@ -262,7 +262,7 @@ def test_sequences_with_states_of_fixed_shape_share_batches() -> None:
     assert sequence_of(STATES).key is None
 
 
-def test_what_is_not_returned_stays_as_it_was() -> None:
+def test_state_that_is_not_returned_is_unchanged() -> None:
     rig = Rig(accumulate)
     states = sequence_of(STATES)
     rig.run((states, 3))

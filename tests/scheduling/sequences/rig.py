@@ -1,4 +1,4 @@
-"""A sequence policy with one or more instances that a test drives by hand; times are nanoseconds that it says."""
+"""A sequence policy with instances that a test moves by hand. `now` is in nanoseconds."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -15,11 +15,11 @@ from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
 from tests.scheduling.sequences.play import CONTROLS
 
-IDLE = 3_600_000_000_000  # an hour: where the clock is the real one, no test lasts so long
+IDLE = 3_600_000_000_000  # an hour, which no test with the real clock lasts
 
 
 class Kept:
-    """What a sequence keeps; `key` as of implicit states."""
+    """The states of a sequence. All have the same `key`."""
 
     key = None
 

@@ -100,7 +100,7 @@ def test_id_of_32_bits_is_the_low_half() -> None:
     assert array_of(one.request.inputs["ID"]).tolist() == [[7]]
 
 
-def test_slot_is_given_on_as_soon_as_its_last_request_runs() -> None:
+def test_slot_is_reassigned_when_its_last_request_starts() -> None:
     rig = direct(slots=1)
     a, b = rig.send("a", 1, "SE"), rig.send("b", 2, "S")
     assert b.sequence.instance < 0

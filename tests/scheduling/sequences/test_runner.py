@@ -14,7 +14,7 @@ from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
 from tests.scheduling.sequences.rig import PolicyRig, direct, oldest
-from tests.scheduling.test_limited import ONE, House
+from tests.scheduling.test_limited import ONE, LimiterRig
 
 
 def _start(rig: Rig, reply: RecordingReply, sequence: int, flags: str = "", timeout_us: int = 0) -> Inference:
@@ -70,7 +70,7 @@ def test_rows_of_no_sequence_are_neither_answered_nor_counted() -> None:
 
 
 @pytest.mark.rows("S65")
-def test_cancel_of_one_ends_those_behind_it() -> None:
+def test_cancelled_request_ends_those_behind_it() -> None:
     held: list[Execution] = []
     rig = Rig([held.append], oldest(slots=1).policy, on_loop=True)
     replies = [RecordingReply() for _ in range(4)]
@@ -242,7 +242,7 @@ def test_sequences_on_an_instance_that_will_not_be_back_are_refused() -> None:
     assert list(instances.free) == [1]
 
 
-def test_begin_that_breaks_is_told_to_its_request_only() -> None:
+def test_begin_that_raises_fails_its_request_only() -> None:
     played = direct()
 
     def breaks() -> None:
@@ -256,8 +256,8 @@ def test_begin_that_breaks_is_told_to_its_request_only() -> None:
 
 
 def test_instance_with_the_sequence_asks_the_rate_limiter() -> None:
-    house = House()
-    runner = house.model("m", ONE, ONE, policy=direct(slots=1, instances=2).policy)
+    limited = LimiterRig()
+    runner = limited.model("m", ONE, ONE, policy=direct(slots=1, instances=2).policy)
     replies = [RecordingReply() for _ in range(3)]
 
     def send(reply: RecordingReply, sequence: int, flags: str) -> None:
@@ -266,14 +266,14 @@ def test_instance_with_the_sequence_asks_the_rate_limiter() -> None:
         runner.submit(one)
 
     def end() -> None:
-        _, execution = house.running.pop()
+        _, execution = limited.running.pop()
         echo(execution)
         execution.finished()
-        house.loop.turn()
+        limited.loop.turn()
 
     send(replies[0], 1, "S")
     send(replies[1], 2, "S")
-    assert len(house.running) == 1
+    assert len(limited.running) == 1
     end()
     end()
     send(replies[2], 2, "")

@@ -1,4 +1,4 @@
-"""Which requests are taken, who has a slot, and when a sequence is over."""
+"""Which requests are admitted, which sequences have a slot, and when a sequence ends."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Made = Callable[..., PolicyRig]
 
 @BOTH
 @pytest.mark.rows("S50", "S51", "S52")
-def test_what_is_wrong_with_a_request(made: Made) -> None:
+def test_invalid_requests_are_refused_in_the_order_of_checks(made: Made) -> None:
     rig = made()
     errors = [
         rig.try_("1")[1],
