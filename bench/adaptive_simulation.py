@@ -17,7 +17,7 @@ from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Policy, Wake
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 
 MS = 1_000_000
 WARM = 0.2
@@ -236,7 +236,9 @@ class Simulation:
 
 def adaptive(max_batch: int, target_ms: float) -> Policy:
     pace = Pace(int(target_ms * MS))
-    return AdaptivePolicy(PriorityQueuePolicy(0, 0, Rules(), {}, PacedForming(max_batch, (max_batch,), pace)), pace)
+    return AdaptivePolicy(
+        PriorityQueuePolicy(0, 0, QueueRules(), {}, PacedForming(max_batch, (max_batch,), pace)), pace
+    )
 
 
 def fixed(max_batch: int, delay_ms: float) -> Policy:

@@ -18,7 +18,7 @@ from halimede.scheduling.inference import Inference
 from halimede.scheduling.inline import TurnBudget
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.policy import Policy
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import Reason, RunnerConfig
@@ -85,7 +85,7 @@ class Holding:
 
 def levels(batch: int) -> Policy:
     """A policy with three priorities and timeouts that requests may shorten. Priority 3 delays late requests."""
-    times, late = Rules(0, MINUTE, True), Rules(0, MINUTE, True, True)
+    times, late = QueueRules(0, MINUTE, True), QueueRules(0, MINUTE, True, True)
     return PriorityQueuePolicy(3, 2, times, {3: late}, Forming(batch, (batch,), 0))
 
 

@@ -18,7 +18,7 @@ from halimede.models.policies import controls_of
 from halimede.requests import Answer, InferRequest, Resume, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch
-from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.sequences.slots import SequencePolicy
 from halimede.tensors import BOOL, FP32, UINT64, HostMemory, Tensor
 
@@ -106,7 +106,7 @@ def policy_of(name: str, live: int) -> tuple[SequencePolicy, int]:
     """The policy of that name, and its number of slots."""
     slots = ROWS if name == "direct" else live
     controls = controls_of(SequenceBatching(DirectStrategy(), controls=CONTROLS), batches=True)
-    rules = Rules("m", slots, 3600 * SECOND, controls)
+    rules = SequenceRules("m", slots, 3600 * SECOND, controls)
     if name == "direct":
         return DirectPolicy(rules), slots
     return OldestPolicy(rules, ROWS, (ROWS,)), slots

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halimede.backends.api import Backend, BackendContext
-from halimede.errors import Cancelled, Error, Internal
+from halimede.errors import Cancelled, Error, Internal, Invalid
 from halimede.models.backend_pool import BackendPool
 from halimede.models.loader import LoadedVersion, LoadOptions, load
 from halimede.models.repository import FoundModel
@@ -51,7 +51,7 @@ _MS_TO_WAIT = 10_000
 
 
 class Unsupported(Exception):
-    """The backend cannot be in this situation; the text says why."""
+    """This situation cannot occur with the backend. The text says why."""
 
 
 class Adapter(Protocol):
@@ -70,15 +70,17 @@ class Adapter(Protocol):
         size goes: with the batch dimension, if the model batches. Returns fields of its configuration besides those
         that the situation gives, such as parameters. Raises Unsupported.
 
-        Roles, all with INPUT0 and OUTPUT0 of type FP32: "echo" answers with
-        what it is given; "failing" raises an exception with the text "negative" for a negative first element;
-        "wrong shape" answers with a row less than it is given; "slow" answers after `release`; "again" is run twice for
-        each request; "decoupled" answers as often as the first element says.
+        Roles, all with INPUT0 and OUTPUT0 of type FP32: "echo" answers with what it is given; "ragged" does so with
+        ragged inputs, "optional" with an optional INPUT1 that changes nothing, and "sequence" with the control input
+        READY; "failing" raises an exception with the text "negative" for a negative first element; "wrong shape"
+        answers with a row less than it is given; "slow" answers after `release`; "again" is run twice for each request;
+        "decoupled" answers as often as the first element says; "lingering" is decoupled, answers once, and ends its
+        batch after `release`.
         """
         ...
 
     def release(self) -> None:
-        """Lets what "slow" models hold go on."""
+        """Lets "slow" and "lingering" models go on."""
         ...
 
     def kill(self, instance: object) -> None:
@@ -188,7 +190,7 @@ class _Loop:
         self.loop.call_later(max(0.0, (when - monotonic_ns()) / 1e9), callback)
 
     def do(self, work: Callable[[], A]) -> A:
-        """Has the loop do something, and waits for it."""
+        """Calls `work` on the loop and returns what it returns."""
         result: Future[A] = Future()
 
         def run() -> None:
@@ -260,10 +262,17 @@ class _Serving:
         """Takes nothing more."""
         self._loop.do(lambda: self.version.retire(lambda: self._idle.set_result(None)))
 
+    def begin_close(self) -> Future[None]:
+        """Ends the runner. The result is there when the instances may be closed."""
+        self._idle.result(PATIENCE)
+        ended: Future[None] = Future()
+        self._loop.do(self.version.close)
+        self._loop.do(lambda: self.version.when_batches_end(lambda: ended.set_result(None)))
+        return ended
+
     def close(self) -> None:
         """After everything that was begun is over."""
-        self._idle.result(PATIENCE)
-        self._loop.do(self.version.close)
+        self.begin_close().result(PATIENCE)
         self.loaded.close()
 
 
@@ -279,7 +288,7 @@ class _Bench:
         self._open: list[_Serving] = []
 
     def load(self, role: str = "echo", **config: Any) -> _Serving:
-        """A model of this role. Fields of the configuration go before those that the adapter gives."""
+        """A model of this role. Fields of `config` take precedence over those that the adapter gives."""
         version = self._folder / "m" / "1"
         version.mkdir(parents=True, exist_ok=True)
         lead = [-1] if config.get("max_batch_size", 8) else []
@@ -447,6 +456,20 @@ def _rescheduled(bench: _Bench) -> None:
     assert serving.observer.rows == [1, 1]
 
 
+def _rescheduled_outside_of_an_iterative_sequence(bench: _Bench) -> None:
+    """Refused (S72), and not lost: the model closes. The END gives the sequence's slot to the next one."""
+    cases: Sequence[tuple[dict[str, Any], dict[str, Any]]] = (
+        ({}, {}),
+        ({"sequence_batching": {"direct": {}}}, {"correlation_id": 1, "sequence_start": True, "sequence_end": True}),
+    )
+    for batching, marks in cases:
+        serving = bench.load("again", **batching)
+        error = serving.send([1, 2], **marks).error
+        assert isinstance(error, Invalid), error
+        assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in str(error), error
+        bench.close(serving)
+
+
 def _decoupled(bench: _Bench) -> None:
     serving = bench.load("decoupled", model_transaction_policy={"decoupled": True})
     for number in (0, 1, 5):
@@ -462,6 +485,19 @@ def _close_while_running(bench: _Bench) -> None:
     assert reply.outputs[0].tolist() == [[1, 2]]
     bench._open.remove(serving)
     serving.close()
+
+
+def _close_after_the_last_answer(bench: _Bench) -> None:
+    """A batch may run on after its last answer: its instance is closed when the batch has finished, not before."""
+    serving = bench.load("lingering", model_transaction_policy={"decoupled": True})
+    assert serving.send([1, 2]).outputs[0].tolist() == [[1, 2]]
+    serving.retire()
+    ended = serving.begin_close()
+    assert not ended.done(), "the batch is said to have finished, but it still runs"
+    bench.adapter.release()
+    ended.result(PATIENCE)
+    bench._open.remove(serving)
+    serving.loaded.close()
 
 
 def _reload(bench: _Bench) -> None:
@@ -531,8 +567,10 @@ SITUATIONS = (
     Situation("exception", _exception),
     Situation("wrong output shape", _wrong_output_shape),
     Situation("rescheduled", _rescheduled),
+    Situation("rescheduled outside of an iterative sequence", _rescheduled_outside_of_an_iterative_sequence),
     Situation("decoupled", _decoupled),
     Situation("close while running", _close_while_running),
+    Situation("close after the last answer", _close_after_the_last_answer),
     Situation("reload", _reload),
     Situation("two instances", _two_instances),
     Situation("two devices", _two_devices),

@@ -1,8 +1,8 @@
 """A batch in a child that hosts a backend: the protocols `Batch` and `Responses` over frames.
 
-Gathering, ragged inputs, batch outputs and single answers are those of the server: `scheduling.execution.Execution`
-does them here, too. The thread that runs the batch reads it; any thread may answer. An answer of a model with many
-answers waits here while its reader is too far behind.
+`scheduling.execution.Execution` gathers and splits here as it does in the server, with ragged inputs, batch outputs and
+single answers. The thread that runs the batch reads it; any thread may answer. An answer of a model with many answers
+waits here while its reader is too far behind.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from halimede.workers.messages import code_of
 ASK_AGAIN_SECONDS = 0.005
 """Seconds for which "not cancelled" is believed: a model may ask in a tight loop."""
 CANCELLATION_POLL_SECONDS = 0.05
-"""Seconds between two questions for a backend that wants to be told of a cancellation."""
+"""Seconds between two questions on behalf of `when_cancelled`."""
 
 Execute = Callable[[Batch, Responses], None]
 
@@ -66,10 +66,10 @@ class HostedModel:
         return cls(config.name, types, config.decoupled, ragged_of(config))
 
 
-class Answers:
-    """The way back of one batch: sends what was answered, and counts how far the answers are ahead of their readers.
+class AnswerSender:
+    """Sends the answers of one batch, and counts how far they are ahead of their readers.
 
-    It does not know the batch, which knows it. So a batch ends with its last reference, and its memory can be used
+    The batch refers to it and not the reverse. So a batch ends with its last reference, and its memory can be used
     again at once, without the garbage collector. Any thread.
     """
 
@@ -178,7 +178,7 @@ class HostedRequest:
 
     __slots__ = ("_answers", "_ask_after", "_cancelled", "_index", "batch_size", "outputs", "request")
 
-    def __init__(self, answers: Answers, index: int, inference: Inference) -> None:
+    def __init__(self, answers: AnswerSender, index: int, inference: Inference) -> None:
         self.request = inference.request
         self.batch_size = inference.batch_size
         self.outputs = inference.outputs
@@ -207,7 +207,7 @@ class HostedBatch:
         self, channel: BaseChannel, loop: asyncio.AbstractEventLoop, model: HostedModel, message: frames.Frame
     ) -> None:
         inferences = [_inference(message, model.name) for _ in range(message.count)]
-        answers = self._answers = Answers(channel, loop, message.batch, len(inferences))
+        answers = self._answers = AnswerSender(channel, loop, message.batch, len(inferences))
         self.requests: Sequence[BatchedRequest] = [HostedRequest(answers, i, each) for i, each in enumerate(inferences)]
         rows = sum(each.batch_size for each in inferences)
         notify = answers.drain_stream if model.decoupled else answers.drain_single
@@ -276,6 +276,7 @@ class HostedBatch:
 
 def _inference(message: frames.Frame, model: str) -> Inference:
     """The next request of a frame. Raises what `frames.MALFORMED` lists."""
+    # A frame has no priority, which only orders the server's queue.
     correlation, timeout, flags, length, form = message.unpack(REQUEST_RECORD)
     request = InferRequest(model)
     request.id = message.raw(length).decode()

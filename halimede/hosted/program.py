@@ -1,13 +1,13 @@
 """The life of a child that hosts a backend: take the order, carry it out, then serve batches until CLOSE.
 
-| order | what happens | result |
+| order | what the child does | its answer |
 |---|---|---|
-| a method, such as `describe` | the backend is created, the method called | READY with its result; exit |
-| `serve` | the model is opened and one instance created | READY; then batches |
-| either, with an Error | the backend refused | REFUSED with the text and kind; exit |
+| with a method, such as `describe` | creates the backend, calls the method | READY with the result; exit |
+| without a method | opens the model, creates one instance | READY; then it runs batches until CLOSE |
+| either, and an exception | closes what it made | REFUSED with the text and kind; exit |
 
-Batches arrive on the main thread, which runs them, or begins them if their model is placed as ASYNC. A model that is
-placed on the event loop gets them on the loop's thread, which this module starts.
+The main thread receives batches. It runs them, or starts them if the model is placed as ASYNC. If the model is placed
+on the event loop, the thread of the loop, which this module starts, calls `execute`.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ import faulthandler
 import logging
 import sys
 import threading
+from contextlib import ExitStack
 from dataclasses import replace
 
-from halimede.backends.api import Backend, BackendContext, BackendModel, Instance, Placement
+from halimede.backends.api import BackendContext, BackendModel, Instance, Placement
 from halimede.backends.child.order import Order, read_order, written
 from halimede.backends.creation import create_in_this_process
 from halimede.config.model_config import Description
@@ -55,40 +56,39 @@ def run(descriptor: int, segments: int | None = None) -> int:
 
 def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int:
     """Raises Error, and what the backend raises."""
-    backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
-    if order.method:
-        method = getattr(backend, order.method, None)
-        result = method(*order.arguments) if method is not None else None
-        if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
-            result = replace(result, opened=None)
-        channel.send(frames.frame(frames.READY, [written(result)]))
-        backend.close()
-        return 0
-    config, folder, place = order.arguments
-    model = backend.open(config, folder)
-    instance = model.create_instance(place)
-    channel.send(frames.frame(frames.READY, [written(model.in_flight)]))
-    return serve(channel, loop, HostedModel.of(config), backend, model, instance)
+    with ExitStack() as made:  # closes them in reverse order, also if a later one cannot be made
+        backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
+        made.callback(backend.close)
+        if order.method:
+            method = getattr(backend, order.method, None)
+            result = method(*order.arguments) if method is not None else None
+            if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
+                result = replace(result, opened=None)
+            channel.send(frames.frame(frames.READY, [written(result)]))
+            return 0
+        config, folder, place = order.arguments
+        model = backend.open(config, folder)
+        made.callback(model.close)
+        instance = model.create_instance(place)
+        made.callback(instance.close)
+        channel.send(frames.frame(frames.READY, [written(model.in_flight)]))
+        if serve(channel, loop, HostedModel.of(config), model, instance):
+            return 0
+        made.pop_all()  # the server is gone, so nothing would end a `close` that hangs
+        return 1
 
 
 def serve(
-    channel: Channel,
-    loop: asyncio.AbstractEventLoop,
-    hosted: HostedModel,
-    backend: Backend,
-    model: BackendModel,
-    instance: Instance,
-) -> int:
+    channel: Channel, loop: asyncio.AbstractEventLoop, hosted: HostedModel, model: BackendModel, instance: Instance
+) -> bool:
+    """Runs batches until CLOSE arrives. Returns False if the connection ends before."""
     on_loop = model.placement is Placement.LOOP
     while True:
         message = channel.receive()
         if message is None:
-            return 1
+            return False
         if message.kind == frames.CLOSE:
-            instance.close()
-            model.close()
-            backend.close()
-            return 0
+            return True
         batch = HostedBatch(channel, loop, hosted, message)
         del message  # else its memory is in use until the next batch arrives
         if on_loop:
@@ -99,7 +99,7 @@ def serve(
 
 
 def send_log_to(channel: BaseChannel) -> None:
-    """Log records of this process go to the server's log, which knows the levels and the format that the operator
+    """Sends the log records of this process to the server, whose log has the levels and the format that the operator
     chose."""
     root = logging.getLogger()
     root.setLevel(logging.INFO)

@@ -40,8 +40,8 @@ class Closing:
         """What is being closed."""
 
     def close_served(self, version: ModelVersion) -> None:
-        """Closes a version that served, once nobody holds it."""
-        # The runner ends on the loop before its instances are closed on a thread.
+        """Closes a version that served and that nothing holds any more, after its last batch."""
+        # The runner ends on the loop before its instances are closed on a thread. A version that never served has none.
         version.close()
         self._retire_slots(version.loaded)
         self._begin(self._close_version(version.loaded, version.close_model, version))
@@ -72,15 +72,25 @@ class Closing:
     async def _close_version(
         self, loaded: LoadedVersion, close: Callable[[], None], served: ModelVersion | None
     ) -> None:
+        if served is not None:
+            await self._batches_end(served)
         # If the server ends and its threads are gone, this raises: the version is then not reported as unloaded.
         await self._threads.close(close)
         if served is not None:
             self._gone(served)
         self._memory.request()
-        # Not before the instances are closed: one may still run a batch whose responses are all sent (S100).
+        # Not before: an instance keeps its resources until its last batch has ended, which may be after the last
+        # response (S100).
         if loaded.limiter_slots is not None:
             loaded.limiter_slots.close()
         await self._uploads.version_closed(loaded)
+
+    async def _batches_end(self, version: ModelVersion) -> None:
+        """Returns when no instance has a batch: a backend may free in `close` what `execute` uses."""
+        ended = self._loop.create_future()
+        # The server may end first, and with it this task and its future.
+        version.when_batches_end(lambda: None if ended.done() else ended.set_result(None))
+        await ended
 
     async def _close_instance(self, instance: Instance) -> None:
         try:

@@ -11,12 +11,10 @@ from halimede.config.sequencing import ControlKind, OldestStrategy, SequenceBatc
 from halimede.scheduling.adaptive import AdaptivePolicy, Pace, PacedForming
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.policy import Policy
-from halimede.scheduling.priority import PriorityQueuePolicy
-from halimede.scheduling.priority import Rules as QueueRules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.queue import DefaultPolicy, RefusingPolicy
 from halimede.scheduling.ragged import BatchInput, Ragged
-from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy
-from halimede.scheduling.sequences import Rules as SequenceRules
+from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.states import SequenceStates
 from halimede.scheduling.strategy import BatchStrategy, ChosenForming
 

@@ -11,7 +11,7 @@ from halimede.config import ModelConfig
 from halimede.config.files import read_whole
 from halimede.config.states import StateSpec
 from halimede.errors import Error, Internal, Invalid
-from halimede.scheduling.states import ModelStates, State
+from halimede.scheduling.states import ModelState, ModelStates
 from halimede.tensors import BYTES, HostMemory, Tensor, split_bytes
 
 FOLDER = "initial_state"
@@ -33,7 +33,7 @@ def states_for(config: ModelConfig, folder: Path) -> ModelStates | None:
     return ModelStates(config.name, states, listed, _problem(specs))
 
 
-def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> State:
+def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> ModelState:
     """A state without an initial value is zeros, with one element in each dimension of variable size.
 
     Triton leaves it uninitialized.
@@ -43,7 +43,7 @@ def _state(spec: StateSpec, lead: tuple[int, ...], model: str, folder: Path) -> 
     file = spec.initial.file if spec.initial else None
     data = bytes(size) if file is None else _of_file(spec, file, size, model, folder)
     initial = Tensor(spec.input_name, spec.datatype, lead + dims, HostMemory(data))
-    return State(spec.input_name, spec.output_name, spec.datatype, lead + spec.dims, initial)
+    return ModelState(spec.input_name, spec.output_name, spec.datatype, lead + spec.dims, initial)
 
 
 def _of_file(spec: StateSpec, file: str, size: int, model: str, folder: Path) -> bytes:

@@ -39,7 +39,7 @@ class ModelVersion:
     """`observer` counts every inference of this version. `settled` is called with each that is over.
 
     `inline` says whether batches may run on the event loop at all. `held` counts the inferences that have begun and are
-    not over, and the ensembles' holds; a version is only closed once it is 0.
+    not over, and the ensembles' holds. A version is closed when it is 0 and no batch runs.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class ModelVersion:
         signatures = self._signatures_now()
         # An index is never given to another instance while requests, sequences or threads may refer to it.
         for index, (place, instance, signature) in change.added.items():
+            # Replaces a `Vacant`, or appends: an index may be one beyond the last.
             self.instances[index : index + 1] = [instance]
             places[index], signatures[index] = place, signature
         for index in change.removed:
@@ -301,11 +302,17 @@ class ModelVersion:
         self._tell_idle()
 
     def close(self) -> None:
-        """Ends the runner and its threads. `close_model` closes the instances."""
+        """Ends the runner, and its threads after their batches. `close_model` closes the instances."""
         self._runner.close()
 
+    def when_batches_end(self, done: Callable[[], None]) -> None:
+        """Calls `done` once, when no instance has a batch; before this returns if none has one now. A batch of a model
+        with many responses may run on after its last response, when nothing holds the version any more."""
+        self._instances.when_idle(done)
+
     def close_model(self) -> None:
-        """Closes the instances and the model. Called on a closing thread; may block, does not raise."""
+        """Closes the instances and the model, when no batch runs any more (`when_batches_end`). Called on a closing
+        thread; may block, does not raise."""
         self.loaded.close(self.instances)
 
     def _over(self, inference: Inference) -> None:

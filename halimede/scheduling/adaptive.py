@@ -46,8 +46,9 @@ class Cost:
 
     @property
     def of_a_row(self) -> float:
-        if self._variance < 0.01:
+        if self._variance < 0.01:  # nearly all batches have one size: a slope of these would be noise
             return 0.0
+        # Noise must not make a row free of cost, nor dearer than all of the batch.
         return min(max(self._covariance / self._variance, 0.0), self._ns / max(self._rows, 1.0))
 
     @property
@@ -73,7 +74,7 @@ class Pace:
     def start_at(self, rows: int, oldest: int, now: int) -> int:
         """When to start a batch with this arrival of its oldest request; `now` or earlier for at once. Asked while an
         instance is free: whenever a request comes, and at the time that it returned."""
-        if rows != self._rows:
+        if rows != self._rows:  # else the decision stands: the time of asking must not change it
             self._end_wait(rows, now)
             self._rows, self._until = rows, self._latest(rows, oldest, now)
             self._since = now if self._until > now else 0
@@ -98,7 +99,7 @@ class Pace:
     def _latest(self, rows: int, oldest: int, now: int) -> int:
         """The latest start that answers the oldest request in time, or `now` if waiting does not pay."""
         if (saving := self._cost.fixed) <= MIN_SAVING * self._cost.expected(rows):
-            return now
+            return now  # a batch costs what its rows cost, so waiting gains nothing
         latest = oldest + int(self._target * (1 - MARGIN) - self._cost.expected(rows + 1))
         if self._chances.get(rows, 1.0) >= MIN_CHANCE:
             return latest
@@ -116,7 +117,7 @@ class PacedForming(Forming):
 
     def due(self, queue: Iterable[Inference], now: int) -> int | Wake:
         taken = super().due(queue, now)
-        if not isinstance(taken, Wake):
+        if not isinstance(taken, Wake):  # it is full, so it cannot grow
             return taken
         at = self._pace.start_at(self.open_rows, taken.at - self.delay_ns, now)
         return self.open_requests if at <= now else Wake(at)
@@ -127,8 +128,7 @@ class AdaptivePolicy:
 
     def __init__(self, policy: Policy, pace: Pace) -> None:
         self._policy, self._pace = policy, pace
-        self.admit, self.cancel, self.expire = policy.admit, policy.cancel, policy.expire
-        self.released, self.resize = policy.released, policy.resize
+        self.admit, self.cancel, self.expire, self.resize = policy.admit, policy.cancel, policy.expire, policy.resize
 
     @property
     def waiting(self) -> int:

@@ -1,6 +1,7 @@
-"""Gather and scatter: the inputs of a batch's requests become arrays, a batch's arrays become each request's outputs.
+"""Gather and scatter: joins the inputs of a batch's requests to arrays, and splits the model's arrays into each
+request's outputs.
 
-Pure functions on tensors, used by the thread that runs the batch.
+Pure functions on tensors, called by the thread that runs the batch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,11 +18,11 @@ Array = npt.NDArray[Any]
 
 
 def gather(rows: Sequence[Inference], names: Collection[str] | None = None) -> dict[str, Array]:
-    """The inputs by name, or those of these names, joined along the first dimension in the order of the batch.
+    """The inputs by name, joined along the first dimension in the order of the batch. `names` limits them.
 
-    The inferences of a batch have the same inputs (the policy saw to it), so the first one names them.
+    All inferences of a batch have the same inputs, because the policy compares their keys. So the first one names them.
     """
-    if len(rows) == 1:
+    if len(rows) == 1:  # no copy, unless the tensor is not aligned
         inputs = rows[0].request.inputs
         if names is None:
             return {name: aligned_array_of(tensor) for name, tensor in inputs.items()}
@@ -35,19 +36,19 @@ def gather(rows: Sequence[Inference], names: Collection[str] | None = None) -> d
 def scatter(
     rows: Sequence[Inference], arrays: Mapping[str, Array], datatypes: Mapping[str, DataType]
 ) -> list[list[Tensor]]:
-    """For each inference of the batch its rows of `arrays`, as the outputs that it asked for. Views, no copy.
+    """For each inference its rows of `arrays`, as the outputs that it asked for. They are views, not copies.
 
-    Raises Internal if an array does not hold a row for every row of the batch.
+    Raises Internal if an array has another number of rows than the batch.
     """
     total = 0
     for inference in rows:
         total += inference.batch_size
-    if total:
+    if total:  # 0: the model does not batch, and its arrays have no dimension of rows
         for name, array in arrays.items():
             shape = array.shape
             if not shape or shape[0] != total:
                 raise Internal(f"output '{name}' has shape {list(shape)} for a batch of {total}")
-    if len(rows) == 1:
+    if len(rows) == 1:  # all rows are its own
         return [[tensor_of(name, datatypes[name], arrays[name]) for name in rows[0].outputs if name in arrays]]
     parts, start = [], 0
     for inference in rows:
@@ -60,8 +61,8 @@ def scatter(
 
 
 def place(outputs: Sequence[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:
-    """Writes the outputs that have a destination there: the one copy on their way. In the result they are empty, since
-    nothing of them is left to send. Raises Internal for a destination that is too small (H98)."""
+    """Copies the outputs that have a destination to it. In the result these are empty, because nothing of them is left
+    to send. Raises Internal for a destination that is too small (H98)."""
     placed = []
     for tensor in outputs:
         destination = destinations.get(tensor.name)

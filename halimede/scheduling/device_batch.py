@@ -1,9 +1,8 @@
-"""Gather and scatter on a device: the inputs of a batch are put together where the backend wants them, its outputs are
-split where they are.
+"""Gather and scatter on a device: gathers the inputs of a batch into memory of the backend, and splits outputs on the
+device where they are.
 
 An output is copied to the host at most once, as a whole, and only if a request of the batch needs its bytes there. The
-copy is begun before anybody waits for it. Used by the thread that runs the batch; answers come on a thread of the
-device.
+copy starts before anything waits for it. Called by the thread that runs the batch; a thread of the device answers.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,19 +26,20 @@ def gathered_shape(requests: Sequence[Inference], name: str) -> Shape:
 
 
 def gather_into(requests: Sequence[Inference], name: str, into: HostArray | DeviceArray, device: Device | None) -> None:
-    """Writes an input of all requests into an array of the backend's: one row behind the other, each element once.
+    """Writes an input of all requests into an array of the backend, one after another. Each element is copied once.
 
     A part that is on this device is copied there; any other comes by the host. Raises Invalid if it does not fit."""
-    start = 0
     if tuple(into.shape) != gathered_shape(requests, name):
         raise Invalid(f"input '{name}' has shape {list(gathered_shape(requests, name))}, not {list(into.shape)}")
+    if len(requests) == 1:  # its input may have no dimension of rows: the model may not batch
+        _put(requests[0].request.inputs[name], into, device)
+        return
+    start = 0
     for one in requests:
         tensor = one.request.inputs[name]
-        stop = start + tensor.shape[0] if len(requests) > 1 else 0
-        target: Any = into
-        if len(requests) > 1:
-            target = into[start:stop] if isinstance(into, np.ndarray) else _device(device).rows(into, start, stop)
-        _put(tensor, target, device)
+        stop = start + tensor.shape[0]
+        rows: Any = into[start:stop] if isinstance(into, np.ndarray) else _device(device).rows(into, start, stop)
+        _put(tensor, rows, device)
         start = stop
 
 
@@ -59,11 +59,11 @@ def _put(tensor: Tensor, target: HostArray | DeviceArray, device: Device | None)
 
 def _device(device: Device | None) -> Device:
     if device is None:
-        raise Internal("an array that is not the host's needs its device")
+        raise Internal("an array that is not in host memory needs its device")
     return device
 
 
-class Answers(Protocol):
+class BatchAnswers(Protocol):
     """Where the answers of a batch go."""
 
     @property
@@ -79,12 +79,13 @@ class Answers(Protocol):
 
 
 def scatter_from(
-    execution: Answers,
+    execution: BatchAnswers,
     outputs: Mapping[str, HostArray | DeviceArray],
     device: Device,
     types: Mapping[str, DataType],
 ) -> None:
-    """Answers every request of the batch once the device is there. Raises Internal if an output lacks rows."""
+    """Answers every request of the batch when the device has computed the outputs. Raises Internal if an output lacks
+    rows."""
     requests = execution.requests
     rows = sum(one.batch_size for one in requests)
     host: dict[str, HostArray] = {}
@@ -94,6 +95,7 @@ def scatter_from(
         if isinstance(array, np.ndarray):
             host[name] = array
         elif any(name in one.outputs and not one.request.on_device for one in requests):
+            # One copy for all: several small copies take longer than a large one.
             copied = begin_copy(array, _bytes(array, types[name]), device)
             host[name] = copied.view(types[name].numpy).reshape(tuple(array.shape))
 
@@ -109,7 +111,7 @@ def scatter_from(
                 execution.fail(i, as_error(error))
             start = stop
 
-    # Before the device is asked: it may be there at once, on another thread.
+    # Before the device is asked: it may call `answer` at once, on another thread.
     execution.promise({*execution.later, *range(len(requests))})
     device.ready(device.event(), answer)
 

@@ -33,7 +33,7 @@ class Forming:
 
         Chosen is the longest run of requests with a preferred size. If the queue grows past the largest preferred size
         without meeting one, the requests before that are chosen. The oldest request need not be the first: priorities
-        and requests that run again change the order.
+        change the order.
         """
         max_rows, max_preferred, preferred = self._max_rows, self._max_preferred, self._preferred
         requests = rows = best = 0
@@ -53,12 +53,12 @@ class Forming:
                 key = inference.batch_key
             requests += 1
             rows = total
-            queued = inference.times[_QUEUE_START]
+            queued = inference.times[_QUEUE_START]  # not in order: priorities change it
             if queued < oldest:
                 oldest = queued
             if rows in preferred:
                 best = requests
-        # An overdue batch takes all that fits, not only a preferred size.
+        # An overdue batch takes all that fits, not only a preferred size (S22).
         overdue_at = oldest + self.delay_ns
         overdue = self.delay_ns and now >= overdue_at
         if best and not overdue:

@@ -71,7 +71,7 @@ class EnsembleRunner:
         """The client has gone: no further step starts, and those under way are cancelled (S94)."""
         inference.cancel()
         run = self._runs.get(inference)
-        if run is not None:
+        if run is not None:  # else it is over, or a cache looks for its answer
             run.cancel()
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
@@ -104,7 +104,7 @@ class EnsembleRunner:
         """Does nothing: a version that stops is not found any more, so no further request comes."""
 
     def close(self) -> None:
-        self._binding = None
+        self._binding = None  # it holds the versions of the steps, whose memory must go
 
     # ---- what its runs call
 

@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Protocol
 
-from halimede.errors import Cancelled, Error, Invalid
+from halimede.errors import Error, Invalid
 from halimede.requests import NO_SEQUENCE, Answer, InferRequest, InferResponse, Parameters, Resume, Stamp
 from halimede.scheduling.assembly import place
 from halimede.scheduling.inference import SETTLED, Inference
+from halimede.scheduling.refusals import cancelled
 from halimede.scheduling.runner_config import Reason
 from halimede.scheduling.step_binding import Binding, BoundStep, EnsembleRunnerConfig, Member
 from halimede.scheduling.step_graph import Course, Frame, Marks
@@ -80,7 +81,7 @@ class StepCall:
     def send(self, answer: Answer, final: bool) -> bool:
         run = self.run
         run.arrived.append((self, answer, final))
-        if run.at_rest:
+        if run.at_rest:  # else `work` is active further up the stack and takes the answer
             run.work()
         return final or run.has_room
 
@@ -129,7 +130,7 @@ class Run:
             begin = self._begin if self._limited else self._run
             for step in self._course.first:
                 begin(frame, step)
-            if not frame.outputs_left:
+            if not frame.outputs_left:  # all requested outputs are inputs of the ensemble
                 self._complete(frame)
         except Exception as error:
             self._fail(self._owner.internal_error(error))
@@ -140,9 +141,10 @@ class Run:
     def admitted(self, frame: Frame, step: int) -> None:
         """A request that waited for its step's limit may start."""
         self._waiting -= 1
+        # A step may answer from within `_run`. Its answer waits until this is done.
         rested, self.at_rest = self.at_rest, False
         try:
-            frame.busy -= 1
+            frame.busy -= 1  # it counted while it waited; `_run` counts it again
             self._run(frame, step)
         except Exception as error:
             self._fail(self._owner.internal_error(error))
@@ -205,13 +207,14 @@ class Run:
             except Exception as error:
                 self._fail(self._owner.internal_error(error))
         self.at_rest = True
-        over = not self._calls and not self._waiting
+        over = not self._calls and not self._waiting  # waiting requests are not among the calls
         # A failure is answered at once, unless steps still use the client's memory.
         if over or (self._failure is not None and not self._borrows):
             self._answer()
         if over:
             self._release()
             return
+        # Steps are still under way, so it is not the final one, and its reader must not wait for these.
         if self._held is not None and self._owner.config.decoupled:
             held, self._held = self._held, None
             self._send(held)
@@ -243,6 +246,8 @@ class Run:
         course, frame = self._course, call.frame
         decoupled = call.bound.decoupled
         if decoupled:
+            # Each response is a run of its own through the steps behind. 1 until the end of this method, so that the
+            # frame is not over before its steps have started.
             frame = course.fresh()
             frame.busy, frame.counts = 1, True
             self._ahead += 1
@@ -286,7 +291,7 @@ class Run:
         form = course.forms[step]
         for name, number, fitting in bound.inputs:
             tensor = values[number]
-            if tensor is None:
+            if tensor is None:  # an optional input whose writer gave none, or that the client left out
                 form += (None,)
                 continue
             if fitting is not None:
@@ -295,7 +300,7 @@ class Run:
                 tensor = Tensor(name, tensor.datatype, tensor.shape, tensor.memory)
             inputs[name] = tensor
             form += (tensor.datatype, tensor.shape)
-        request.form = form
+        request.form = form  # lets the member check each form of request once
         marks = None if frame.marks is None else frame.marks_of(bound.inputs)
         if marks is not None:
             request.correlation_id, request.sequence_start, request.sequence_end = marks
@@ -363,7 +368,7 @@ class Run:
             marked = True
             if frame.marks is not None:
                 marks = frame.marks.get(number, marks)
-        frame.outputs_left = -1
+        frame.outputs_left = -1  # a step without requested outputs may still answer, and must not complete it again
         if inference.destinations is not None:
             try:
                 outputs = self._placed(outputs, inference.destinations)
@@ -371,6 +376,7 @@ class Run:
                 self._fail(error)
                 return
         parameters = _parameters(marks) if marked else None
+        # The last response must be sent as the final one, and whether this is the last one shows only at the end.
         if self._held is not None:
             self._send(self._held)
         self._held = InferResponse(inference.request.id, config.name, config.version, outputs, parameters)
@@ -415,17 +421,17 @@ class Run:
     def _answer(self) -> None:
         if self._answered:
             return
-        self._answered = True
+        self._answered = True  # after a failure steps may be under way, which come back here at their end
         owner, inference, decoupled = self._owner, self._inference, self._owner.config.decoupled
         answer: Answer = self._held
         reason = Reason.OTHER
         if self._failure is not None and self._held is not None and decoupled:
             self._send(self._held)  # this response was complete before the failure
         if inference.cancelled:
-            answer, reason = Cancelled(inference.request.log_prefix + "Cancelled"), Reason.CANCELED
+            answer, reason = cancelled(inference), Reason.CANCELED
         elif self._failure is not None:
             answer = self._failure
-        elif answer is None and not decoupled:
+        elif answer is None and not decoupled:  # a step left out an output that others, or the client, need (S86)
             answer = Invalid(owner.prefix + inference.request.log_prefix + _DEADLOCK)
         if not isinstance(answer, Error):  # the durations of an ensemble are the sums of its steps' (S91)
             input_end = self._began + self._input_ns

@@ -27,9 +27,10 @@ _NOBODY: frozenset[int] = frozenset()
 
 @dataclass(slots=True)
 class Outcome:
-    """What a backend said of the request at index `i` of its batch.
+    """What a backend said about the request at index `i` of its batch.
 
-    `answer` is its outputs, an error, or None for "no more responses". `again` asks to run the request again.
+    `answer` is its outputs, an error, or None for "no more responses". `again` asks the scheduler to run the request
+    once more.
     """
 
     i: int
@@ -112,7 +113,7 @@ class Execution:
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
-        if not self.output_start:
+        if not self.output_start:  # the first answer of a batch marks the end of its computation
             self.output_start = self._clock()
         if self.has_destinations:
             answer = self._placed(i, outputs)
@@ -150,6 +151,7 @@ class Execution:
         parts = scatter(requests, outputs, types) if ragged is None else ragged.scatter(requests, outputs, types)
         for i, part in enumerate(parts):
             answer = self._placed(i, part) if self.has_destinations else part
+            # Not `send`: the batch is complete, so its end notifies of all answers at once.
             self.outcomes.append(Outcome(i, answer, True))
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -165,7 +167,7 @@ class Execution:
 
     def finished(self, later: Collection[int] = ()) -> None:
         self.compute_end = self._clock()
-        if later:
+        if later:  # else `promise` may have named them
             self.later = frozenset(later)
         self.done = True
         if self._notify is not None:
@@ -174,7 +176,7 @@ class Execution:
     def _placed(self, i: int, outputs: Sequence[Tensor] | None) -> Sequence[Tensor] | Error | None:
         """The outputs of one request after those with a destination were written there, or the error of writing them.
         On the thread that answers, so that large outputs do not block the loop if that is the instance's."""
-        if not outputs or not 0 <= i < len(self.requests):
+        if not outputs or not 0 <= i < len(self.requests):  # the runner drops an answer for an unknown request
             return outputs
         if self._stateful:
             kept = collect_states(self.requests[i], outputs)
@@ -194,6 +196,7 @@ class Execution:
 
     def _wait_for_room(self, i: int, answer: Sequence[Tensor] | Error | None) -> None:
         """Blocks a thread that answers faster than the reader reads (G32)."""
+        # The loop must not block: the reader could not read then.
         if not self.on_loop and 0 <= i < len(self.requests):
             flow = self.requests[i].flow
             if flow is not None:
@@ -234,6 +237,8 @@ class Execution:
 
     def break_off(self, error: Error) -> None:
         """Fails all requests that have no answer yet, and finishes the batch."""
+        # Those with an answer fail too, and the runner ignores that: it takes the first answer, and nothing after the
+        # final one.
         self.outcomes.extend(Outcome(i, error, True) for i in range(len(self.requests)))
         self.finished()
 
@@ -250,6 +255,7 @@ class Execution:
         since the last call. Takes all outcomes."""
         said = self.take()
         answers: list[Outcome] = []
+        # Most batches are like this, and need no bookkeeping.
         if not self._answers_given and not self.later and _is_plain(said, len(self.requests)):
             self._answers_given = True
             return said
@@ -257,7 +263,7 @@ class Execution:
             self._answers_given = True
             answers = single_answers(said, [i for i in range(len(self.requests)) if i not in self.later])
         for outcome in said if self.later else ():
-            if outcome.i in self.later:
+            if outcome.i in self.later:  # else it had its answer: a second one is ignored
                 self.later -= {outcome.i}
                 answers += single_answers([outcome], [outcome.i])
         return answers
@@ -287,6 +293,7 @@ def single_answers(outcomes: Iterable[Outcome], requests: Iterable[int]) -> list
 
 
 def _single(i: int, said: list[Outcome]) -> Outcome:
+    # An error that comes after a response is not the answer, but does not count as a second response either.
     if said and (isinstance(said[0].answer, Error) or said[0].again):
         return said[0] if said[0].final else replace(said[0], final=True)
     responses = [outcome for outcome in said if not isinstance(outcome.answer, Error)]

@@ -56,7 +56,7 @@ class Inference:
     waits: bool = False
     """Set by its policy while it is in the policy's queue."""
     sequence: Any = None
-    """Set by its policy: what that knows of the request's sequence."""
+    """Set by the policy of a model with sequences: its `SequenceRun`. Other rooms do not look into it."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Inference:
         self.outputs = outputs
         self.batch_key = batch_key
         self.state: State = QUEUED
-        self.times = [0, 0, 0, 0, 0, 0]  # a display is twice as fast as `[0] * 6`
+        self.times = [0, 0, 0, 0, 0, 0]  # `[0] * 6` takes twice as long
 
     def cancel(self) -> None:
         """The client has gone. Calls the callback of `when_cancelled`."""
@@ -83,10 +83,10 @@ class Inference:
             self._on_cancel()
 
     def when_cancelled(self, callback: Callable[[], None]) -> None:
-        """Sets the one callback for a cancel; whoever runs the inference now sets it. On the loop."""
+        """Sets the one callback for a cancel. The backend that runs the inference sets it, on the loop."""
         self._on_cancel = callback
 
     @property
     def rows(self) -> int:
-        """What it counts in a batch (S6)."""
+        """How many rows of a batch it takes (S6)."""
         return self.batch_size or 1

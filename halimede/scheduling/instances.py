@@ -3,13 +3,17 @@
 An instance is a capacity, not a thread: its thread starts with its first batch there. Loop thread only, except for the
 bodies of the threads.
 
-    state of an instance   in                        leaves it by
-    --------------------   -----------------------   ------------------------------------------------------------
-    free                   `free`                    take -> busy; mark(broken) -> withheld; remove -> gone
-    busy                   none of these             give_back -> free, withheld, or gone if it is leaving
-    withheld (broken)      `_broken`, `_withheld`    mark(healthy) -> free; all broken for good -> free, to refuse
-    leaving                `_passive`, `_leaving`    give_back of its last batch -> gone
-    passive or gone        `_passive`                add, at the same place of the list -> free
+    state              kept in                   event                                   next state
+    ----------------   -----------------------   -------------------------------------   -----------------------------
+    free               `free`                    take                                    busy
+    free               `free`                    mark: it is broken                      withheld
+    busy               -                         give_back                               free; withheld if it is broken
+    withheld           `_broken`, `_withheld`    mark: it is healthy                     free
+    withheld           `_broken`, `_withheld`    all are broken for good                 free, to fail what it is given
+    free or withheld   as above                  remove                                  gone
+    busy               -                         remove                                  leaving
+    leaving            `_passive`, `_leaving`    give_back of its last batch             gone
+    passive or gone    `_passive`                add, at the same index                  free
 """
 
 import logging
@@ -100,6 +104,9 @@ class Instances:
         each = [index for index in range(len(instances)) if index not in passive]
         self.free = deque(each * in_flight)
         self._withheld: list[int] = []
+        self._on_idle: Callable[[], None] | None = None
+        self._must_sort = False
+        """Whether the end of a batch may change more than that its instance is free."""
         self._broken: dict[int, bool] = {}
         """The broken instances, and whether they are expected back soon. Includes leaving ones, as False."""
 
@@ -116,28 +123,29 @@ class Instances:
 
     def take(self, index: int) -> Runnable:
         """Makes a free instance busy."""
-        if self.free[0] == index:
+        if self.free[0] == index:  # most policies take the first one
             self.free.popleft()
         else:
             self.free.remove(index)
         return self.instances[index]
 
     def rotate(self) -> int:
-        """Returns the instance that is free the longest and puts it last, for a batch that has finished before anything
-        else can look at `free`. There must be one."""
+        """Returns the instance that is free the longest and puts it last: `take` and `give_back` in one, for a batch
+        that finishes before anything else looks at `free`. There must be one."""
         index = self.free[0]
         self.free.rotate(-1)
         return index
 
     def give_back(self, index: int) -> None:
         """The batch of an instance has finished."""
+        # Sorting costs more than a small batch, and most servers never have a broken instance.
         self.free.append(index)
-        if self._broken:
+        if self._must_sort:
             self._sort()
 
     def mark(self, index: int, healthy: bool, expected: bool) -> None:
         """An instance broke or recovered. `expected`: a broken one is back so soon that requests should wait for it."""
-        if index in self._passive:
+        if index in self._passive:  # it gets no batches, whatever its health
             return
         if healthy:
             self._broken.pop(index, None)
@@ -165,8 +173,13 @@ class Instances:
         self._passive.add(index)
         self._leaving[index] = left
         self._broken[index] = False  # makes `give_back` sort, which finds that it has left
-        if not busy:
+        if not busy:  # all its places in `free` must be together, so that `_let_go` finds it idle
             self._withheld = [*(each for each in self._withheld if each != index), *[index] * self._in_flight]
+        self._sort()
+
+    def when_idle(self, done: Callable[[], None]) -> None:
+        """Calls `done` once, when no instance has a batch; before this returns if none has one now."""
+        self._on_idle = done
         self._sort()
 
     def _let_go(self, idle: Sequence[int]) -> None:
@@ -186,6 +199,7 @@ class Instances:
         if self._leaving:
             self._let_go(idle)
             ending = [index for index in idle if index in self._leaving]  # it has another batch to end
+            # Those that have just left are passive like those that are leaving.
             idle = [index for index in idle if index not in self._passive]
         broken = self._broken
         # If all have failed for good, they are free to fail what waits: it would wait for ever.
@@ -193,10 +207,14 @@ class Instances:
         # The deque is changed in place: the runner holds it.
         self.free.clear()
         withheld = {index for index in idle if not refusing and index in broken}
-        if self.pinned:
+        if self.pinned:  # its requests can go nowhere else, so an instance that failed for good must refuse them
             withheld = {index for index in withheld if broken[index]}
         self.free.extend(index for index in idle if index not in withheld)
         self._withheld = [*ending, *(index for index in idle if index in withheld)]
+        if self._on_idle is not None and not self._leaving and not self.busy:
+            done, self._on_idle = self._on_idle, None
+            done()
+        self._must_sort = bool(self._broken) or self._on_idle is not None
 
     def thread(self, index: int) -> WorkThread:
         """The thread of an instance: its own if it has one, else one that is started with its first batch."""

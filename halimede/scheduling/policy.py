@@ -46,10 +46,6 @@ class Policy(Protocol):
         """The instance has finished its batch."""
         ...
 
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        """An inference that ran is settled, or is queued to run again."""
-        ...
-
     def cancel(self, inference: Inference, now: int) -> bool:
         """Takes out a waiting inference. Returns False if it does not wait here."""
         ...
@@ -81,6 +77,15 @@ def is_stateful_policy(policy: object) -> TypeGuard["StatefulPolicy"]:
 
 class StatefulPolicy(Protocol):
     """A policy with state that outlives a request, such as sequences. Its timers run even if its queue is empty."""
+
+    @property
+    def iterative(self) -> bool:
+        """Whether a request may run again (S72)."""
+        ...
+
+    def released(self, inference: Inference, now: int, again: bool) -> None:
+        """An inference that ran is settled, or waits here to run again."""
+        ...
 
     def stop(self) -> None:
         """Rejects only new sequences; requests of those that have begun are still admitted (S3)."""

@@ -10,7 +10,6 @@ Levels are served in order of their number, each in order of arrival.
     punctual       its deadline passes, the level delays        late: served after the punctual ones of its level
     punctual       its batch starts, or it is cancelled         out; its deadline is outdated
     late           its batch starts, or it is cancelled         out
-    (running)      it runs again                                first of its level, without a deadline
 
 Every operation but forming a batch takes constant time, or grows with the logarithm of the number that waits.
 """
@@ -32,7 +31,7 @@ MIN_DEADLINES_TO_CLEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueRules:
     """How the requests of a level may wait (S27).
 
     max_size -- of them wait at most, 0 for no limit
@@ -67,7 +66,7 @@ class _Level:
 
     __slots__ = ("late", "number", "punctual", "rules")
 
-    def __init__(self, number: int, rules: Rules) -> None:
+    def __init__(self, number: int, rules: QueueRules) -> None:
         self.number = number
         self.rules = rules
         self.punctual: OrderedDict[Inference, _Deadline | None] = OrderedDict()
@@ -92,8 +91,8 @@ class PriorityQueuePolicy:
         self,
         levels: int,
         default: int,
-        other: Rules,
-        rules: Mapping[int, Rules],
+        other: QueueRules,
+        rules: Mapping[int, QueueRules],
         forming: Forming | None = None,
         start_at: int = 0,
     ) -> None:
@@ -119,14 +118,14 @@ class PriorityQueuePolicy:
         if rules.max_size and len(level) >= rules.max_size:
             return Unavailable(inference.request.log_prefix + "Exceeds maximum queue size")
         deadline = None
-        if rules.timeout_us:
+        if rules.timeout_us:  # a request's own timeout counts only if its level has one (S29)
             deadline = _Deadline(inference, level)
             heappush(self._deadlines, (now + rules.timeout_of(inference) * 1000, next(self._order), deadline))
             self._timed += 1
         level.punctual[inference] = deadline
         self._added(level)
         if self._start_at and self.waiting >= self._start_at:
-            self._start_at = 0
+            self._start_at = 0  # held back once only
         return None
 
     def next(self, free: Sequence[int], now: int) -> Batch | Wake | None:
@@ -155,6 +154,7 @@ class PriorityQueuePolicy:
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].inference is None:
             heappop(deadlines)
+        # While the test hook holds everything back, nothing is served, so nothing must time out either.
         return deadlines[0][0] if deadlines and not self._start_at else 0
 
     def expire(self, now: int) -> Refusals:
@@ -166,7 +166,7 @@ class PriorityQueuePolicy:
             if inference is None:  # for the type checker: `expires_at` has removed these
                 continue
             del level.punctual[inference]
-            if level.rules.delays:
+            if level.rules.delays:  # it still counts in `waiting`, and in the size of its level
                 level.late[inference] = None
             else:
                 self._removed(level)
@@ -176,23 +176,15 @@ class PriorityQueuePolicy:
     def freed(self, instance: int, now: int) -> None:
         """Any instance serves any request."""
 
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        """A request that runs again is the first of its level and has no deadline."""
-        if again:
-            level = self._level_of(inference)
-            level.punctual[inference] = None
-            level.punctual.move_to_end(inference, last=False)
-            self._added(level)
-
     def resize(self, instances: int, now: int) -> None:
         """The number of instances changes nothing."""
 
     def _level_of(self, inference: Inference) -> _Level:
         number = inference.request.priority
-        if not 0 < number <= self._number:
+        if not 0 < number <= self._number:  # 0 asks for the default; a number beyond the levels gets it too (H73)
             number = self._default
         level = self._levels.get(number)
-        if level is None:
+        if level is None:  # made on demand: a configuration may have millions of levels
             level = self._levels[number] = _Level(number, self._rules.get(number, self._other))
         return level
 
@@ -217,7 +209,7 @@ class PriorityQueuePolicy:
     def _pop(self) -> Inference:
         """Takes out the first waiting inference. There must be one."""
         level = self._levels[self._filled[0]]
-        if level.punctual:
+        if level.punctual:  # the late ones of a level come after all punctual ones (S31)
             inference, deadline = level.punctual.popitem(last=False)
             self._outdate(deadline)
         else:

@@ -21,7 +21,7 @@ class FifoQueue:
     expires_at = 0
     allows_fast_path = False
     """Whether a request that arrives while nothing waits may run at once as a batch of its own, without `admit`,
-    `next`, `freed` and `released`."""
+    `next` and `freed`."""
 
     def __init__(self) -> None:
         self._queue: deque[Inference] = deque()
@@ -45,12 +45,6 @@ class FifoQueue:
 
     def freed(self, instance: int, now: int) -> None:
         """Any instance serves any request."""
-
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        if again:
-            inference.waits = True
-            self._queue.appendleft(inference)
-            self.waiting += 1
 
     def expire(self, now: int) -> Refusals:
         return []

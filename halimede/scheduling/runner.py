@@ -25,7 +25,7 @@ An inference is QUEUED (the policy owns it), RUNNING (an instance has it) or SET
     Instances.take         a batch starts
     Runnable.execute       a batch runs, on the instance's thread or on the loop
     Instances.give_back    a batch has finished; then `Policy.freed` and `Observer.executed`
-    Policy.released        an inference that ran is about to be SETTLED, or runs again
+    StatefulPolicy         an inference that ran is about to be SETTLED, or runs again (`released`)
     Observer               an inference succeeded or failed; before its answer is sent
     Reply.send             an answer, exactly one of them final
     settled                the inference is SETTLED and its final answer was sent
@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic_ns
 
-from halimede.errors import Cancelled, Error, Internal, Invalid, Unavailable
+from halimede.errors import Cancelled, Error, Internal, Invalid
 from halimede.requests import Answer, InferResponse, Parameters, Stamp
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.flow import Flow, cost_of
@@ -47,6 +47,7 @@ from halimede.scheduling.instances import Instances, Runnable
 from halimede.scheduling.policy import Batch, Policy, is_stateful_policy
 from halimede.scheduling.queue import FifoQueue
 from halimede.scheduling.rate_limiter import LimiterSlots
+from halimede.scheduling.refusals import cancelled, not_iterative, stopping
 from halimede.scheduling.runner_config import Loop, Observer, Reason, RunnerConfig
 from halimede.scheduling.sequence_state import commit_states
 from halimede.tensors import Tensor
@@ -107,6 +108,7 @@ class Runner:
         self._stopping = False
         self._turn_is_due = False
         self._stateful_policy = policy if is_stateful_policy(policy) else None
+        self._may_run_again = self._stateful_policy is not None and self._stateful_policy.iterative
         # A worker process would wait while answers are written, so it gets its next batch first. A stateful policy
         # may need the end of one request to choose the next.
         self._starts_before_answers = config.on_loop and self._stateful_policy is None
@@ -138,7 +140,7 @@ class Runner:
         try:
             if self._has_fast_path and self._take_fast_path(inference, now):
                 return
-            refusal = self._stopping_error(inference) if self._stopping else self._policy.admit(inference, now)
+            refusal = stopping(inference) if self._stopping else self._policy.admit(inference, now)
             if refusal is None:
                 if self._config.gathers:
                     self._advance_next_turn()
@@ -147,6 +149,8 @@ class Runner:
                 return
             refusal.refused = True
         except Exception as error:
+            # A batch fails by itself, so it was the policy that raised: before it took this inference, or afterwards,
+            # since it has this one. Another inference may be the cause, but this one might wait for ever then.
             refusal = self._internal_error(error)
             self._withdraw(inference, now)
         if inference.state is QUEUED:
@@ -164,6 +168,8 @@ class Runner:
         Most requests to small models are like this: nothing waits, the model is quick, there is one answer.
         """
         rows = inference.batch_size or 1
+        # Not from within `_advance`, and not before batches that have finished: they free instances and are counted
+        # first. Destinations take the steps, which measure the time of writing there.
         if (
             self._advancing
             or self._stopping
@@ -204,6 +210,7 @@ class Runner:
             instances.take(index)
             self._drain(execution)
             return
+        # The policy and `give_back` are left out: nothing waits, and `rotate` has put the instance last already.
         self._eligibility.ran(rows, end - now, True)
         inference.times[_COMPUTE_START:] = (now, execution.input_end or now, execution.output_start or end, end)
         inference.state = SETTLED
@@ -244,8 +251,8 @@ class Runner:
             self._internal_error(error)
 
     def cancel(self, inference: Inference) -> None:
-        """The client has gone. A waiting inference is settled at once; a running one is told and runs to its end. A
-        producer that waits for this client to read continues (G34)."""
+        """The client has gone. A waiting inference is settled at once. The model of a running one learns of it, and the
+        inference runs to its end. A producer that waits for this client to read continues (G34)."""
         inference.cancel()
         if inference.flow is not None:
             inference.flow.release()
@@ -256,8 +263,8 @@ class Runner:
             self._internal_error(error)
             return
         if withdrawn:
-            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
-            # Without it the others may be a batch of a preferred size, which is due.
+            self._settle(inference, cancelled(inference), now, Reason.CANCELED)
+            # It may have kept the others from a preferred batch size, so that their batch is due now.
             self._advance_from_loop()
 
     def settle(self, inference: Inference, answer: InferResponse | Error) -> None:
@@ -302,7 +309,8 @@ class Runner:
             self._stopping = True
 
     def close(self) -> None:
-        """Ends the instance threads. Called when nothing is left to run."""
+        """Ends the instance threads. Called when every inference is settled. A decoupled batch may still run; it is
+        drained as usual."""
         self._instances.stop()
         self._timer_target.callback = None  # a reference cycle: the memory of the model must go now, not at a GC
         if self._limiter is not None:
@@ -324,6 +332,7 @@ class Runner:
         is_cheap = self._config.on_loop
         try:
             while True:
+                # First what has finished: it frees instances, and clients wait for it.
                 if drainable:
                     self._drain(drainable.popleft())
                 elif from_threads:
@@ -335,7 +344,7 @@ class Runner:
                     break
                 elif not self._start_next(now or self._clock(), free):
                     break
-                now = 0
+                now = 0  # that took time, so the next batch reads the clock
             # A timeout is answered at its time, whether an instance is free or not. A stateful policy has times of its
             # own even if nothing waits: sequences become idle.
             if (policy.waiting or self._stateful_policy is not None) and (at := policy.expires_at):
@@ -391,7 +400,7 @@ class Runner:
                     limiter.finished(index)
                     raise
                 finally:
-                    limiter.withdraw(index)
+                    limiter.withdraw(index)  # unless a batch has started
         return False
 
     def _wanted(self, free: Sequence[int]) -> tuple[Sequence[int], int]:
@@ -407,6 +416,7 @@ class Runner:
             self._settle(inference, error, now, Reason.CANCELED if isinstance(error, Cancelled) else Reason.REJECTED)
 
     def _set_timer(self, when: int) -> None:
+        # A timer cannot be taken back. One that fires too early asks the policy, and sets the next one.
         if not self._timers or when < self._timers[-1]:
             self._loop.call_at(when, self._timer_target.fire)
             self._timers.append(when)
@@ -419,49 +429,75 @@ class Runner:
             self._expire(now)
         except Exception as error:
             self._internal_error(error)
-            self._set_timer(now + _RETRY_NS)  # later, since it may raise every time
+            self._set_timer(now + _RETRY_NS)  # later, since it may raise each time
             return
         self._advance_from_loop()
 
     def _start(self, batch: Batch, now: int) -> None:
         """Runs the batch: on the loop if that is allowed, else on the instance's thread."""
-        index = batch.instance
+        index, config = batch.instance, self._config
         instance = self._instances.take(index)
         if self._limiter is not None:
             self._limiter.started(index)
+        try:
+            execution = self._prepare(batch, now)
+        except Exception as error:
+            self._fail_batch(batch, self._internal_error(error), now)
+            return
+        if config.on_loop:
+            execution.on_loop = True
+            execution.run(instance.execute, False, now)
+        elif execution.on_loop:
+            execution.run(instance.execute, True, now)
+            self._budget.spend(execution.compute_end - now)
+            self._drain(execution)
+        else:
+            self._run_on_thread(execution, instance)
+            self._budget.spend(self._clock() - now)
+
+    def _prepare(self, batch: Batch, now: int) -> Execution:
+        """The execution of a batch that is about to run; `on_loop` says whether it runs inline."""
         rows = placed_bytes = 0
         config = self._config
         for inference in batch.rows:
             if inference.state is QUEUED:  # a row that only fills a batch of sequences is SETTLED from the start
                 inference.state = RUNNING
             rows += inference.batch_size or 1
+            # A request that runs again keeps its flow: its client still has answers of the earlier run to read.
             if config.decoupled and inference.flow is None:
                 inference.flow = Flow(inference.reply, inference.request.most_ahead)
-                if inference.cancelled:
+                if inference.cancelled:  # the cancel found no flow to release
                     inference.flow.release()
                 inference.responded_at = now
             if inference.destinations is not None:
                 # 1 more, so that destinations of no bytes count too.
                 placed_bytes += 1 + sum(place.byte_size for place in inference.destinations.values())
         inline = not config.on_loop and placed_bytes < PLACED_BYTES and self._eligibility.allows(rows)
+        # What runs inline is drained right after it, so it notifies nothing.
         notify = None if inline else self._notify
-        execution = Execution(batch.rows, rows, index, config.datatypes, config.decoupled, notify, self._clock)
+        execution = Execution(batch.rows, rows, batch.instance, config.datatypes, config.decoupled, notify, self._clock)
+        execution.on_loop = inline
         if placed_bytes:
             execution.has_destinations = True
         execution.ragged = config.ragged
         if config.stateful:
             execution.carry_states()
-        if inline:
-            execution.on_loop = True
-            execution.run(instance.execute, True, now)
-            self._budget.spend(execution.compute_end - now)
-            self._drain(execution)
-        elif config.on_loop:
-            execution.on_loop = True
-            execution.run(instance.execute, False, now)
-        else:
-            self._run_on_thread(execution, instance)
-            self._budget.spend(self._clock() - now)
+        return execution
+
+    def _fail_batch(self, batch: Batch, error: Error, now: int) -> None:
+        """A batch could not be prepared. Its policy has given its requests away, so they end here or never."""
+        index = batch.instance
+        try:
+            self._instances.give_back(index)
+            self._policy.freed(index, now)
+        except Exception as other:
+            self._internal_error(other)
+        if self._limiter is not None:
+            self._limiter.finished(index)
+        for inference in batch.rows:
+            if inference.state is not SETTLED:
+                inference.state = RUNNING  # for the policy, which must hear of its end
+                self._settle(inference, error, now, Reason.OTHER)
 
     def _run_on_thread(self, execution: Execution, instance: Runnable) -> None:
         # A quick batch may finish before `submit` returns. `_advance` looks for it, so it needs no call to the loop.
@@ -511,7 +547,7 @@ class Runner:
                 self._limiter.finished(index)
         outcomes = self._outcomes(execution, done)
         if done and self._starts_before_answers and self._policy.waiting:
-            self._start_before_answers(outcomes)
+            self._start_before_answers()
         now = self._clock()
         for outcome in outcomes:
             inference = execution.requests[outcome.i]
@@ -524,7 +560,7 @@ class Runner:
     def _free(self, execution: Execution) -> None:
         """Frees the instance and counts the batch. The batch's time stamps are those of all its requests."""
         index, execution.instance = execution.instance, -1
-        self._instances.give_back(index)
+        self._instances.give_back(index)  # first, so that nothing that raises keeps the instance
         start, input_end, output_start, end = times = execution.times()
         for inference in execution.requests:
             inference.times[_COMPUTE_START:] = times
@@ -541,19 +577,13 @@ class Runner:
             return [outcome for outcome in execution.take() if 0 <= outcome.i < number]
         if not done:
             return ()
-        answers = execution.single_answers()
-        # A stateful policy knows the place of a request that runs again.
-        if len(answers) == 1 or self._stateful_policy is not None:
-            return answers
-        # Others put it at the front of the queue, so the first of several must be put there last.
-        return sorted(answers, key=lambda outcome: (outcome.again, -outcome.i if outcome.again else outcome.i))
+        return execution.single_answers()
 
-    def _start_before_answers(self, outcomes: Iterable[Outcome]) -> None:
+    def _start_before_answers(self) -> None:
         """Starts the next batch before the answers of this one are written."""
         free = self._instances.free
         try:
-            # A request that runs again comes before all others, and is not in the queue yet.
-            if free and not any(outcome.again for outcome in outcomes):
+            if free:
                 self._start_next(self._clock(), free)
         except Exception as error:
             self._internal_error(error)
@@ -561,9 +591,13 @@ class Runner:
     def _deliver(self, execution: Execution, inference: Inference, outcome: Outcome, now: int) -> None:
         """Handles one outcome of a running inference: it runs again, or it has an answer, the final one or not."""
         answer = outcome.answer
+        if outcome.again and not self._may_run_again:
+            # Any backend may ask for this. Refused here, for all of them: a policy that is not iterative may have given
+            # the place of the request to another one.
+            answer = not_iterative()
         if self._config.stateful and inference.next_states is not None:
             commit_states(inference, answer, outcome.final)
-        if outcome.again:
+        if outcome.again and answer is None:
             self._queue_again(execution, inference, now)
             return
         response: Answer = None
@@ -573,7 +607,7 @@ class Runner:
             response = response_of(answer, outcome.parameters, inference, self._config)
         if not outcome.final:
             writable = inference.reply.send(response, False)
-            if inference.flow is not None:
+            if inference.flow is not None:  # it is set for decoupled models only
                 inference.flow.delivered(cost_of(answer), writable)
                 self._count_response(inference, response, now)
             return
@@ -583,16 +617,16 @@ class Runner:
 
     def _queue_again(self, execution: Execution, inference: Inference, now: int) -> None:
         if inference.cancelled:  # the engine cancels once only, so it would run for ever
-            self._settle(inference, self._cancelled_error(inference), now, Reason.CANCELED)
+            self._settle(inference, cancelled(inference), now, Reason.CANCELED)
             return
-        if self._stateful_policy is not None:
-            # Each run of an iterative sequence counts as a request of its own (S72).
-            if not execution.done:
-                inference.times[_COMPUTE_START:] = execution.times(now)
-            self._observer.ran(inference)
-            inference.times[_QUEUE_START] = now
+        assert self._stateful_policy is not None  # only an iterative sequence runs again
+        # Each run counts as a request of its own (S72).
+        if not execution.done:
+            inference.times[_COMPUTE_START:] = execution.times(now)
+        self._observer.ran(inference)
+        inference.times[_QUEUE_START] = now
         inference.state = QUEUED
-        self._policy.released(inference, now, True)
+        self._stateful_policy.released(inference, now, True)
 
     def _count_response(self, inference: Inference, answer: Answer, now: int) -> None:
         age = 0 if inference.responses else now - inference.times[Stamp.REQUEST_START]
@@ -608,8 +642,8 @@ class Runner:
             return
         inference.state = SETTLED
         try:
-            if ran:
-                self._policy.released(inference, now, False)
+            if ran and self._stateful_policy is not None:
+                self._stateful_policy.released(inference, now, False)
             if isinstance(answer, Error):
                 if reason is not None:
                     self._observer.failed(inference, now, reason)
@@ -634,17 +668,6 @@ class Runner:
             self._internal_error(error)
 
     # ---- errors
-
-    @staticmethod
-    def _stopping_error(inference: Inference) -> Error:
-        return Unavailable(
-            inference.request.log_prefix
-            + "Server is stopping, scheduler for model has stopped accepting new inference requests"
-        )
-
-    @staticmethod
-    def _cancelled_error(inference: Inference) -> Error:
-        return Cancelled(inference.request.log_prefix + "Cancelled")
 
     def _internal_error(self, error: Exception) -> Error:
         """Logs an exception that no code here expects, and returns what a request that it concerns is answered."""

@@ -66,7 +66,7 @@ class RunnerConfig:
     inline_safe -- batches may run on the event loop if they are quick
     on_loop -- the backend's `execute` only passes batches on and is called on the loop (Placement.LOOP)
     restore -- gives an output the shape that clients see; None if that is the model's shape
-    gathers -- starting a batch costs more than a turn of the loop, so it starts in the next turn with all that arrived
+    gathers -- starting a batch is expensive, so it starts in the next turn of the loop, with all that arrived
     completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
     ragged -- how requests of different shapes share a batch; None if they do not
     stateful -- the server keeps states of the model's sequences

@@ -17,7 +17,7 @@ import numpy as np
 
 from halimede.errors import Error, Internal, Invalid
 from halimede.scheduling.inference import Inference
-from halimede.scheduling.states import State
+from halimede.scheduling.states import ModelState
 from halimede.tensors import BYTES, HostMemory, Shape, Tensor, shape_text, split_bytes
 
 _MAX_KEPT_RATIO = 2
@@ -94,7 +94,7 @@ def commit_states(inference: Inference, answer: object, final: bool) -> None:
         states.tensors = {**states.tensors, **collected}
 
 
-def _next(state: State, tensor: Tensor, model: str) -> Tensor:
+def _next(state: ModelState, tensor: Tensor, model: str) -> Tensor:
     """An output as the input that it becomes. Raises Internal if the model could not read it."""
     # Checked here, since a tensor that does not fit would fail every request that shares the next batch.
     problem = _problem(state, tensor)
@@ -103,7 +103,7 @@ def _next(state: State, tensor: Tensor, model: str) -> Tensor:
     return Tensor(state.input_name, tensor.datatype, tensor.shape, HostMemory(_kept_bytes(tensor)))
 
 
-def _problem(state: State, tensor: Tensor) -> str:
+def _problem(state: ModelState, tensor: Tensor) -> str:
     if tensor.datatype is not state.datatype:
         return (
             f"the model returned datatype {tensor.datatype.config_name}, the configuration says "

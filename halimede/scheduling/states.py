@@ -11,7 +11,7 @@ from halimede.tensors import DataType, Shape, Tensor
 log = logging.getLogger(__name__)
 
 
-class State:
+class ModelState:
     """One state of a model. `dims` has the shape that the model sees, with a batch dimension of 1 if the model has one,
     and -1 for any size. `initial` is what a sequence starts with. All sequences share its memory, so it is
     read-only."""
@@ -31,7 +31,7 @@ class ModelStates:
     no sequence of the model has states; empty if they have (S70)."""
 
     def __init__(
-        self, model: str, states: Sequence[State], listed: frozenset[str] = frozenset(), problem: str = ""
+        self, model: str, states: Sequence[ModelState], listed: frozenset[str] = frozenset(), problem: str = ""
     ) -> None:
         self.model = model
         self.listed = listed

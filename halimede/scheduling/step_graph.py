@@ -163,8 +163,7 @@ class StepGraph:
     number -- of each tensor, by name
     given -- the ensemble's inputs: pairs of name and number
     reads, writes -- by step, pairs of the model's name for a tensor and its number. A step's output that has the name
-    of
-        an input of the ensemble is dropped.
+        of an input of the ensemble is dropped.
     """
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str], steps: Sequence[StepLinks]) -> None:

@@ -1,10 +1,20 @@
-"""Free memory is returned to the system after models were closed, once for many models."""
+"""When versions are closed, and when free memory is returned to the system."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from threading import Event
 from typing import Any, cast
 
-from halimede.loading.closing import MEMORY_RETURN_SECONDS, MemoryReturn
+from halimede.backends.api import Batch, Responses
+from halimede.engine.engine import EngineLoop
+from halimede.loading.closing import MEMORY_RETURN_SECONDS, Closing, MemoryReturn
+from halimede.loading.concurrency import LoadThreads
+from halimede.loading.uploads import Uploads
+from halimede.models.version import ModelVersion
+from tests.fakes import PATIENCE, RecordingObserver, RecordingReply
+from tests.models.configs import asking, config_of, given, spec
+from tests.models.fakes import loaded
 
 
 class HandMovedLoop:
@@ -56,3 +66,66 @@ def test_memory_is_not_returned_after_the_end() -> None:
     memory.request()
     loop.advance(10 * MEMORY_RETURN_SECONDS)
     assert not given
+
+
+class LingeringInstance:
+    """Sends its last answer at once. `execute` returns when `release` is set."""
+
+    healthy = True
+
+    def __init__(self) -> None:
+        self.release = Event()
+        self.order: list[str] = []
+
+    def execute(self, batch: Batch, responses: Responses) -> None:
+        self.order.append("called")
+        for i, request in enumerate(batch.requests):
+            responses.send(i, list(request.request.inputs.values()))
+        assert self.release.wait(PATIENCE)
+        self.order.append("returned")
+
+    def close(self) -> None:
+        self.order.append("closed")
+
+
+class InlineThreads(LoadThreads):
+    """Closes at once, on the event loop."""
+
+    def __init__(self) -> None:
+        """There are no threads."""
+
+    async def close(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    async def read_repository(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+
+def test_version_is_closed_when_its_last_batch_has_ended() -> None:
+    """A batch of a model with many responses may run on after the last one."""
+    instance, tensor = LingeringInstance(), spec("x", "INT32", [1])
+    config = replace(config_of(tensor, outputs=[spec("x", "INT32", [1])]), decoupled=True)
+    opened = replace(loaded(config), instances=[instance])
+
+    async def scenario() -> None:
+        loop, threads = asyncio.get_running_loop(), InlineThreads()
+        idle, gone = loop.create_future(), loop.create_future()
+        version = ModelVersion(opened, EngineLoop(loop), RecordingObserver(), lambda inference: None)
+        closing = Closing(loop, threads, Uploads(threads), gone.set_result)
+        request, reply = asking(given("x", "INT32", [1])), RecordingReply()
+        request.decoupled_ok = True
+        version.submit(version.infer(1, request, reply, 0))
+        version.retire(lambda: idle.set_result(None))
+        await asyncio.wait_for(idle, PATIENCE)
+        assert reply.finals == 1
+        closing.close_served(version)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert instance.order == ["called"], "closed while a batch runs"
+        assert closing.under_way, "the server does not wait for it when it ends"
+        instance.release.set()
+        assert await asyncio.wait_for(gone, PATIENCE) is version
+        assert instance.order == ["called", "returned", "closed"]
+        closing.end()
+
+    asyncio.run(scenario())

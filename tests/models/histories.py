@@ -181,32 +181,27 @@ class History:
             self.arrive()
 
     def finish(self) -> None:
-        """An instance ends its batch: with answers, with failures, or with requests that shall run again."""
+        """An instance ends its batch: with answers, with failures, or with requests that want to run again."""
         busy = [one for one in self.instances if one.running is not None]
         if not busy:
             return
         instance = self.random.choice(busy)
-        self.finish_one(instance, again=0.1)
+        self.finish_one(instance)
 
-    def finish_one(self, instance: Held, again: float = 0.0) -> None:
+    def finish_one(self, instance: Held) -> None:
         execution, instance.running = instance.running, None
         assert execution is not None
-        returned: list[Asked] = []
         breaks = self.random.random() < 0.1
         for i, inference in enumerate(execution.requests):
-            asked, chance = self.by_inference[inference], self.random.random()
+            chance = self.random.random()
             if breaks:
                 break
-            if chance < again:
-                execution.again(i)
-                if not inference.cancelled:
-                    returned.append(asked)
+            if chance < 0.1:
+                execution.again(i)  # which fails it, as it is of no iterative sequence
             elif chance > 0.9:
                 execution.fail(i, Internal("the model says no"))
             else:
                 execution.send(i, [inference.request.inputs["x"]])
-        for asked in reversed(returned):
-            asked.waits, asked.deadline, asked.place = True, 0, min(one.place for one in self.asked) - 1
         if breaks:
             execution.break_off(Internal("the model broke"))
         else:

@@ -118,8 +118,10 @@ class Rig:
                 raise self.broken
             return binding
 
-        facts = EnsembleRunnerConfig("e", 1, graph, any(m.decoupled for m in members), most, bind, lambda: self.changes)
-        self.runner = EnsembleRunner(facts, self.observer, self.settled.append)
+        config = EnsembleRunnerConfig(
+            "e", 1, graph, any(m.decoupled for m in members), most, bind, lambda: self.changes
+        )
+        self.runner = EnsembleRunner(config, self.observer, self.settled.append)
 
     def ask(
         self, outputs: str = "", reply: RecordingReply | None = None, **more: Any

@@ -1,4 +1,4 @@
-"""A runner with everything around it faked, so that a test sees each answer and breaks each port."""
+"""A runner whose ports are all fakes, so that a test sees each answer and can make each port raise."""
 
 from collections.abc import Callable, Sequence
 from threading import Event
@@ -23,7 +23,7 @@ Behaviour = Callable[[Execution], None]
 
 
 class Rig:
-    """One runner. `submit` gives back the reply slot; `settled` is what the runner said is over, by request id."""
+    """One runner. `submit` returns the reply slot; `settled` has the ids of the settled requests."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Rig:
         self.settled: list[str] = []
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
-        facts = RunnerConfig(
+        config = RunnerConfig(
             "m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers, completes_later=in_flight > 0
         )
         self.runner = Runner(
-            facts,
+            config,
             policy or DefaultPolicy(),
             Instances("m:3", self.instances, in_flight=max(1, in_flight)),
             self.loop,
@@ -80,13 +80,13 @@ class Rig:
         self.loop.run_until(lambda: all(reply.finals for reply in replies))
 
     def warm_up(self) -> None:
-        """The model is known to be quick from now on, and so runs inline. By report, not by the clock."""
+        """Reports quick runs, so that the model runs inline from now on."""
         for _ in range(2 * WINDOW):
             self.runner._eligibility.ran(1, 1, True)
 
 
 class ScriptedPolicy(DefaultPolicy):
-    """The default policy, of which a method breaks once, or which says to wait."""
+    """The default policy. The method `breaks` raises once; `refuse` is the answer to one `admit`, `wake` to `next`."""
 
     allows_fast_path = False
 
@@ -115,10 +115,6 @@ class ScriptedPolicy(DefaultPolicy):
     def freed(self, instance: int, now: int) -> None:
         self._perhaps_break("freed")
 
-    def released(self, inference: Inference, now: int, again: bool) -> None:
-        self._perhaps_break("released")
-        super().released(inference, now, again)
-
     def cancel(self, inference: Inference, now: int) -> bool:
         self._perhaps_break("cancel")
         return super().cancel(inference, now)
@@ -129,7 +125,7 @@ def tensor(name: str = "x") -> Tensor:
 
 
 def finishing(behave: Callable[[Execution], None]) -> Callable[[Execution], None]:
-    """The behaviour, and the end of the batch, which a backend placed on the loop tells by itself."""
+    """The behaviour, and then `finished`, which a backend placed on the loop must call itself."""
 
     def behaves(execution: Execution) -> None:
         behave(execution)

@@ -19,7 +19,7 @@ from halimede.scheduling.adaptive import (
 )
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from tests.fakes import inference
 
 MS = 1_000_000
@@ -44,7 +44,7 @@ def test_cost_of_several_sizes_is_split(fixed: int, each: int) -> None:
     assert cost.of_a_row / MS == pytest.approx(each, abs=0.02)
 
 
-def test_cost_never_expects_less_than_nothing() -> None:
+def test_cost_is_never_negative() -> None:
     cost = Cost()
     for rows, ns in ((1, 9 * MS), (8, MS), (1, 8 * MS), (8, 2 * MS)):
         cost.ran(rows, ns)
@@ -58,7 +58,7 @@ class Play:
     def __init__(self, target_ms: int = 30, max_batch_size: int = 8) -> None:
         self.pace = Pace(target_ms * MS)
         forming = PacedForming(max_batch_size, (max_batch_size,), self.pace)
-        self.policy = AdaptivePolicy(PriorityQueuePolicy(0, 0, Rules(max_size=16), {}, forming), self.pace)
+        self.policy = AdaptivePolicy(PriorityQueuePolicy(0, 0, QueueRules(max_size=16), {}, forming), self.pace)
         self.policy.resize(1, 0)
 
     def arrive(self, now: int) -> Inference:

@@ -137,7 +137,7 @@ def test_scatter_refuses_an_output_without_a_row_for_each_row(shape: tuple[int, 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=3), min_size=1, max_size=4))
-def test_strings_of_any_batch_come_back_as_they_went(requests: list[list[bytes]]) -> None:
+def test_strings_of_any_batch_are_unchanged(requests: list[list[bytes]]) -> None:
     rows = [asking(tensor_of("x", BYTES, strings(*one)), batch_size=len(one)) for one in requests]
     parts = scatter(rows, gather(rows), {"x": BYTES})
     assert [array_of(part).ravel().tolist() for [part] in parts] == requests

@@ -84,7 +84,7 @@ def test_slow_reader_slows_its_model_and_gets_every_response(flooded: tuple[Rig,
     assert len(reply.answers) == COUNT + 1
 
 
-def test_slow_reader_is_no_matter_to_other_requests(rigs: Callable[..., Rig], place: str) -> None:
+def test_slow_reader_does_not_delay_other_requests(rigs: Callable[..., Rig], place: str) -> None:
     rig, _ = rig_of(rigs, 2)
     slow, quick = RecordingReply(writable=False), RecordingReply()
     rig.start("slow", slow)
@@ -109,7 +109,7 @@ def test_client_that_goes_without_reading_releases_its_model(flooded: tuple[Rig,
     assert reply.finals == 1
 
 
-def test_client_that_has_gone_before_its_request_runs_holds_back_no_model(rigs: Callable[..., Rig], place: str) -> None:
+def test_client_that_left_before_its_request_runs_blocks_no_model(rigs: Callable[..., Rig], place: str) -> None:
     """It runs all the same where the policy could not take it off."""
     flood = Flood()
     rig = rigs([flood], ScriptedPolicy(breaks="cancel", wake=[1]), decoupled=True)
@@ -123,7 +123,7 @@ def test_client_that_has_gone_before_its_request_runs_holds_back_no_model(rigs: 
     assert len(reply.answers) == COUNT + 1
 
 
-def test_request_that_breaks_releases_its_model(rigs: Callable[..., Rig]) -> None:
+def test_request_that_fails_releases_its_model(rigs: Callable[..., Rig]) -> None:
     def breaks(answer: Answer, final: bool) -> None:
         if len(reply.answers) == 2:
             raise RuntimeError("the slot broke")

@@ -91,7 +91,7 @@ def test_each_request_of_a_batch_has_its_own(answer: Callable[[Execution], None]
     assert all(outcome.final for outcome in execution.outcomes)
 
 
-def test_answer_of_a_request_that_is_none_is_not_placed() -> None:
+def test_answer_for_an_unknown_request_is_not_placed() -> None:
     execution = execution_of(FakeDestination())
     execution.send(7, [tensor()])
     execution.send(-1, [tensor()])
@@ -117,7 +117,7 @@ def test_thread_that_ran_the_batch_writes() -> None:
     assert there.thread not in (0, get_ident())
 
 
-def test_quick_model_writes_on_the_loop_what_is_not_large() -> None:
+def test_quick_model_writes_small_outputs_on_the_loop() -> None:
     rig = Rig(inline_safe=True)
     rig.warm_up()
     small, large = FakeDestination(), FakeDestination(PLACED_BYTES)

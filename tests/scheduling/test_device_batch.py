@@ -152,7 +152,7 @@ def test_outputs_of_the_host_and_of_the_device_may_come_together() -> None:
     assert [type(tensor.memory) for tensor in outcome.answer] == [HostMemory, DeviceMemory]
 
 
-def test_output_that_nobody_asked_for_is_not_copied() -> None:
+def test_output_that_was_not_requested_is_not_copied() -> None:
     device = FakeDevice(eager=True)
     batch, _ = execution(asking(on_host(1)))
     batch.scatter({"y": output(device, 4), "z": output(device, 5)}, device)
@@ -167,7 +167,7 @@ def test_output_without_the_rows_of_the_batch_fails_before_any_copy() -> None:
     assert device.begun == []
 
 
-def test_device_that_fails_fails_the_requests() -> None:
+def test_failure_of_the_device_fails_the_requests() -> None:
     device = FakeDevice()
     batch, _ = execution(asking(on_host(1), on_host(2)))
     batch.scatter({"y": output(device, 1, 2)}, device)

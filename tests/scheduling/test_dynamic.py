@@ -160,7 +160,7 @@ def test_delay_counts_anew_when_the_oldest_request_has_gone() -> None:
 
 
 @pytest.mark.parametrize("delay_ns", [0, 10 * MS])
-def test_hook_holds_everything_back_until_so_many_wait_and_only_once(delay_ns: int) -> None:
+def test_hook_holds_back_requests_until_enough_wait_and_only_once(delay_ns: int) -> None:
     policy = DynamicPolicy(8, [8], delay_ns, start_at=4)
     filled(policy, [8, 8, 8])
     assert policy.next(FREE, 10_000 * MS) is None
@@ -222,7 +222,7 @@ def check_step(
     delay: int,
     now: int,
 ) -> None:
-    """A batch is the front of the queue, of one shape and no larger than allowed; who waits is told when it is over."""
+    """A batch is the front of the queue, of one shape and of the allowed size. No request waits beyond the delay."""
     if isinstance(step, Batch):
         assert list(step.rows) == waiting[: len(step.rows)]
         assert step.rows

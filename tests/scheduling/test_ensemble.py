@@ -325,7 +325,7 @@ def test_each_response_of_a_decoupled_step_goes_its_own_way() -> None:
     assert rig.idle
 
 
-def test_end_of_a_decoupled_step_behind_its_responses_is_an_end_without_one() -> None:
+def test_end_of_a_decoupled_step_may_come_without_a_response() -> None:
     a = Member(decoupled=True)
     rig = Rig((a, "X=IN", "Y=OUT"))
     _, reply = rig.ask()
@@ -395,7 +395,7 @@ def test_reader_that_leaves_releases_its_producer() -> None:
     assert rig.idle
 
 
-def test_reply_slot_that_breaks_breaks_nothing_else() -> None:
+def test_reply_slot_that_raises_affects_nothing_else() -> None:
     def breaks(answer: Answer, is_final: bool) -> None:
         raise RuntimeError("the slot is broken")
 

@@ -12,14 +12,14 @@ def tensor(value: float) -> Tensor:
 
 
 def execution_of(requests: int, decoupled: bool = False) -> tuple[Execution, list[int]]:
-    """An execution of so many requests, and how many outcomes it held at each notice."""
+    """An execution of this many requests, and the number of outcomes that it had at each notification."""
     notices: list[int] = []
     rows = [inference(str(i), batch_size=1, inputs=[tensor(i)], outputs=["x"]) for i in range(requests)]
     execution = Execution(rows, requests, 0, {"x": FP32}, decoupled, lambda e: notices.append(len(e.outcomes)))
     return execution, notices
 
 
-def test_execution_tells_once_when_the_batch_is_over() -> None:
+def test_execution_notifies_once_at_the_end_of_the_batch() -> None:
     execution, notices = execution_of(2)
 
     def execute(batch: Execution, responses: Execution) -> None:
@@ -31,7 +31,7 @@ def test_execution_tells_once_when_the_batch_is_over() -> None:
     assert [outcome.i for outcome in execution.outcomes] == [0, 1]
 
 
-def test_execution_of_a_decoupled_model_tells_at_every_outcome() -> None:
+def test_execution_of_a_decoupled_model_notifies_of_every_outcome() -> None:
     execution, notices = execution_of(1, decoupled=True)
 
     def execute(batch: Execution, responses: Execution) -> None:
@@ -134,7 +134,7 @@ def test_phases_without_marks_add_up() -> None:
     assert (start, output_start) == (input_end, end)
 
 
-def test_compute_times_of_a_backend_that_knows_better_stay() -> None:
+def test_compute_times_of_a_backend_are_kept() -> None:
     execution, _ = execution_of(1)
 
     def execute(batch: Execution, responses: Execution) -> None:

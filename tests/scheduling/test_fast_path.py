@@ -31,7 +31,7 @@ def never_slow() -> Callable[[], int]:
 
 
 class Unasked(DefaultPolicy):
-    """The default policy, which notes what it is told."""
+    """The default policy. `told` lists the calls of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def test_request_is_answered_before_submit_returns_if_nothing_waits(quick: Calla
     assert (rig.observer.executions, len(rig.observer.successes)) == ([1], 1)
     assert rig.settled == ["a"]
     assert rig.runner.inline_executions == before + 1
-    assert policy.told == [], "nobody waited, and a policy was asked who is next"
+    assert policy.told == [], "nothing waited, but the policy was asked"
     assert not rig.loop.ready
 
 
@@ -88,7 +88,7 @@ def test_time_stamps_are_complete_and_in_order(quick: Callable[..., Rig]) -> Non
     assert input_ns + infer_ns + output_ns == times[Stamp.COMPUTE_END] - times[Stamp.COMPUTE_START]
 
 
-def test_it_is_counted_before_it_is_answered_and_over_after_that(quick: Callable[..., Rig]) -> None:
+def test_request_is_counted_answered_and_settled_in_this_order(quick: Callable[..., Rig]) -> None:
     order: list[str] = []
     rig = quick(settled=lambda one: order.append("settled"))
     rig.submit("a", 1, on_send=lambda answer, final: order.append(f"answered {len(rig.observer.successes)}"))
@@ -156,18 +156,10 @@ def test_answer_that_is_not_said_to_be_the_last_is_the_answer(quick: Callable[..
     assert rig.settled == ["a"]
 
 
-def test_request_runs_again_if_the_model_says_so(quick: Callable[..., Rig]) -> None:
-    runs: list[int] = []
-
-    def behave(execution: Execution) -> None:
-        runs.append(1)
-        if len(runs) < 3:
-            execution.again(0)
-        else:
-            echo(execution)
-
-    assert quick(behave).submit("a", 1).response.id == "a"
-    assert len(runs) == 3
+def test_reschedule_on_the_fast_path_fails_the_request(quick: Callable[..., Rig]) -> None:
+    rig = quick(lambda execution: execution.again(0))
+    assert "RELEASE_RESCHEDULE" in str(rig.submit("a", 1).error)
+    assert rig.settled == ["a"]
 
 
 def test_instances_take_turns(quick: Callable[..., Rig]) -> None:
@@ -252,10 +244,10 @@ def restoring(restore: Callable[[Tensor], Tensor]) -> tuple[Runner, RecordingObs
     """A quick runner whose outputs are given another shape."""
     settled: list[str] = []
     observer = RecordingObserver()
-    facts = RunnerConfig("m", 3, {"x": FP32}, False, True, False, restore=restore)
+    config = RunnerConfig("m", 3, {"x": FP32}, False, True, False, restore=restore)
     instances = Instances("m:3", [FakeInstance(echo)])
     runner = Runner(
-        facts,
+        config,
         DefaultPolicy(),
         instances,
         ManualLoop(),

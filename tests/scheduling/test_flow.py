@@ -26,7 +26,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def test_cost_counts_bytes_and_something_for_each_response() -> None:
+def test_cost_counts_bytes_and_an_overhead_for_each_response() -> None:
     tensor = tensor_of("x", FP32, np.zeros(100, np.float32))
     assert cost_of([tensor, tensor]) == OVERHEAD + 800
     assert cost_of(Internal("x")) == cost_of(None) == OVERHEAD
@@ -141,7 +141,7 @@ def test_producer_waits_for_a_slow_reader(reply: RecordingReply, threads: Thread
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_window_is_full_with_so_many_responses_as_may_be_ahead(
+def test_window_is_full_at_the_allowed_number_of_responses(
     reply: RecordingReply, threads: ThreadPoolExecutor, most: int
 ) -> None:
     producers = Producers(Flow(reply, most), threads)

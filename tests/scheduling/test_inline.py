@@ -22,7 +22,7 @@ from tests.scheduling.rig import Rig
 
 
 def seen(rows: int, on_loop: int, ns: int = QUICK_NS // 2) -> InlineEligibility:
-    """After enough quick runs on the threads and so many of `ns` on the loop."""
+    """The state after enough quick runs on the threads and this many runs of `ns` on the loop."""
     eligibility = InlineEligibility(True)
     for _ in range(ENOUGH):
         eligibility.ran(rows, 1, False)
@@ -32,7 +32,7 @@ def seen(rows: int, on_loop: int, ns: int = QUICK_NS // 2) -> InlineEligibility:
 
 
 def placed(eligibility: InlineEligibility, runs: int, on_loop_ns: int, on_thread_ns: int) -> list[bool]:
-    """Where so many runs of one row are put, each told how long that took."""
+    """Where this many runs of one row are placed. Each is reported with the time that it takes there."""
     places = []
     for _ in range(runs):
         places.append(eligibility.allows(1))
@@ -40,7 +40,7 @@ def placed(eligibility: InlineEligibility, runs: int, on_loop_ns: int, on_thread
     return places
 
 
-def test_quickness_wants_to_have_seen_enough_on_the_threads() -> None:
+def test_eligibility_needs_enough_runs_on_threads() -> None:
     eligibility = InlineEligibility(True)
     for _ in range(ENOUGH):
         assert not eligibility.allows(1)
@@ -48,55 +48,55 @@ def test_quickness_wants_to_have_seen_enough_on_the_threads() -> None:
     assert eligibility.allows(1)
 
 
-def test_quickness_tries_a_promising_size_on_the_loop() -> None:
+def test_eligibility_tries_a_promising_size_on_the_loop() -> None:
     """What takes long on a thread may be quick on the loop."""
     places = placed(InlineEligibility(True), 1000, QUICK_NS // 5, PROMISING_NS - 1)
     assert places == [False] * ENOUGH + [True] * (1000 - ENOUGH)
 
 
-def test_quickness_tries_a_size_that_was_slow_on_the_loop_again_later() -> None:
+def test_eligibility_retries_a_size_that_was_slow_on_the_loop() -> None:
     places = placed(InlineEligibility(True), ENOUGH + 2 * (ENOUGH + TRIAL_EVERY), QUICK_NS, QUICK_NS)
     assert places == [False] * ENOUGH + 2 * ([True] * ENOUGH + [False] * TRIAL_EVERY)
 
 
-def test_quickness_does_not_try_what_takes_long_on_the_threads() -> None:
+def test_eligibility_does_not_try_a_size_that_is_slow_on_threads() -> None:
     assert not any(placed(InlineEligibility(True), 1000, 1, PROMISING_NS))
 
 
-def test_quickness_never_allows_a_model_that_is_not_safe() -> None:
+def test_eligibility_never_allows_a_model_that_is_not_inline_safe() -> None:
     assert not any(placed(InlineEligibility(False), 10 * ENOUGH, 1, 1))
 
 
 @pytest.mark.parametrize(("rows", "allowed"), [(4, True), (7, True), (3, False), (8, False)])
-def test_quickness_knows_each_power_of_two_of_rows_alone(rows: int, allowed: bool) -> None:
+def test_eligibility_judges_each_power_of_two_of_rows_separately(rows: int, allowed: bool) -> None:
     assert seen(5, ENOUGH).allows(rows) is allowed
 
 
-def test_quickness_refuses_a_size_that_is_slow() -> None:
+def test_eligibility_refuses_a_slow_size() -> None:
     assert not seen(1, 10 * ENOUGH, ns=QUICK_NS).allows(1)
 
 
-def test_quickness_forgives_one_interruption() -> None:
+def test_eligibility_tolerates_one_interruption() -> None:
     eligibility = seen(1, WINDOW)
     eligibility.ran(1, QUICK_NS * 4, on_loop=True)
     assert eligibility.allows(1)
 
 
-def test_quickness_refuses_when_ten_runs_in_a_hundred_are_slow() -> None:
+def test_eligibility_refuses_a_size_with_ten_percent_slow_runs() -> None:
     eligibility = seen(1, 0)
     for i in range(2000):
         eligibility.ran(1, QUICK_NS * 2 if i % 10 == 0 else 1, True)
     assert not eligibility.allows(1)
 
 
-def test_quickness_refuses_a_size_of_which_the_first_runs_were_often_slow() -> None:
+def test_eligibility_refuses_a_size_whose_first_runs_were_slow() -> None:
     eligibility = seen(1, 0)
     for i in range(ENOUGH):
         eligibility.ran(1, QUICK_NS * 2 if i % 4 == 0 else 1, True)
     assert not eligibility.allows(1)
 
 
-def test_quickness_bars_all_sizes_after_a_long_run_on_the_loop() -> None:
+def test_eligibility_refuses_all_sizes_after_a_long_run_on_the_loop() -> None:
     eligibility = seen(1, ENOUGH)
     for _ in range(ENOUGH):
         eligibility.ran(8, 1, True)
@@ -106,14 +106,14 @@ def test_quickness_bars_all_sizes_after_a_long_run_on_the_loop() -> None:
     assert not eligibility.allows(1)
 
 
-def test_quickness_does_not_punish_a_long_run_on_a_thread() -> None:
+def test_cooldown_does_not_start_after_a_long_run_on_a_thread() -> None:
     eligibility = seen(1, WINDOW)
     eligibility.ran(1, LONG_NS, on_loop=False)
     assert eligibility.allows(1)
 
 
 @pytest.mark.parametrize("long", [LONG_NS, 3 * LONG_NS])
-def test_quickness_wants_a_long_run_paid_by_quick_ones(long: int) -> None:
+def test_cooldown_ends_after_quick_runs(long: int) -> None:
     eligibility = seen(1, 4 * WINDOW)
     for _ in range(3):  # it is as dear the third time as the first: the system's hiccups do not add up
         eligibility.ran(1, long, on_loop=True)
@@ -125,11 +125,11 @@ def test_quickness_wants_a_long_run_paid_by_quick_ones(long: int) -> None:
 
 
 @pytest.mark.parametrize(("milliseconds", "runs"), [(1, 5), (4, 80), (20, 2000), (200, 200_000)])
-def test_price_grows_faster_than_what_it_is_for(milliseconds: int, runs: int) -> None:
+def test_cooldown_grows_faster_than_the_run(milliseconds: int, runs: int) -> None:
     assert cooldown_after(milliseconds * 1_000_000) == runs
 
 
-def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
+def test_cooldown_is_longer_after_a_longer_run_on_a_thread() -> None:
     eligibility = seen(1, 4 * WINDOW)
     eligibility.ran(1, LONG_NS, on_loop=True)
     eligibility.ran(1, 2 * LONG_NS, on_loop=False)
@@ -138,7 +138,7 @@ def test_quickness_wants_a_longer_run_on_the_thread_paid_as_well() -> None:
     assert not eligibility.allows(1)
 
 
-def test_quickness_takes_a_slow_run_for_no_payment() -> None:
+def test_cooldown_is_not_shortened_by_a_slow_run() -> None:
     eligibility = seen(1, 4 * WINDOW)
     eligibility.ran(1, LONG_NS, on_loop=True)
     for _ in range(cooldown_after(LONG_NS) - 1):
@@ -147,7 +147,7 @@ def test_quickness_takes_a_slow_run_for_no_payment() -> None:
     assert not eligibility.allows(1)
 
 
-def test_quickness_counts_the_runs_on_the_loop() -> None:
+def test_eligibility_counts_runs_on_the_loop() -> None:
     eligibility = seen(1, 3)
     eligibility.ran(1, 1, on_loop=False)
     assert eligibility.inline_runs == 3

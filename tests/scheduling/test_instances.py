@@ -176,3 +176,29 @@ def test_leaving_instance_ends_all_its_batches_first() -> None:
     assert left == [0, 1]
     instances.add(0)
     assert list(instances.free) == [0, 0]
+
+
+def test_instances_are_idle_when_the_last_batch_has_ended() -> None:
+    instances, calls = Instances("m:1", [FakeInstance(echo), FakeInstance(echo)], in_flight=2), list[str]()
+    instances.take(0)
+    instances.take(0)
+    instances.take(1)
+    instances.remove(1, lambda index: calls.append("left"))
+    instances.when_idle(lambda: calls.append("idle"))
+    instances.give_back(1)
+    instances.give_back(0)
+    assert calls == ["left"]
+    instances.give_back(0)
+    assert calls == ["left", "idle"]
+    instances.take(0)
+    instances.give_back(0)
+    assert calls == ["left", "idle"], "called twice"
+
+
+def test_instances_without_a_batch_are_idle_at_once() -> None:
+    calls: list[str] = []
+    instances = Instances("m:1", [FakeInstance(echo), FakeInstance(echo)], passive=[1])
+    instances.mark(0, healthy=False, expected=True)
+    instances.when_idle(lambda: calls.append("idle"))
+    Instances("m:1", []).when_idle(lambda: calls.append("an ensemble's"))
+    assert calls == ["idle", "an ensemble's"]

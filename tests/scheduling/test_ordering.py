@@ -111,7 +111,7 @@ def test_answers_of_a_decoupled_model_wait_all_and_then_pass() -> None:
     assert resumed == [], "from its turn on its reader says when it takes more"
 
 
-def test_room_is_there_as_long_as_a_request_waits_for_its_turn() -> None:
+def test_reply_slot_is_writable_while_a_request_waits_for_its_turn() -> None:
     line = Line()
     line.enter("a")
     second = line.enter("b")

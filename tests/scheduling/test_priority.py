@@ -9,7 +9,7 @@ from halimede.requests import Stamp
 from halimede.scheduling.dynamic import Forming
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from tests.fakes import inference
 
 MS = 1_000_000
@@ -20,15 +20,15 @@ LATER = 10**15
 def policy_of(
     levels: int = 3,
     default: int = 2,
-    other: Rules = Rules(),  # noqa: B008 # it is frozen
-    rules: Mapping[int, Rules] | None = None,
+    other: QueueRules = QueueRules(),  # noqa: B008 # it is frozen
+    rules: Mapping[int, QueueRules] | None = None,
     forming: Forming | None = None,
     start_at: int = 0,
 ) -> PriorityQueuePolicy:
     return PriorityQueuePolicy(levels, default, other, rules or {}, forming, start_at)
 
 
-def one_queue(rules: Rules) -> PriorityQueuePolicy:
+def one_queue(rules: QueueRules) -> PriorityQueuePolicy:
     return policy_of(0, 0, rules)
 
 
@@ -87,7 +87,7 @@ def test_levels_are_served_in_their_order_and_each_by_arrival(priorities: Sequen
 
 
 def test_priority_is_ignored_without_levels() -> None:
-    policy = one_queue(Rules(max_size=9))
+    policy = one_queue(QueueRules(max_size=9))
     for name, priority in (("a", 3), ("b", 1), ("c", 0)):
         admit(policy, name, priority)
     assert served(policy) == "a b c"
@@ -135,7 +135,7 @@ def test_any_number_of_levels_costs_what_is_used_of_them() -> None:
 
 
 def test_request_beyond_the_size_is_refused() -> None:
-    policy = one_queue(Rules(max_size=2))
+    policy = one_queue(QueueRules(max_size=2))
     admit(policy, "a")
     admit(policy, "b")
     refusal = policy.admit(request("c"), 0)
@@ -148,14 +148,14 @@ def test_request_beyond_the_size_is_refused() -> None:
 
 
 def test_size_counts_for_each_level_by_itself() -> None:
-    policy = policy_of(other=Rules(max_size=1), rules={1: Rules(max_size=2), 3: Rules()})
+    policy = policy_of(other=QueueRules(max_size=1), rules={1: QueueRules(max_size=2), 3: QueueRules()})
     sent = [("a", 2), ("b", 0), ("c", 1), ("d", 1), ("e", 1), ("f", 3), ("g", 3)]
     refused = [name for name, priority in sent if policy.admit(request(name, priority), 0) is not None]
     assert (refused, served(policy)) == (["b", "e"], "c d a f g")
 
 
 def test_queue_size_counts_late_requests() -> None:
-    policy = one_queue(Rules(max_size=2, timeout_us=1000, delays=True))
+    policy = one_queue(QueueRules(max_size=2, timeout_us=1000, delays=True))
     admit(policy, "a")
     assert expired(policy, MS) == ""
     admit(policy, "b", now=MS)
@@ -167,7 +167,7 @@ def test_queue_size_counts_late_requests() -> None:
 
 
 def test_request_that_waited_too_long_is_taken_out_at_its_time() -> None:
-    policy = one_queue(Rules(timeout_us=1000))
+    policy = one_queue(QueueRules(timeout_us=1000))
     admit(policy, "a", now=0)
     admit(policy, "b", now=MS // 2)
     assert policy.expires_at == MS
@@ -191,15 +191,15 @@ def test_request_that_waited_too_long_is_taken_out_at_its_time() -> None:
 )
 def test_timeout_that_a_request_asks_for(default: int, override: bool, asked: int, limit: int) -> None:
     """Contract S29."""
-    policy = one_queue(Rules(timeout_us=default, allow_override=override))
+    policy = one_queue(QueueRules(timeout_us=default, allow_override=override))
     admit(policy, "a", timeout_us=asked)
     assert policy.expires_at == limit * 1000
 
 
 def test_request_that_waited_too_long_may_be_served_after_the_others_of_its_level() -> None:
     """Contract S31."""
-    delaying = Rules(timeout_us=1000, delays=True)
-    policy = policy_of(other=delaying, rules={3: Rules()})
+    delaying = QueueRules(timeout_us=1000, delays=True)
+    policy = policy_of(other=delaying, rules={3: QueueRules()})
     admit(policy, "a", 2, now=0)
     admit(policy, "b", 2, now=100)
     admit(policy, "c", 3, now=200)
@@ -210,7 +210,7 @@ def test_request_that_waited_too_long_may_be_served_after_the_others_of_its_leve
 
 
 def test_request_that_waited_too_long_once_never_does_again() -> None:
-    policy = one_queue(Rules(timeout_us=1000, delays=True))
+    policy = one_queue(QueueRules(timeout_us=1000, delays=True))
     admit(policy, "a")
     assert expired(policy, MS) == ""
     assert policy.expires_at == 0
@@ -219,7 +219,9 @@ def test_request_that_waited_too_long_once_never_does_again() -> None:
 
 
 def test_next_deadline_is_never_that_of_a_request_that_has_gone() -> None:
-    policy = policy_of(rules={1: Rules(timeout_us=1000), 2: Rules(timeout_us=2000), 3: Rules(timeout_us=3000)})
+    policy = policy_of(
+        rules={1: QueueRules(timeout_us=1000), 2: QueueRules(timeout_us=2000), 3: QueueRules(timeout_us=3000)}
+    )
     admit(policy, "a", 1)
     cancelled = admit(policy, "b", 2)
     admit(policy, "c", 3)
@@ -234,7 +236,7 @@ def test_next_deadline_is_never_that_of_a_request_that_has_gone() -> None:
 @pytest.mark.parametrize("gone", ["served", "cancelled"])
 def test_deadlines_of_requests_that_have_gone_do_not_pile_up(gone: str) -> None:
     """Behind one that may wait for long, many with shorter and longer times come and go."""
-    policy = policy_of(rules={1: Rules(timeout_us=10**9), 3: Rules(timeout_us=1)})
+    policy = policy_of(rules={1: QueueRules(timeout_us=10**9), 3: QueueRules(timeout_us=1)})
     admit(policy, "z", 3)
     for _ in range(5000):
         one = admit(policy, "a", 1)
@@ -250,7 +252,7 @@ def test_deadlines_of_requests_that_have_gone_do_not_pile_up(gone: str) -> None:
 
 
 def test_cancelled_request_is_forgotten_late_or_not() -> None:
-    policy = one_queue(Rules(timeout_us=1000, delays=True))
+    policy = one_queue(QueueRules(timeout_us=1000, delays=True))
     late = admit(policy, "a", now=0)
     assert expired(policy, MS) == ""
     punctual = admit(policy, "b", now=MS)
@@ -262,7 +264,7 @@ def test_cancelled_request_is_forgotten_late_or_not() -> None:
 
 
 def test_request_that_was_served_or_refused_does_not_wait() -> None:
-    policy = one_queue(Rules(max_size=1, timeout_us=1000))
+    policy = one_queue(QueueRules(max_size=1, timeout_us=1000))
     running, refused = admit(policy, "a"), request("b")
     assert policy.admit(refused, 0) is not None
     assert not policy.cancel(refused, 0)
@@ -270,29 +272,9 @@ def test_request_that_was_served_or_refused_does_not_wait() -> None:
     assert not policy.cancel(running, 0)
 
 
-def test_request_that_runs_again_is_the_first_of_its_level_and_waits_as_long_as_it_takes() -> None:
-    policy = policy_of(other=Rules(timeout_us=1000, max_size=2), forming=Forming(2, (2,), 0))
-    first, second = admit(policy, "a", 2), admit(policy, "b", 2)
-    assert names(policy.next(FREE, 0)) == "ab"
-    admit(policy, "c", 2)
-    admit(policy, "d", 1)
-    for one in (second, first):
-        policy.released(one, 0, True)
-    assert expired(policy, MS) == "cd"
-    assert names(policy.next(FREE, MS)) == "ab"
-
-
-def test_request_that_is_over_is_forgotten() -> None:
-    policy = one_queue(Rules(max_size=1))
-    over = admit(policy, "a")
-    policy.next(FREE, 0)
-    policy.released(over, 1, False)
-    assert policy.waiting == 0
-
-
-def test_hook_holds_everything_back_until_so_many_wait_in_all_levels() -> None:
+def test_hook_holds_back_requests_until_enough_wait_in_all_levels() -> None:
     """Contract C60. Nothing waits too long before."""
-    policy = policy_of(other=Rules(timeout_us=1000), rules={1: Rules()}, start_at=3)
+    policy = policy_of(other=QueueRules(timeout_us=1000), rules={1: QueueRules()}, start_at=3)
     admit(policy, "a", 2, now=0)
     admit(policy, "b", 2, now=5 * MS)
     assert policy.expires_at == 0
@@ -305,7 +287,7 @@ def test_hook_holds_everything_back_until_so_many_wait_in_all_levels() -> None:
 
 
 def test_batch_names_the_instance_that_is_free_longest() -> None:
-    policy = one_queue(Rules(max_size=1))
+    policy = one_queue(QueueRules(max_size=1))
     admit(policy, "a")
     step = policy.next((3, 1), 0)
     assert isinstance(step, Batch)

@@ -56,25 +56,6 @@ def test_queue_does_not_know_a_request_that_runs() -> None:
     assert not policy.cancel(running, 1)
 
 
-def test_queue_serves_a_request_that_runs_again_first() -> None:
-    policy = DefaultPolicy()
-    first = inference("first")
-    policy.admit(first, 0)
-    policy.next((0,), 0)
-    policy.admit(inference("second"), 0)
-    policy.released(first, 1, True)
-    assert [taken(policy)[1] for _ in range(2)] == [["first"], ["second"]]
-
-
-def test_queue_forgets_a_request_that_is_over() -> None:
-    policy = DefaultPolicy()
-    over = inference("over")
-    policy.admit(over, 0)
-    policy.next((0,), 0)
-    policy.released(over, 1, False)
-    assert policy.waiting == 0
-
-
 def test_queue_serves_those_behind_many_that_were_cancelled() -> None:
     policy = DefaultPolicy()
     several = [inference(str(i)) for i in range(500)]

@@ -128,7 +128,7 @@ def test_refused_instances_leave_nothing_behind() -> None:
     assert floor.run(floor.slot({R: 2}))
 
 
-def test_what_goes_takes_its_demand_with_it() -> None:
+def test_removed_instance_takes_its_demand_with_it() -> None:
     floor = Floor()
     large, small, other = floor.slot({R: 4}), floor.slot({R: 2}), floor.slot({R: 2})
     assert floor.run(small)
@@ -191,7 +191,7 @@ def test_new_instance_does_not_keep_others_waiting_until_it_has_caught_up() -> N
 
 
 @pytest.mark.rows("S102")
-def test_what_comes_free_is_kept_for_the_one_whose_turn_it_is() -> None:
+def test_freed_resource_is_kept_for_the_next_in_turn() -> None:
     floor = Floor({("R", EVERYWHERE): 2})
     small, other, large = floor.slot({R: 1}), floor.slot({R: 1}, 3), floor.slot({R: 2})
     assert floor.run(small)
@@ -233,7 +233,7 @@ def test_blockers_hold_the_missing_resource() -> None:
     assert floor.limiter.blockers(behind) == [holder]
 
 
-def test_in_the_way_of_one_that_must_let_another_go_first_is_what_that_one_waits_for() -> None:
+def test_blockers_of_a_slot_behind_another_are_those_of_the_other() -> None:
     floor = Floor({("R", EVERYWHERE): 2})
     holder, first, second = floor.slot({R: 1}), floor.slot({R: 2}), floor.slot({R: 1}, 9)
     assert floor.run(holder)
@@ -368,7 +368,7 @@ def test_any_history_keeps_the_promises(dice: random.Random, steps: int) -> None
     play(dice, steps)
 
 
-def test_one_that_needs_much_is_not_starved_by_many_that_need_little() -> None:
+def test_large_demand_is_not_starved_by_small_ones() -> None:
     """As long as the others go on for ever, too; by how much it can be late depends on the priorities only."""
     for seed in range(50):
         dice = random.Random(seed)
@@ -388,7 +388,7 @@ def test_one_that_needs_much_is_not_starved_by_many_that_need_little() -> None:
         assert large in running, seed
 
 
-def test_one_that_is_given_up_in_the_turn_in_which_it_may_run_is_not_told() -> None:
+def test_slot_that_gives_up_in_its_turn_is_not_granted() -> None:
     """Who is told first may find that it has nothing to run, there neither."""
     floor = Floor({("R", EVERYWHERE): 2})
     holder, first, second = floor.slot({R: 2}), floor.slot({R: 1}), floor.slot({R: 1})

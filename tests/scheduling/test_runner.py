@@ -7,7 +7,7 @@ from threading import Event, Thread
 
 import pytest
 
-from halimede.errors import Cancelled, Error, Internal, NotFound, Unavailable
+from halimede.errors import Cancelled, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.requests import InferResponse, Stamp
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
@@ -144,35 +144,26 @@ def test_answer_for_an_unknown_request_is_ignored(rigs: Callable[..., Rig]) -> N
     assert rig.settled == ["a", "b"]
 
 
-def test_batch_that_runs_again_keeps_its_order(rigs: Callable[..., Rig]) -> None:
-    runs = []
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_rescheduled_request_without_a_sequence_fails(rigs: Callable[..., Rig], decoupled: bool) -> None:
+    """Contract S72, CB37. The other requests of its batch have their answers."""
 
     def behave(execution: Execution) -> None:
-        runs.append([one.request.id for one in execution.requests])
-        for i in range(len(execution.requests)):
-            if len(runs) == 1:
-                execution.again(i)
-            else:
-                execution.send(i, [tensor()])
+        execution.send(0, [tensor()])
+        execution.again(1)
 
-    rig = rigs([finishing(behave)], DynamicPolicy(8, [8], 0, start_at=3))
-    replies = [rig.submit(name, 1) for name in "abc"]
-    rig.finish(*replies)
-    assert runs == [["a", "b", "c"]] * 2
-    assert sorted(rig.settled) == ["a", "b", "c"]
-    assert all(isinstance(reply.only, InferResponse) for reply in replies)
-
-
-def test_request_does_not_run_again_if_its_client_has_gone() -> None:
-    held: list[Execution] = []
-    rig = Rig([held.append], on_loop=True)
-    reply = RecordingReply()
-    rig.runner.cancel(rig.start("gone", reply))
-    held[0].again(0)
-    held[0].finished()
-    assert isinstance(reply.error, Cancelled)
-    assert (len(held), rig.runner.waiting, rig.settled) == (1, 0, ["gone"])
-    assert [reason for _, reason in rig.observer.failures] == [Reason.CANCELED]
+    rig = rigs([finishing(behave)], DynamicPolicy(8, [8], 0, start_at=2), decoupled=decoupled)
+    first, second = rig.submit("a", 1), rig.submit("b", 1)
+    rig.finish(first, second)
+    assert first.response.id == "a"
+    assert isinstance(second.error, Invalid)
+    assert str(second.error) == (
+        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+        "such a flag."
+    )
+    assert sorted(rig.settled) == ["a", "b"]
+    assert rig.instances[0].batches == [["a", "b"]]
+    assert [reason for _, reason in rig.observer.failures] == [Reason.BACKEND]
 
 
 # Models of one response that answer after the batch.
@@ -231,21 +222,6 @@ def test_request_that_is_given_up_later_says_so() -> None:
     held[0].finished([0])
     held[0].send(0, None)
     assert str(reply.error) == "expected a single response, got 0"
-
-
-def test_late_answers_beyond_the_first_are_ignored() -> None:
-    """Also where the request runs again by then, in another batch."""
-    held: list[Execution] = []
-    rig = Rig([held.append], on_loop=True)
-    reply = rig.submit("a")
-    held[0].finished([0])
-    held[0].again(0)
-    assert len(held) == 2
-    held[0].send(0, [tensor("y")])
-    assert reply.answers == []
-    echo(held[1])
-    held[1].finished()
-    assert [one.name for one in reply.response.outputs] == ["x"]
 
 
 # Decoupled models.
@@ -363,7 +339,7 @@ def test_decoupled_answer_before_the_end_of_the_batch_has_times_that_add_up() ->
 # Refusals, cancellation, the end.
 
 
-def test_refusal_at_the_door_is_the_answer(rigs: Callable[..., Rig]) -> None:
+def test_refusal_by_the_policy_is_the_answer(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("Exceeds maximum queue size")))
     refused, fine = rig.submit("refused"), rig.submit("fine")
     rig.finish(refused, fine)
@@ -391,7 +367,7 @@ def test_cancel_while_waiting_ends_it_at_once() -> None:
     rig.runner.close()
 
 
-def test_cancel_while_running_tells_the_backend_and_keeps_its_answer() -> None:
+def test_cancel_while_running_notifies_the_backend_and_keeps_its_answer() -> None:
     begun, release = Event(), Event()
     seen: list[bool] = []
 
@@ -415,7 +391,7 @@ def test_cancel_while_running_tells_the_backend_and_keeps_its_answer() -> None:
     rig.runner.close()
 
 
-def test_stop_refuses_what_comes_and_finishes_what_is_here() -> None:
+def test_stop_refuses_new_requests_and_finishes_the_others() -> None:
     release = Event()
     rig = Rig([held_back(release)])
     here = [rig.submit("running"), rig.submit("waiting")]

@@ -1,4 +1,4 @@
-"""A port that breaks fails at most the request at hand; the others never notice."""
+"""A port that raises fails at most one request. The others are served."""
 
 from collections.abc import Callable
 from threading import Event
@@ -9,8 +9,9 @@ from halimede.errors import Error, Internal, Unavailable
 from halimede.requests import Answer, InferResponse
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
-from tests.fakes import RecordingReply, echo
-from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising
+from halimede.scheduling.runner_config import Reason
+from tests.fakes import RecordingReply, echo, inference
+from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 
 
 def break_once(message: str) -> Callable[..., None]:
@@ -24,7 +25,7 @@ def break_once(message: str) -> Callable[..., None]:
 
 
 def check_survivors(rig: Rig, broken: RecordingReply, others: list[RecordingReply]) -> None:
-    """The one whose port broke is over, with one final answer; the others never noticed."""
+    """The request whose port raised is settled with one final answer; the others have their responses."""
     rig.finish(*others)
     assert all(isinstance(other.only, InferResponse) for other in others)
     assert broken.finals == 1, broken.answers
@@ -32,7 +33,7 @@ def check_survivors(rig: Rig, broken: RecordingReply, others: list[RecordingRepl
     assert len(rig.settled) == 1 + len(others)
 
 
-@pytest.mark.parametrize("method", ["admit", "next", "freed", "released"])
+@pytest.mark.parametrize("method", ["admit", "next", "freed"])
 def test_policy_that_breaks_once_fails_at_most_the_request_at_hand(rigs: Callable[..., Rig], method: str) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(breaks=method))
     replies = [rig.submit(str(i)) for i in range(4)]
@@ -77,8 +78,31 @@ def test_observer_that_raises_on_a_failure_affects_no_other_request(rigs: Callab
     assert sorted(rig.settled) == ["0", "1", "2"]
 
 
+class BrokenDestination:
+    @property
+    def byte_size(self) -> int:
+        raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("inline_safe", [False, True])
+def test_batch_that_cannot_start_fails_its_own_requests_only(rigs: Callable[..., Rig], inline_safe: bool) -> None:
+    """The request that has just arrived is innocent: its arrival only made the policy return the batch of another."""
+    rig = rigs([finishing(echo)], DynamicPolicy(8, [8], 0, start_at=2), inline_safe=inline_safe)
+    reply = RecordingReply()
+    broken = inference("broken", reply, 1, [tensor()], ["x"], "a key of its own")
+    broken.destinations = {"x": BrokenDestination()}  # type: ignore[dict-item] # a broken one
+    rig.runner.submit(broken)
+    fine = rig.submit("fine", 1)
+    rig.finish(reply, fine)
+    assert str(reply.error) == "MemoryError: no room"
+    assert fine.response.id == "fine"
+    assert rig.settled == ["broken", "fine"]
+    assert len(rig.runner._instances.free) == 1
+    assert [reason for _, reason in rig.observer.failures] == [Reason.OTHER]
+
+
 def breaks_on(send: int) -> Callable[[Answer, bool], None]:
-    """A reply slot that breaks at its so-manieth answer."""
+    """The `on_send` of a reply slot that raises at this answer, counted from 1."""
     sends = []
 
     def on_send(answer: Answer, final: bool) -> None:
@@ -111,7 +135,7 @@ def test_reply_slot_that_raises_at_the_end_releases_its_producer(rigs: Callable[
     assert rig.settled == ["broken"]
 
 
-def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) -> None:
+def test_reply_slot_that_raises_at_a_refusal_is_settled(rigs: Callable[..., Rig]) -> None:
     rig = rigs([finishing(echo)], ScriptedPolicy(refuse=Unavailable("full")))
     rig.submit("broken", on_send=breaks_on(1))
     fine = rig.submit("fine")
@@ -120,7 +144,7 @@ def test_reply_slot_that_breaks_at_the_door_is_over(rigs: Callable[..., Rig]) ->
     assert rig.settled == ["broken", "fine"]
 
 
-def test_reply_slot_that_breaks_when_cancelled_is_over() -> None:
+def test_reply_slot_that_raises_at_a_cancel_is_settled() -> None:
     release = Event()
     rig = Rig([held_back(release)])
     running = rig.submit("running")

@@ -12,7 +12,7 @@ from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inline import TURN_NS
 from halimede.scheduling.instances import InstanceThread
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, finishing, tensor
 
@@ -84,7 +84,7 @@ def test_no_request_is_lost_when_threads_end_at_any_moment() -> None:
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
-def test_batch_that_outlives_its_loop_ends_in_silence(caplog: pytest.LogCaptureFixture, decoupled: bool) -> None:
+def test_batch_that_outlives_its_loop_ends_without_an_error(caplog: pytest.LogCaptureFixture, decoupled: bool) -> None:
     """As where the engine ends before the model does: nobody is there to be told, and the thread does not break."""
     go, sent, over = threading.Event(), threading.Event(), threading.Event()
 
@@ -106,7 +106,7 @@ def test_batch_that_outlives_its_loop_ends_in_silence(caplog: pytest.LogCaptureF
     thread.stop()
 
 
-def test_thread_that_takes_nothing_does_not_hold_the_others_up() -> None:
+def test_thread_that_takes_no_work_does_not_delay_other_instances() -> None:
     rig = Rig([echo, finishing(echo)])
     rig.instances[0].thread = GoneThread()  # type: ignore[attr-defined] # an instance may have one
     lost, fine = rig.submit("lost"), rig.submit("fine")
@@ -115,7 +115,7 @@ def test_thread_that_takes_nothing_does_not_hold_the_others_up() -> None:
     assert fine.response.id == "fine"
 
 
-def test_model_that_gathers_begins_with_all_that_arrived_in_a_turn() -> None:
+def test_model_that_gathers_starts_with_everything_of_one_turn() -> None:
     rig = Rig([finishing(echo)], DynamicPolicy(8, [8], 0), gathers=True)
     replies = [rig.submit(str(i), 1) for i in range(3)]
     gone = rig.start("gone", RecordingReply(), 1)
@@ -167,7 +167,7 @@ class SlowThread:
 
 def test_refusals_of_a_long_turn_do_not_keep_an_instance_waiting() -> None:
     """It is done with its batch while the loop turns requests away: the one that waits begins then."""
-    rig = Rig([echo], PriorityQueuePolicy(0, 0, Rules(max_size=1), {}))
+    rig = Rig([echo], PriorityQueuePolicy(0, 0, QueueRules(max_size=1), {}))
     thread = rig.instances[0].thread = SlowThread()  # type: ignore[attr-defined] # an instance may have one
     running, waiting = rig.submit("a"), rig.submit("b")
     assert isinstance(rig.submit("c").error, Unavailable)

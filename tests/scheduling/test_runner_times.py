@@ -9,7 +9,7 @@ import pytest
 from halimede.errors import Cancelled, TimedOut
 from halimede.scheduling.dynamic import DynamicPolicy, Forming
 from halimede.scheduling.execution import Execution
-from halimede.scheduling.priority import PriorityQueuePolicy, Rules
+from halimede.scheduling.priority import PriorityQueuePolicy, QueueRules
 from halimede.scheduling.runner_config import Reason
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
@@ -38,7 +38,7 @@ class Clocked(Rig):
 
 
 def timing_out(timeout_us: int, **more: bool) -> PriorityQueuePolicy:
-    return PriorityQueuePolicy(0, 0, Rules(timeout_us=timeout_us, **more), {})
+    return PriorityQueuePolicy(0, 0, QueueRules(timeout_us=timeout_us, **more), {})
 
 
 def test_request_times_out_while_the_instance_is_busy() -> None:
@@ -68,7 +68,7 @@ def test_each_request_times_out_at_its_own_time() -> None:
 
 
 def test_shorter_time_behind_a_longer_one_is_not_missed() -> None:
-    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=50_000), {2: Rules(timeout_us=2000)}))
+    rig = Clocked(PriorityQueuePolicy(2, 1, QueueRules(timeout_us=50_000), {2: QueueRules(timeout_us=2000)}))
     rig.submit("running")
     long = rig.submit("long")
     short = submit_with(rig, 2)
@@ -88,7 +88,7 @@ def submit_with(rig: Clocked, priority: int) -> RecordingReply:
 
 def test_timers_do_not_pile_up() -> None:
     """A thousand requests with a short time, in front of one that waits for long."""
-    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(timeout_us=10_000_000), {2: Rules(timeout_us=1000)}))
+    rig = Clocked(PriorityQueuePolicy(2, 1, QueueRules(timeout_us=10_000_000), {2: QueueRules(timeout_us=1000)}))
     rig.submit("running")
     rig.submit("long")
     for _ in range(1000):
@@ -123,7 +123,7 @@ def test_request_that_runs_has_no_time_limit() -> None:
 
 
 def test_no_timer_is_set_without_timeouts() -> None:
-    rig = Clocked(PriorityQueuePolicy(2, 1, Rules(max_size=3), {}))
+    rig = Clocked(PriorityQueuePolicy(2, 1, QueueRules(max_size=3), {}))
     for name in "abc":
         rig.submit(name)
     assert rig.loop.timers == []
@@ -148,7 +148,7 @@ def test_cancel_starts_the_others_if_they_are_a_preferred_batch_now() -> None:
 
 
 def test_timeout_starts_the_others_if_they_are_a_preferred_batch_now() -> None:
-    rules = Rules(timeout_us=3000)
+    rules = QueueRules(timeout_us=3000)
     rig = Clocked(PriorityQueuePolicy(0, 0, rules, {}, Forming(8, [1, 8], 10 * MS)))
     late = rig.submit("a", rows=2)
     rig.now += MS
@@ -172,7 +172,7 @@ class Breaking(PriorityQueuePolicy):
 
 
 def test_policy_that_breaks_at_a_time_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    rig = Clocked(Breaking(0, 0, Rules(timeout_us=5000), {}))
+    rig = Clocked(Breaking(0, 0, QueueRules(timeout_us=5000), {}))
     rig.submit("running")
     waiting = rig.submit("waiting")
     assert rig.ring_next() == 5 * MS

@@ -30,20 +30,3 @@ def test_worker_has_its_next_batch_before_the_answers_of_the_last_are_written(on
         assert order == ["runs a", "runs b", "answers a", "answers b"]
     else:
         assert order.index("answers a") < order.index("answers b")
-
-
-def test_request_that_runs_again_comes_before_the_next_batch_of_a_worker() -> None:
-    order: list[str] = []
-
-    def behave(execution: Execution) -> None:
-        name = execution.requests[0].request.id
-        order.append(name)
-        if order == ["a"]:
-            execution.again(0)
-            execution.finished()
-        else:
-            finishing(echo)(execution)
-
-    rig = Rig([behave], DynamicPolicy(1, [1], 0, start_at=2), on_loop=True)
-    rig.finish(rig.submit("a"), rig.submit("b"))
-    assert order == ["a", "a", "b"]

@@ -1,7 +1,7 @@
 """Implicit state between a runner and a model: what a request reads, what becomes of what it answers, and that nothing
 of it gets elsewhere (contract S67, S68)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
@@ -15,17 +15,17 @@ from halimede.scheduling.queue import DefaultPolicy
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
 from halimede.scheduling.sequence_state import zeros_like
-from halimede.scheduling.states import ModelStates, SequenceStates, State
+from halimede.scheduling.states import ModelState, ModelStates, SequenceStates
 from halimede.tensors import BYTES, FP32, INT32, DataType, HostMemory, Shape, Tensor, array_of, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 
 Behaviour = Callable[[Execution], None]
 
 
-def state(datatype: DataType = INT32, dims: Shape = (1, 1), shape: Shape | None = None, name: str = "S") -> State:
+def state(datatype: DataType = INT32, dims: Shape = (1, 1), shape: Shape | None = None, name: str = "S") -> ModelState:
     size = int(np.prod(shape or dims)) * (datatype.size or 4)
     initial = Tensor(f"{name}_IN", datatype, shape or dims, HostMemory(bytes(size)))
-    return State(f"{name}_IN", f"{name}_OUT", datatype, dims, initial)
+    return ModelState(f"{name}_IN", f"{name}_OUT", datatype, dims, initial)
 
 
 def sequence_of(states: ModelStates) -> SequenceStates:
@@ -37,7 +37,7 @@ def sequence_of(states: ModelStates) -> SequenceStates:
 class Together(DefaultPolicy):
     """Gives out what was admitted as one batch, when it is told to."""
 
-    direct = False
+    iterative = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +58,15 @@ class Together(DefaultPolicy):
         if again:
             self.again.append(inference)
 
+    def stop(self) -> None:
+        """Sequences go on."""
+
+    def exchange(self, added: Collection[int], removed: Collection[int], left: Callable[[int], None], now: int) -> None:
+        """No instance comes or goes."""
+
+    def wants(self, instance: int) -> bool:
+        return bool(self.batch)
+
 
 class Rig:
     """A runner on which a batch of requests of sequences runs at once, on the loop."""
@@ -68,10 +77,14 @@ class Rig:
         self.behave = behave
         self.observer = RecordingObserver()
         datatypes = {"x": INT32, "S_OUT": INT32}
-        facts = RunnerConfig("m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True)
+        config = RunnerConfig(
+            "m", 1, datatypes, decoupled, inline_safe=False, on_loop=True, stateful=True, gathers=True
+        )
         instance = FakeInstance(self._execute)
         self.rows = 1 if batching else 0
-        self.runner = Runner(facts, self.policy, Instances("m", [instance]), self.loop, self.observer, lambda one: None)
+        self.runner = Runner(
+            config, self.policy, Instances("m", [instance]), self.loop, self.observer, lambda one: None
+        )
 
     def _execute(self, execution: Execution) -> None:
         self.behave(execution)
@@ -169,7 +182,7 @@ def answers_twice(execution: Execution) -> None:
 
 
 @pytest.mark.parametrize("model", [broken, answers_twice])
-def test_of_a_request_that_failed_nothing_stays(model: Behaviour) -> None:
+def test_failed_request_changes_no_state(model: Behaviour) -> None:
     rig = Rig(accumulate)
     states = sequence_of(STATES)
     rig.run((states, 3))
@@ -221,7 +234,7 @@ def test_a_state_that_the_model_could_not_read_again_fails_its_request(tensor: T
     assert value_of(states) == [0]
 
 
-def test_strings_that_are_none_fail_their_request() -> None:
+def test_malformed_strings_fail_their_request() -> None:
     states = sequence_of(ModelStates("m", [state(BYTES, (1, 1))]))
     (answer,) = Rig(next_states(Tensor("S_OUT", BYTES, (1, 1), HostMemory(b"\xff\0\0\0")))).run((states, 1))
     assert isinstance(answer, Internal)
@@ -238,7 +251,7 @@ def test_a_state_changes_its_shape() -> None:
         execution.scatter({"x": grown, "S_OUT": grown})
 
     rig = Rig(append)
-    empty = State("S_IN", "S_OUT", INT32, (1, -1), Tensor("S_IN", INT32, (1, 0), HostMemory(b"")))
+    empty = ModelState("S_IN", "S_OUT", INT32, (1, -1), Tensor("S_IN", INT32, (1, 0), HostMemory(b"")))
     states = sequence_of(ModelStates("m", [empty]))
     assert states.key == ((1, 0),)
     assert [rig.run((states, value)) for value in (7, 8)] == [[{"x": [7]}], [{"x": [7, 8]}]]
@@ -249,7 +262,7 @@ def test_sequences_with_states_of_fixed_shape_share_batches() -> None:
     assert sequence_of(STATES).key is None
 
 
-def test_what_is_not_returned_stays_as_it_was() -> None:
+def test_state_that_is_not_returned_is_unchanged() -> None:
     rig = Rig(accumulate)
     states = sequence_of(STATES)
     rig.run((states, 3))

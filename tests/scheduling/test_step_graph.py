@@ -144,7 +144,7 @@ def play(course: Course, graph: StepGraph, given: Sequence[str], dice: random.Ra
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_random_graphs_come_to_what_they_say(seed: int) -> None:
+def test_random_graphs_give_the_expected_results(seed: int) -> None:
     dice = random.Random(seed)
     given, outputs, steps = random_graph(dice)
     graph, terms = StepGraph(given, outputs, steps), by_definition(given, steps)

@@ -105,7 +105,7 @@ def test_strategy_that_wants_to_exit_does_not_end_the_loop(breaks: str, expected
     assert due(strategy, [one() for _ in range(8)]) == expected
 
 
-def test_candidate_tells_what_a_request_is() -> None:
+def test_candidate_describes_its_request() -> None:
     asked = candidate(one(2, 3))
     assert (asked.id, asked.batch_size, asked.byte_size, asked.parameters) == ("a", 2, 24, {})
     [(name, given)] = asked.inputs.items()

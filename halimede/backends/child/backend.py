@@ -116,8 +116,7 @@ class ChildBackend:
         )
         worker = supervisor.start()
         instance = HostedInstance(
-            *(worker, place.name, self._loop, supervisor, limit, self._settings.finish_limit),
-            lambda requests, responses, positions: InFlightBatch(requests, responses, positions, iterative=True),
+            *(worker, place.name, self._loop, supervisor, limit, self._settings.finish_limit), InFlightBatch
         )
         instance.listen()
         return instance

@@ -31,12 +31,13 @@ _ANSWERS = frozenset({frames.ANSWERS, frames.FAILED})
 class ChildInstance(Generic[InFlight]):
     """A process that serves a model, and after its death another one.
 
-    | state | `healthy` | leaves it by |
-    |---|---|---|
-    | serving | True | the process ends: `_lost` |
-    | down | False | the supervisor brings another process: `_take_over` |
-    | warming | False | the warm-up ends: `_warmed`; the process ends: `_lost` |
-    | closed | - | |
+    | state | `healthy` | event | next state |
+    |---|---|---|---|
+    | serving | True | the process ends: `_lost` | down |
+    | down | False | the supervisor brings another process: `_take_over` | serving, or warming if it has a warm-up |
+    | warming | False | the warm-up ends: `_warmed` | serving |
+    | warming | False | the process ends: `_lost` | down |
+    | any | - | `close` | closed |
 
     In `down`, requests wait as long as the supervisor expects the process back soon. A batch may take `limit` seconds,
     0 for any time; then the process is killed. The model may take `finish_limit` seconds to finish.
@@ -175,7 +176,7 @@ class ChildInstance(Generic[InFlight]):
         answers: Sequence[Answer] = ()
         if message.kind == frames.ANSWERS:
             answers = read_answers(message, len(in_flight.requests))
-        if in_flight.running:
+        if in_flight.running:  # the times of the batch, and not of the answers after it
             in_flight.responses.compute_times(message.first_moment, message.second_moment)
         if message.kind == frames.FAILED:
             error = self._failed(message.rest().decode())
@@ -186,8 +187,8 @@ class ChildInstance(Generic[InFlight]):
             if not answer.final:
                 self._give_credit(in_flight, answer.i, message)
         if message.flags & frames.FINISHED:
-            # Only a batch of a client proves that the process works: one that dies in each warm-up must not be
-            # restarted without a pause.
+            # Only a batch of a client proves that the process works. A process that dies in each warm-up must be
+            # restarted with pauses.
             if not self._proven and not self._warming:
                 self._proven = True
                 self._supervisor.served()
@@ -196,7 +197,7 @@ class ChildInstance(Generic[InFlight]):
                 self._limit.end()
                 if any(other.running for other in self._in_flight.values()):
                     self._limit.begin()  # of several batches in flight, each may take the time
-        if not in_flight.running and not in_flight.missing:
+        if not in_flight.running and not in_flight.missing:  # answers may come after FINISHED
             self._in_flight.pop(message.batch, None)
 
     def _give_credit(self, in_flight: InFlight, index: int, message: frames.Frame) -> None:

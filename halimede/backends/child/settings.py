@@ -32,7 +32,7 @@ class ChildSettings:
     of_backend: Mapping[str, str] = field(default_factory=dict)
     """The other settings, which the backend reads."""
     describe_limit: float = 300.0
-    """How long a call of the backend may take that looks at a model without serving it."""
+    """How long `describe` and other calls that serve nothing may take."""
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> "ChildSettings":

@@ -74,14 +74,10 @@ class PythonInstance(ChildInstance[PythonInFlightBatch]):
         router: CallRouter,
         limit: float,
         finish_limit: float,
-        iterative: bool,
     ) -> None:
         self._router = router
         self._calls = router.of(worker)
-        super().__init__(
-            *(worker, name, loop, supervisor, limit, finish_limit),
-            lambda requests, responses, positions: PythonInFlightBatch(requests, responses, positions, iterative),
-        )
+        super().__init__(worker, name, loop, supervisor, limit, finish_limit, PythonInFlightBatch)
 
     @property
     def reports_readiness(self) -> bool:
@@ -220,8 +216,7 @@ class PythonBackend:
         supervisor = Supervisor(name, self._loop, self._workers, load_model_in, self._settings.patience, interpreter)
         worker = supervisor.start()
         instance = PythonInstance(
-            *(worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit),
-            iterative=bool(order["iterative"]),
+            worker, name, self._loop, supervisor, self._router, limit, self._settings.finish_limit
         )
         instance.listen()
         return instance

@@ -117,7 +117,6 @@ class InProcessInstance:
         args = order["args"]
         self._name = args["model_instance_name"]
         self._decoupled: bool = order["decoupled"]
-        self._iterative: bool = order["iterative"]
         self._limit = limit
         self._router = router
         self._numbers = count(1)
@@ -179,7 +178,7 @@ class InProcessInstance:
     def execute(self, batch: Batch, responses: Responses) -> None:
         number = next(self._numbers)
         over = partial(self._in_flight.pop, number, None)
-        in_flight = InProcessBatch(batch.requests, responses, self._decoupled, over, self._iterative)
+        in_flight = InProcessBatch(batch.requests, responses, self._decoupled, over)
         requests = in_flight.opened(
             self._model.interface.request
         )  # kept here: their senders must not end before the batch does

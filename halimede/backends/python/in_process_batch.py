@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BatchedRequest, Responses
-from halimede.backends.child.in_flight import not_iterative
 from halimede.errors import Error
 from halimede.requests import Parameters
 from halimede.tensors import BF16, BY_NUMBER, BYTES, HostMemory, MemoryKind, Tensor
@@ -38,12 +37,11 @@ __tracebackhide__ = True
 
 class InProcessBatch:
     """See the table above. `over` is called once or more often at the end. `decoupled`: each request may have any
-    number of answers. `iterative`: requests may run once more (S72)."""
+    number of answers."""
 
     __slots__ = (
         "_again",
         "_begin",
-        "_iterative",
         "_over",
         "_owed",
         "_responses",
@@ -59,10 +57,8 @@ class InProcessBatch:
         responses: Responses,
         decoupled: bool,
         over: Callable[[], object],
-        iterative: bool = False,
     ) -> None:
         self._again: frozenset[int] = frozenset()
-        self._iterative = iterative
         self.decoupled = decoupled
         self.requests = requests
         self.running = True
@@ -123,10 +119,7 @@ class InProcessBatch:
     def _tell_again(self) -> None:
         for index in sorted(self._again & self._owed):
             self._owed.discard(index)
-            if self._iterative:
-                self._responses.again(index)
-            else:
-                self._responses.fail(index, not_iterative())
+            self._responses.again(index)
             self._settle()
 
     def is_cancelled(self, index: int) -> bool:

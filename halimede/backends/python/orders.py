@@ -31,14 +31,7 @@ def start_order(config: ModelConfig, folder: ModelFolder, place: InstancePlace) 
         "model_version": str(folder.number),
         "model_name": config.name,
     }
-    batching = config.sequence_batching
-    iterative = batching is not None and batching.iterative
-    return {
-        **source_of(folder, config.model_filename),
-        "args": args,
-        "decoupled": config.decoupled,
-        "iterative": iterative,
-    }
+    return {**source_of(folder, config.model_filename), "args": args, "decoupled": config.decoupled}
 
 
 def log_fields(order: Mapping[str, Any]) -> dict[str, object]:

@@ -8,6 +8,6 @@ thread.
 from halimede.scheduling.sequences.controls import Controls
 from halimede.scheduling.sequences.direct import DirectPolicy
 from halimede.scheduling.sequences.oldest import OldestPolicy
-from halimede.scheduling.sequences.slots import Rules
+from halimede.scheduling.sequences.slots import SequenceRules
 
-__all__ = ["Controls", "DirectPolicy", "OldestPolicy", "Rules"]
+__all__ = ["Controls", "DirectPolicy", "OldestPolicy", "SequenceRules"]

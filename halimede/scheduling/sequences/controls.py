@@ -18,7 +18,7 @@ _LENGTH_BYTES = 4
 
 def null_inference(request: InferRequest, batch_size: int) -> Inference:
     """A row of a batch that belongs to no sequence, so that the others keep their rows. It is SETTLED from the start,
-    so it is neither answered nor counted. Its flow is open, so its responses block no producer."""
+    so it is neither answered nor counted. Nothing reads its responses, so its flow is open: it blocks no producer."""
     null = Inference(0, request, NULL_REPLY, batch_size, ())
     null.state = SETTLED
     null.flow = Flow(NULL_REPLY)
@@ -113,8 +113,8 @@ class Controls:
         names = self._names
         inputs = [tensor for name, tensor in like.request.inputs.items() if name not in names]
         form = [(tensor.name, tensor.datatype, tensor.shape) for tensor in inputs]
-        # The shapes are mostly those of the last one, which is used again. With states it is not: these are added to
-        # it.
+        # The shapes are mostly those of the last one, which is used again. With states it is not: they are added to its
+        # inputs.
         known, last = self._last_null
         if last is not None and known == form:
             return last

@@ -9,7 +9,7 @@ import numpy as np
 from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRules, SequenceRun, batch_key_of
 
 _QUEUE_START = int(Stamp.QUEUE_START)
 MIN_HEADS_TO_CLEAR = 64
@@ -39,10 +39,15 @@ class DirectPolicy(SequencePolicy):
     sequences wait for a slot, once (C60)."""
 
     def __init__(
-        self, rules: Rules, delay_ns: int = 0, utilization: float = 0.0, start_at: int = 0, start_backlog: int = 0
+        self,
+        rules: SequenceRules,
+        delay_ns: int = 0,
+        utilization: float = 0.0,
+        start_at: int = 0,
+        start_backlog: int = 0,
     ) -> None:
         super().__init__(rules)
-        self._delay_ns = delay_ns if utilization else 0
+        self._delay_ns = delay_ns if utilization else 0  # either being 0 means no wait (S62)
         self._enough = _enough(rules.slots, utilization)
         self._boards: dict[int, _Board] = {}
         self._order = count()
@@ -57,7 +62,7 @@ class DirectPolicy(SequencePolicy):
             if board is None or not board.ready or (self._start_at and not self._starts(instance, board)):
                 continue
             at = self._due_at(board)
-            if at <= now:
+            if at <= now:  # 0 is always due
                 return Batch(instance, self._batch(board, now))
             wake = min(wake, at) if wake else at
         return Wake(wake) if wake else None
@@ -79,7 +84,7 @@ class DirectPolicy(SequencePolicy):
         if not self._delay_ns or board.ready.bit_count() >= self._enough:
             return 0
         heads = board.heads
-        while not heads[0][2].waits:
+        while not heads[0][2].waits:  # it has run or was cancelled; a bit of `ready` is set, so one is left
             heappop(heads)
         return heads[0][0] + self._delay_ns
 
@@ -90,6 +95,7 @@ class DirectPolicy(SequencePolicy):
         model: Inference | None = None
         key: object = None
         for run in board.runs[: board.ready.bit_length()]:
+            # A slot may be empty, or kept by a sequence of which nothing waits.
             head = run.queue[0] if run is not None and run.queue else None
             if head is not None and model is None:
                 model, key = head, batch_key_of(head)
@@ -108,6 +114,7 @@ class DirectPolicy(SequencePolicy):
         if run.queue:
             self._note_head(board, run)
         else:
+            # In this order: the slot may be another run's after `_end_if_done`, and its bit must stay.
             self._shortened(run)
             self._end_if_done(run, now)
         return inference
@@ -125,14 +132,24 @@ class DirectPolicy(SequencePolicy):
 
     def _ready(self, run: SequenceRun, now: int) -> None:
         board = self._boards[run.instance]
+        # A configuration may have millions of slots; the list is as long as the highest one that was used.
         board.runs += [None] * (run.slot + 1 - len(board.runs))
         board.runs[run.slot] = run
         if run.queue:
             board.ready |= 1 << run.slot
             self._note_head(board, run)
 
+    def _holds(self, run: SequenceRun) -> bool:
+        # As the real server does: after END the slot is free when the last request starts, since the next batch of the
+        # instance comes after it; after an idle timeout, when nothing of the run is in flight. The request of an
+        # iterative sequence may run again and needs its slot then.
+        return run.running > 0 and (run.was_idle or self.iterative)
+
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        run.running -= 1
+
     def _shortened(self, run: SequenceRun) -> None:
-        if run.instance >= 0 and not run.queue:
+        if run.instance >= 0 and not run.queue:  # a run in the backlog has no slot and no bit
             self._boards[run.instance].ready &= ~(1 << run.slot)
 
     def _placed(self, instance: int) -> None:

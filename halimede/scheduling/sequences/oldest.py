@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from halimede.scheduling.dynamic import DynamicPolicy
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences.slots import Rules, SequencePolicy, SequenceRun, batch_key_of
+from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRules, SequenceRun, batch_key_of
 
 
 class OldestPolicy(SequencePolicy):
@@ -17,7 +17,12 @@ class OldestPolicy(SequencePolicy):
     holds everything back, once, until this many requests wait at an instance (C60)."""
 
     def __init__(
-        self, rules: Rules, max_batch_size: int, preferred: Sequence[int] = (), delay_ns: int = 0, start_at: int = 0
+        self,
+        rules: SequenceRules,
+        max_batch_size: int,
+        preferred: Sequence[int] = (),
+        delay_ns: int = 0,
+        start_at: int = 0,
     ) -> None:
         super().__init__(rules)
         self._forming = max_batch_size, tuple(preferred), delay_ns, start_at
@@ -31,6 +36,7 @@ class OldestPolicy(SequencePolicy):
                 continue
             step = batcher.next((instance,), now)
             if isinstance(step, Batch):
+                # Issued requests are counted until they run, as those in the queues of their runs.
                 self.waiting -= len(step.rows)
                 return step
             if step is not None:
@@ -43,16 +49,16 @@ class OldestPolicy(SequencePolicy):
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
         super().released(inference, now, again)
-        run: SequenceRun | None = inference.sequence
-        if run is not None and run.instance >= 0:
+        run: SequenceRun = inference.sequence
+        if run.instance >= 0:  # else this was its last request, and it has left its slot
             self._ready(run, now)
 
     def _ready(self, run: SequenceRun, now: int) -> None:
         """Issues the next request of a sequence, unless one is issued already."""
         if run.issued is not None or not run.queue:
             return
+        # Now and not when the request came: only now its states are those that it will read.
         inference = run.issued = run.queue.popleft()
-        run.running = 1
         self._controls.add(inference.request, run.id_tensor)
         inference.batch_key = batch_key_of(inference)
         self._batchers[run.instance].admit(inference, now)
@@ -60,8 +66,11 @@ class OldestPolicy(SequencePolicy):
     def _holds(self, run: SequenceRun) -> bool:
         return run.issued is not None
 
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        run.issued = None
+
     def _taken_back(self, inference: Inference, run: SequenceRun, now: int) -> bool:
-        if run.issued is not inference:
+        if run.issued is not inference:  # it waits in the queue of its run
             return False
         self._batchers[run.instance].cancel(inference, now)
         self.waiting -= 1

@@ -1,15 +1,22 @@
 """Assigns slots to sequences and keeps those that wait for one: shared by both strategies (S50 to S57, S65, S72, S73).
 
-    state of a run   is                                               leaves it by
-    --------------   ----------------------------------------------   -------------------------------------------------
-    backlog          `instance` -1, in `_backlog`                     a free slot -> placed; `_expired` -> gone
-    placed, open     has a slot, in `_live`                           END, cancel, idle timeout -> placed, closing
-    placed, closing  has a slot, takes no more requests               nothing queued nor held -> gone, slot to the next
-    backlog, closing in `_backlog`, takes no more requests            as backlog; emptied by a cancel -> gone
+A slot is a place for one sequence at an instance. A run is one sequence.
 
-A run starts with the START of an unknown id: placed if a slot is free, else in the backlog. Its requests wait in its
-queue until the strategy takes them. The time for one request is constant, or grows with the logarithm of the number of
-sequences. Reads no clock; loop thread.
+    state of a run     kept in               event                                 next state
+    ----------------   -------------------   -----------------------------------   ------------------------------------
+    (new)              -                     START of an unknown id                placed; backlog if no slot is free
+    backlog            `_live`, `_backlog`   a slot is free                        placed
+    backlog            `_live`, `_backlog`   END, cancel                           backlog, closing
+    backlog            `_live`, `_backlog`   its shortest timeout passes           gone, its requests are refused
+    backlog, closing   `_backlog`            a slot is free                        placed, closing
+    backlog, closing   `_backlog`            its timeout passes; a cancel          gone
+                                             leaves no request
+    placed             `_live`, `_used`      END, cancel, idle timeout             placed, closing
+    placed             `_live`, `_used`      an iterative request has run          placed, closing
+    placed, closing    `_used`               nothing is queued, nothing is held    gone, its slot to the next run
+
+The requests of a run wait in its queue until the strategy takes them. A closing run takes no more requests. The time
+for one request is constant, or grows with the logarithm of the number of sequences. Reads no clock; loop thread.
 """
 
 import logging
@@ -21,9 +28,10 @@ from itertools import count
 from operator import attrgetter
 from typing import NamedTuple
 
-from halimede.errors import Cancelled, Error, Invalid, TimedOut, Unavailable
+from halimede.errors import Error, Invalid, TimedOut, Unavailable
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Refusals, Wake
+from halimede.scheduling.refusals import STOPPING, cancelled
 from halimede.scheduling.sequences.controls import Controls
 from halimede.scheduling.states import SequenceStates
 from halimede.tensors import Tensor
@@ -35,7 +43,7 @@ MIN_TIMES_TO_CLEAR = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SequenceRules:
     """What the configuration of a model says of its sequences.
 
     model -- its name, for error texts
@@ -59,7 +67,7 @@ class SequenceRun:
     """One sequence, from its START until its last request has run. Its id may start another run before that.
 
     queue -- the requests that wait
-    running -- how many requests run
+    running -- how many requests run (direct strategy)
     issued -- the request that the oldest strategy has given to its batcher
     closing -- it takes no more requests
     instance, slot -- -1 while it waits in the backlog
@@ -147,7 +155,8 @@ class SequencePolicy:
     """Base of both strategies: owns the slots, the backlog and all requests that wait. A strategy forms the batches of
     the runs that have a slot."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: SequenceRules) -> None:
+        self.iterative = rules.iterative
         self._rules = rules
         self._controls = rules.controls
         self._live: dict[int | str, SequenceRun] = {}
@@ -180,7 +189,7 @@ class SequencePolicy:
         raise NotImplementedError
 
     def _ready(self, run: SequenceRun, now: int) -> None:
-        """The head of an active sequence's queue changed: the run has a slot and a request."""
+        """A run with a slot has another request at the head of its queue; or it has got its slot."""
         raise NotImplementedError
 
     def _placed(self, instance: int) -> None:
@@ -196,9 +205,11 @@ class SequencePolicy:
 
     def _holds(self, run: SequenceRun) -> bool:
         """Whether a closing run with an empty queue keeps its slot."""
-        # A sequence that ended gives up its slot when its last request starts, as the real server does. One that was
-        # idle may still run a request. An iterative one may be told to run again.
-        return run.running > 0 and (run.was_idle or self._rules.iterative)
+        raise NotImplementedError
+
+    def _has_run(self, inference: Inference, run: SequenceRun) -> None:
+        """A request of the run has left its instance."""
+        raise NotImplementedError
 
     # ---- requests arrive
 
@@ -206,6 +217,7 @@ class SequencePolicy:
         """Queues the request, or returns an error, in the order of the real server (H72, S51, S50, S3, S52)."""
         request, rules = inference.request, self._rules
         correlation_id = request.correlation_id
+        # A request without an id may be of an iterative sequence, whose id the server makes.
         if correlation_id and (problem := self._controls.problem(correlation_id, rules.model)) is not None:
             return problem.prefixed(request.log_prefix)
         if inference.batch_size > 1:
@@ -214,14 +226,14 @@ class SequencePolicy:
                 "batcher"
             )
         if not correlation_id:
-            if not rules.iterative:
+            if not self.iterative:
                 return Invalid(
                     f"inference request to model '{rules.model}' must specify a non-zero or non-empty correlation ID"
                 )
             correlation_id = request.correlation_id = self._new_id()
             request.sequence_start = True
-        if request.sequence_start and self._stopping:
-            return Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")
+        if request.sequence_start and self._stopping:  # also of a live id: it would begin another sequence
+            return Unavailable(STOPPING)
         run = self._live.get(correlation_id)
         if run is None and not request.sequence_start:
             return Invalid(
@@ -248,6 +260,7 @@ class SequencePolicy:
                 rules.model,
             )
         if request.sequence_start:
+            # Requests that wait since before keep the states of the sequence that they belong to.
             run.states = states
         inference.states = run.states
         inference.sequence = run
@@ -256,11 +269,11 @@ class SequencePolicy:
         self.waiting += 1
         if request.sequence_end:
             self._close(run)
-        elif run.instance >= 0:
+        elif run.instance >= 0:  # a sequence in the backlog does not become idle (S56)
             self._count_idle(run, now)
         if run.instance < 0:
             self._wait_for_slot(run, inference, now, is_new)
-        elif len(run.queue) == 1:
+        elif len(run.queue) == 1:  # else the strategy knows that the run has requests
             self._ready(run, now)
 
     def _new_id(self) -> int:
@@ -274,7 +287,7 @@ class SequencePolicy:
 
     def _take_slot(self) -> tuple[int, int]:
         number, instance = heappop(self._free)
-        if number == self._untouched[instance]:
+        if number == self._untouched[instance]:  # the next one that was never used takes its place in the heap
             self._untouched[instance] = number + 1
             if number + 1 < self._rules.slots:
                 heappush(self._free, (number + 1, instance))
@@ -289,6 +302,7 @@ class SequencePolicy:
         if timeout_us:
             at = now + timeout_us * 1000
             if not run.expires_at or at < run.expires_at:
+                # An entry of the heap can only become later, so an earlier time is another entry.
                 if run.expires_at:
                     self._slot_timeouts.outdated()
                 run.expires_at = at
@@ -298,7 +312,7 @@ class SequencePolicy:
         """Restarts the idle timeout of a run."""
         is_first = not run.idle_at
         run.idle_at = now + self._rules.idle_ns
-        if is_first:
+        if is_first:  # else its entry is in the heap, and moves when it comes up
             self._idle.add(run)
 
     # ---- sequences end
@@ -324,7 +338,7 @@ class SequencePolicy:
         run.slot = run.instance = -1
         run.states = None
         self._used[instance].discard(slot)
-        if instance not in self._serving:
+        if instance not in self._serving:  # it was removed: no other run gets its slot
             self._report_if_gone(instance)
         elif self._backlog:
             self._promote(slot, instance, now)
@@ -336,7 +350,7 @@ class SequencePolicy:
         self._leave_backlog(run)
         run.slot, run.instance = slot, instance
         self._used[instance].add(slot)
-        if not run.closing:
+        if not run.closing:  # it ended while it waited: its requests run, and nothing more comes
             self._count_idle(run, now)
         self._ready(run, now)
 
@@ -348,21 +362,17 @@ class SequencePolicy:
             self._slot_timeouts.outdated()
 
     def released(self, inference: Inference, now: int, again: bool) -> None:
-        run: SequenceRun | None = inference.sequence
-        if run is None:
-            return
-        run.running = max(0, run.running - 1)
-        if run.issued is inference:
-            run.issued = None
-        if again and run.instance >= 0:
+        run: SequenceRun = inference.sequence
+        self._has_run(inference, run)
+        if again:
             self._run_again(inference, run, now)
             return
-        if self._rules.iterative and not run.closing:
+        if self.iterative and not run.closing:  # the model is done with the request, which was the whole sequence
             self._close(run)
         self._end_if_done(run, now)
 
     def _run_again(self, inference: Inference, run: SequenceRun, now: int) -> None:
-        """Puts the request back at the front of its run, without its START and END (S72)."""
+        """Puts the request back at the front of its run, without its START and END (S72). The run has kept its slot."""
         request = inference.request
         request.sequence_start = request.sequence_end = False
         inference.waits = True
@@ -377,7 +387,7 @@ class SequencePolicy:
         run: SequenceRun | None = inference.sequence
         if run is None or not inference.waits:
             return False
-        if not self._taken_back(inference, run, now):
+        if not self._taken_back(inference, run, now):  # it is in the queue of its run
             while (last := run.queue.pop()) is not inference:
                 self._refuse_later(last)
             self._out(inference)
@@ -392,7 +402,8 @@ class SequencePolicy:
 
     def _refuse_later(self, inference: Inference) -> None:
         self._out(inference)
-        self._refused.append((inference, Cancelled(inference.request.log_prefix + "Cancelled")))
+        # The runner asks for these by `expire`: `cancel` itself only answers the one request.
+        self._refused.append((inference, cancelled(inference)))
 
     def _out(self, inference: Inference) -> None:
         inference.waits = False
@@ -415,7 +426,7 @@ class SequencePolicy:
         while (run := self._slot_timeouts.pop(now)) is not None:
             refusals += self._expired(run)
         while (run := self._idle.pop(now)) is not None:
-            run.idle_at, run.was_idle = 0, True
+            run.idle_at, run.was_idle = 0, True  # 0: the heap has given it out, and `_close` must not count it again
             self._close(run)
             self._end_if_done(run, now)
         return refusals
@@ -424,7 +435,7 @@ class SequencePolicy:
         """A sequence waited too long for a slot: all its requests are refused (S57)."""
         run.expires_at = 0
         self._leave_backlog(run)
-        if not run.closing:
+        if not run.closing:  # its later requests must not run without these
             self._close(run)
         refusals: Refusals = []
         while run.queue:
@@ -454,9 +465,10 @@ class SequencePolicy:
         self._free = [entry for entry in self._free if entry[1] in self._serving]
         heapify(self._free)
         for index in added:
-            taken = self._used.setdefault(index, set())  # sequences may be left from before it was removed
+            taken = self._used.setdefault(index, set())  # sequences may be left from before it was removed once
             self._placed(index)
             untouched = self._untouched.setdefault(index, 0)
+            # Of the slots that were never used the first is enough: `_take_slot` adds the next ones.
             for number in range(min(untouched + 1, self._rules.slots)):
                 if number not in taken:
                     heappush(self._free, (number, index))

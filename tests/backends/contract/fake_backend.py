@@ -50,7 +50,7 @@ class FakeInstance:
 
     def execute(self, batch: Batch, responses: Responses) -> None:
         device = self.device
-        if self._role == "decoupled":
+        if self._role in ("decoupled", "lingering"):
             self._stream.submit(partial(self._answer_often, batch, responses))
             return
         given = device.empty(batch.shape("INPUT0"), FP32)
@@ -88,9 +88,11 @@ class FakeInstance:
     def _answer_often(self, batch: Batch, responses: Responses) -> None:
         for i in range(len(batch.requests)):
             array = np.array(batch.arrays_of(i)["INPUT0"])
-            for _ in range(int(array[0, 0])):
+            for _ in range(1 if self._role == "lingering" else int(array[0, 0])):
                 responses.send(i, [tensor_of("OUTPUT0", FP32, array)], final=False)
             responses.send(i, None)
+        if self._role == "lingering":
+            wait_for(self._gate)
         responses.finished()
 
 

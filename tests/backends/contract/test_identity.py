@@ -22,8 +22,9 @@ class IdentityAdapter:
     cannot: Mapping[str, str] = MappingProxyType(
         dict.fromkeys(
             [
-                *("cancelled during", "exception", "wrong output shape", "rescheduled", "decoupled"),
-                *("close while running", "slow device", "killed child"),
+                *("cancelled during", "exception", "wrong output shape", "rescheduled"),
+                *("rescheduled outside of an iterative sequence", "decoupled"),
+                *("close while running", "close after the last answer", "slow device", "killed child"),
             ],
             "it has no model: it answers at once, with what it is given",
         )

@@ -68,7 +68,10 @@ class OnnxAdapter:
     cannot: Mapping[str, str] = MappingProxyType(
         {
             **dict.fromkeys(
-                ["cancelled during", "rescheduled", "decoupled", "close while running", "slow device", "killed child"],
+                [
+                    *("cancelled during", "rescheduled", "rescheduled outside of an iterative sequence", "decoupled"),
+                    *("close while running", "close after the last answer", "slow device", "killed child"),
+                ],
                 "a graph answers once, when it is computed, and waits for nothing",
             ),
             "two devices": "the runtime for the CPU uses no GPU",

@@ -42,11 +42,13 @@ class TritonPythonModel:
             if self.seen:
                 request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
                 return None
-        if ROLE == "decoupled":
+        if ROLE in ("decoupled", "lingering"):
             sender = request.get_response_sender()
-            for _ in range(int(array[0, 0])):
+            for _ in range(1 if ROLE == "lingering" else int(array[0, 0])):
                 sender.send(response(array))
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            while ROLE == "lingering" and not os.path.exists(GATE):
+                time.sleep(0.002)
             return None
         return response(array)
 
@@ -54,7 +56,7 @@ class TritonPythonModel:
         for request in requests:
             self.one(request)
 """
-_ROLES = frozenset({"echo", "ragged", "optional", "sequence", "failing", "slow", "again", "decoupled"})
+_ROLES = frozenset({"echo", "ragged", "optional", "sequence", "failing", "slow", "again", "decoupled", "lingering"})
 
 
 class PythonAdapter:
@@ -77,7 +79,7 @@ class PythonAdapter:
         if role not in _ROLES:
             raise Unsupported(self.cannot["wrong output shape"])
         text = _MODEL.format(role=role, gate=str(self._gate))
-        if role == "decoupled":
+        if role in ("decoupled", "lingering"):
             text = text.replace(
                 "    def execute(self, requests):\n        return", "    def _(self, requests):\n        return"
             )

@@ -1,5 +1,5 @@
-"""A made-up life of a sequence policy: requests, batches, failures, cancels and time in an order that somebody chooses,
-and what must hold at each step whatever that order is.
+"""Random histories of a sequence policy: requests, batches, cancels and time in any order, and the invariants that must
+hold after each step.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from halimede.models.policies import controls_of
 from halimede.requests import NULL_REPLY, Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.sequences.slots import SequencePolicy, SequenceRun
 from halimede.tensors import BOOL, FP32, INT32, UINT64, HostMemory, Tensor, array_of
 from tests.fakes import inference
@@ -32,7 +32,7 @@ _IDS: tuple[int | str, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 class Kept:
-    """What a sequence keeps: a hash of all that its model was given since its START."""
+    """The state of a sequence: a hash of everything that its model has received since START."""
 
     key = None
 
@@ -60,7 +60,7 @@ class Sent:
 
 
 class Player:
-    """`choose` makes every choice. After `live` there is `end`, which lets everything come to an end."""
+    """`choose` makes every choice. Call `live`, then `end`, which finishes everything that was begun."""
 
     def __init__(self, choose: Choose) -> None:
         self._choose = choose
@@ -69,7 +69,7 @@ class Player:
         instances = 1 + choose(2)
         controls = controls_of(SequenceBatching(DirectStrategy(), controls=CONTROLS), batches=True)
         self.iterative = choose(5) == 0
-        rules = Rules("m", self.slots, IDLE, controls, self.iterative, cast(Any, Kept))
+        rules = SequenceRules("m", self.slots, IDLE, controls, self.iterative, cast(Any, Kept))
         delay, self.policy = choose(2) * 50, cast(SequencePolicy, None)
         self.direct = choose(2) == 0
         if self.direct:

@@ -1,4 +1,4 @@
-"""A sequence policy with one or more instances that a test drives by hand; times are nanoseconds that it says."""
+"""A sequence policy with instances that a test moves by hand. `now` is in nanoseconds."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -9,22 +9,22 @@ from halimede.models.policies import controls_of
 from halimede.requests import Stamp
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.policy import Batch, Wake
-from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, Rules
+from halimede.scheduling.sequences import DirectPolicy, OldestPolicy, SequenceRules
 from halimede.scheduling.sequences.slots import SequencePolicy
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import inference
 from tests.scheduling.sequences.play import CONTROLS
 
-IDLE = 3_600_000_000_000  # an hour: where the clock is the real one, no test lasts so long
+IDLE = 3_600_000_000_000  # an hour, which no test with the real clock lasts
 
 
 class Kept:
-    """What a sequence keeps; `key` as of implicit states."""
+    """The states of a sequence. All have the same `key`."""
 
     key = None
 
 
-class CallRouter:
+class PolicyRig:
     """`free` are the instances that run nothing."""
 
     def __init__(self, policy: SequencePolicy, instances: int = 1) -> None:
@@ -79,15 +79,15 @@ class CallRouter:
         return {one.request.id: str(error) for one, error in self.policy.expire(self.now)}
 
 
-def rules(slots: int, controls: Sequence[Control] = CONTROLS, stateless: bool = False, **more: Any) -> Rules:
+def rules(slots: int, controls: Sequence[Control] = CONTROLS, stateless: bool = False, **more: Any) -> SequenceRules:
     batching = SequenceBatching(DirectStrategy(), controls=tuple(controls))
     begin = None if stateless else cast(Any, Kept)
-    return Rules("m", slots, IDLE, controls_of(batching, batches=True), begin=begin, **more)
+    return SequenceRules("m", slots, IDLE, controls_of(batching, batches=True), begin=begin, **more)
 
 
-def direct(slots: int = 3, instances: int = 1, delay_ns: int = 0, utilization: float = 0.0, **more: Any) -> CallRouter:
-    return CallRouter(DirectPolicy(rules(slots, **more), delay_ns, utilization), instances)
+def direct(slots: int = 3, instances: int = 1, delay_ns: int = 0, utilization: float = 0.0, **more: Any) -> PolicyRig:
+    return PolicyRig(DirectPolicy(rules(slots, **more), delay_ns, utilization), instances)
 
 
-def oldest(slots: int = 3, instances: int = 1, rows: int = 2, **more: Any) -> CallRouter:
-    return CallRouter(OldestPolicy(rules(slots, **more), rows, (rows,)), instances)
+def oldest(slots: int = 3, instances: int = 1, rows: int = 2, **more: Any) -> PolicyRig:
+    return PolicyRig(OldestPolicy(rules(slots, **more), rows, (rows,)), instances)

@@ -22,7 +22,7 @@ def _play(seed: int) -> None:
 
 
 @pytest.mark.rows("S53", "S55")
-def test_what_holds_in_every_history() -> None:
+def test_invariants_hold_in_random_histories() -> None:
     for seed in range(SEED, SEED + HISTORIES):
         try:
             _play(seed)
@@ -33,7 +33,7 @@ def test_what_holds_in_every_history() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 255), max_size=300))
-def test_what_holds_in_every_history_that_hypothesis_finds(choices: list[int]) -> None:
+def test_invariants_hold_in_histories_of_hypothesis(choices: list[int]) -> None:
     source = chain(choices, repeat(0))
     player = Player(lambda below: next(source) % below)
     player.live(STEPS)

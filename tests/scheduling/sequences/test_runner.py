@@ -1,5 +1,7 @@
 """A runner with a sequence policy: what happens at a time of its own, and what is not counted."""
 
+from collections.abc import Callable
+
 import pytest
 
 from halimede.errors import Cancelled, Internal, Invalid, Unavailable
@@ -11,8 +13,8 @@ from halimede.scheduling.runner_config import Reason
 from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
-from tests.scheduling.sequences.rig import direct, oldest
-from tests.scheduling.test_limited import ONE, House
+from tests.scheduling.sequences.rig import PolicyRig, direct, oldest
+from tests.scheduling.test_limited import ONE, LimiterRig
 
 
 def _start(rig: Rig, reply: RecordingReply, sequence: int, flags: str = "", timeout_us: int = 0) -> Inference:
@@ -68,7 +70,7 @@ def test_rows_of_no_sequence_are_neither_answered_nor_counted() -> None:
 
 
 @pytest.mark.rows("S65")
-def test_cancel_of_one_ends_those_behind_it() -> None:
+def test_cancelled_request_ends_those_behind_it() -> None:
     held: list[Execution] = []
     rig = Rig([held.append], oldest(slots=1).policy, on_loop=True)
     replies = [RecordingReply() for _ in range(4)]
@@ -123,6 +125,75 @@ def test_requests_that_run_again_keep_their_order() -> None:
     assert [reply.finals for reply in replies] == [1, 0, 0]
 
 
+BOTH = pytest.mark.parametrize("made", [direct, oldest])
+
+
+@BOTH
+@pytest.mark.parametrize("flags", ["S", "SE"])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_rescheduled_request_of_a_sequence_that_is_not_iterative_fails(
+    made: Callable[..., PolicyRig], flags: str, decoupled: bool
+) -> None:
+    """Contract S72, CB37. Its slot may be another sequence's by then, so it must not wait for it."""
+    held: list[Execution] = []
+    rig = Rig([held.append], made(slots=1).policy, decoupled=decoupled, on_loop=True)
+    refused = _send(rig, 1, flags)
+    held[0].again(0)
+    held[0].finished()
+    assert isinstance(refused.error, Invalid)
+    assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in str(refused.error)
+    assert rig.settled == [f"1{flags}"]
+    # The sequence goes on, or has left its slot.
+    served = _send(rig, 1, "E") if flags == "S" else _send(rig, 2, "S")
+    echo(held[1])
+    held[1].finished()
+    assert isinstance(served.only, InferResponse)
+
+
+@BOTH
+def test_rescheduled_request_of_an_iterative_sequence_runs_again_after_its_end(
+    made: Callable[..., PolicyRig],
+) -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], made(slots=1, iterative=True).policy, on_loop=True)
+    reply, waits = _send(rig, 1, "SE"), _send(rig, 2, "SE")
+    held[0].again(0)
+    held[0].finished()
+    for i in (1, 2):
+        echo(held[i])
+        held[i].finished()
+    assert isinstance(reply.only, InferResponse)
+    assert isinstance(waits.only, InferResponse)
+    assert rig.instances[0].batches == [["1SE"], ["1SE"], ["2SE"]]
+
+
+def test_late_answer_of_an_earlier_run_is_ignored() -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], oldest(iterative=True).policy, on_loop=True)
+    reply = _send(rig, 1, "S")
+    held[0].finished([0])
+    held[0].again(0)
+    assert len(held) == 2
+    held[0].send(0, [Tensor("y", INT32, (1, 1), HostMemory(bytes(4)))])
+    assert reply.answers == []
+    echo(held[1])
+    held[1].finished()
+    assert [one.name for one in reply.response.outputs] == ["x"]
+
+
+@BOTH
+def test_rescheduled_request_whose_client_has_gone_does_not_run_again(made: Callable[..., PolicyRig]) -> None:
+    held: list[Execution] = []
+    rig = Rig([held.append], made(iterative=True).policy, on_loop=True)
+    reply = RecordingReply()
+    rig.runner.cancel(_start(rig, reply, 1, "S"))
+    held[0].again(0)
+    held[0].finished()
+    assert isinstance(reply.error, Cancelled)
+    assert (len(held), rig.runner.waiting, rig.settled) == (1, 0, ["1S"])
+    assert [reason for _, reason in rig.observer.failures] == [Reason.CANCELED]
+
+
 @pytest.mark.parametrize("decoupled", [False, True])
 def test_each_run_is_counted_and_waits_from_the_end_of_the_one_before(decoupled: bool) -> None:
     held: list[Execution] = []
@@ -171,22 +242,22 @@ def test_sequences_on_an_instance_that_will_not_be_back_are_refused() -> None:
     assert list(instances.free) == [1]
 
 
-def test_begin_that_breaks_is_told_to_its_request_only() -> None:
-    router = direct()
+def test_begin_that_raises_fails_its_request_only() -> None:
+    played = direct()
 
     def breaks() -> None:
         raise MemoryError("no room")
 
-    object.__setattr__(router.policy._rules, "begin", breaks)
-    rig = Rig(policy=router.policy)
+    object.__setattr__(played.policy._rules, "begin", breaks)
+    rig = Rig(policy=played.policy)
     error = _send(rig, 1, "S").error
     assert isinstance(error, Internal)
     assert str(error) == "MemoryError: no room"
 
 
 def test_instance_with_the_sequence_asks_the_rate_limiter() -> None:
-    house = House()
-    runner = house.model("m", ONE, ONE, policy=direct(slots=1, instances=2).policy)
+    limited = LimiterRig()
+    runner = limited.model("m", ONE, ONE, policy=direct(slots=1, instances=2).policy)
     replies = [RecordingReply() for _ in range(3)]
 
     def send(reply: RecordingReply, sequence: int, flags: str) -> None:
@@ -195,14 +266,14 @@ def test_instance_with_the_sequence_asks_the_rate_limiter() -> None:
         runner.submit(one)
 
     def end() -> None:
-        _, execution = house.running.pop()
+        _, execution = limited.running.pop()
         echo(execution)
         execution.finished()
-        house.loop.turn()
+        limited.loop.turn()
 
     send(replies[0], 1, "S")
     send(replies[1], 2, "S")
-    assert len(house.running) == 1
+    assert len(limited.running) == 1
     end()
     end()
     send(replies[2], 2, "")

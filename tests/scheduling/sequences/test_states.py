@@ -17,8 +17,8 @@ from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner import Runner
 from halimede.scheduling.runner_config import RunnerConfig
-from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, Rules
-from halimede.scheduling.states import ModelStates, State
+from halimede.scheduling.sequences import Controls, DirectPolicy, OldestPolicy, SequenceRules
+from halimede.scheduling.states import ModelState, ModelStates
 from halimede.tensors import BYTES, INT32, HostMemory, Tensor, array_of, split_bytes, tensor_of
 from tests.fakes import FakeInstance, ManualLoop, RecordingObserver, RecordingReply, inference
 
@@ -40,16 +40,18 @@ class Life:
     def __init__(self, random: Random) -> None:
         self.random = random
         slots = random.randint(1, 4)
-        fixed = State("S_IN", "S_OUT", BYTES, (1, 1), Tensor("S_IN", BYTES, (1, 1), HostMemory(EMPTY)))
+        fixed = ModelState("S_IN", "S_OUT", BYTES, (1, 1), Tensor("S_IN", BYTES, (1, 1), HostMemory(EMPTY)))
         states = ModelStates("m", [fixed])
-        rules = Rules("m", slots, LONG, Controls(batching=True), False, states.begin)
+        rules = SequenceRules("m", slots, LONG, Controls(batching=True), False, states.begin)
         policy = DirectPolicy(rules) if random.random() < 0.5 else OldestPolicy(rules, slots, (slots,), 0)
         self.batches: list[Execution] = []
         self.loop = ManualLoop()
         datatypes = {"y": BYTES, "S_OUT": BYTES}
-        facts = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
+        config = RunnerConfig("m", 1, datatypes, decoupled=False, inline_safe=False, on_loop=True, stateful=True)
         instances = [FakeInstance(self.batches.append) for _ in range(random.randint(1, 2))]
-        self.runner = Runner(facts, policy, Instances("m", instances), self.loop, RecordingObserver(), lambda one: None)
+        self.runner = Runner(
+            config, policy, Instances("m", instances), self.loop, RecordingObserver(), lambda one: None
+        )
         self.epochs: dict[int, int] = {}
         self.digests: dict[Epoch, bytes] = {}
         self.requests: dict[int, tuple[Epoch, int, Inference, RecordingReply]] = {}
