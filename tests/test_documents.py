@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -33,6 +34,9 @@ OTHERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Flags in the documents that no command of ours has, and which program has them."""
+
+EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev"}
+"""The extras that no user of the server needs."""
 
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")
 """Pages below these name flags of other programs: `bench/` its own, the contract those of Triton and its tools."""
@@ -132,3 +136,9 @@ def test_median_of_the_readme_is_that_of_all_rows() -> None:
     claim = re.search(r"the median of (\d+) workloads is ([\d.]+) times the throughput at ([\d.]+) times the CPU", text)
     assert claim is not None
     assert claim.groups() == (str(len(rows)), f"{middle['throughput']:.2f}", f"{middle['cpu']:.2f}")
+
+
+def test_extras_of_the_readme_are_those_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = re.findall(r"^\| `([a-z]+)` \| [^|]* \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(table) == set(extras) - EXTRAS_FOR_WORK_ON_HALIMEDE
