@@ -392,7 +392,7 @@ class CpuShare:
 
 
 class ProcessThreads:
-    """The number of threads of a runtime that has one setting per process (`Threads.PROCESS`). The first model fixes
+    """The number of threads of a runtime that has one setting per process. The first model fixes
     it. Load threads."""
 
     def __init__(self, backend: str) -> None:

@@ -4,8 +4,9 @@ The rules are those of a load, which stops at the first problem (`models.loader`
 while a runtime opens a model file to see what it declares.
 """
 
+import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.checking.abilities import gpu_advice, unmet
 from halimede.checking.configuration import Reviewed, review
 from halimede.checking.problems import Problem
 from halimede.checking.stray_files import stray_files
@@ -37,6 +39,8 @@ from halimede.models.warmup import sample_problems
 
 A = TypeVar("A")
 
+_OF_GPUS = re.compile("kind KIND_GPU but no|unsupported gpu id")
+"""In the texts of `config.checks` about GPUs that are not there."""
 
 _FIELDS = {
     "agent": "model_repository_agents",
@@ -176,6 +180,8 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
     if config is not None:
         model.config = config
         _review_labels(model, config)
+        for text in unmet(config, backend.traits):
+            model.add("backend", text, model.place, Severity.WARNING)
         model.attempt("state", lambda: states_for(config, model.found.folder))
         for error in sample_problems(config, model.found.folder, number):
             model.add("warmup", str(error), model.place)
@@ -190,7 +196,8 @@ def _completed(
     model: ModelReview, draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions
 ) -> ModelConfig | None:
     """The configuration, completed from the model file; None if it is wrong, or only code can complete it."""
-    gpus = backend.usable_gpus(options.gpus)
+    advice = gpu_advice(backend.traits)
+    gpus = () if advice else backend.usable_gpus(options.gpus)
     if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
         try:
             complete(draft, backend, folder, options)
@@ -198,7 +205,17 @@ def _completed(
             model.add("model-file", str(error), folder.version)
             return None
     model.reviewed.draft = draft
-    return model.reviewed.finish(gpus, backend.traits.cpu_instances)
+    config = model.reviewed.finish(gpus, backend.traits.cpu_instances)
+    if advice:
+        # The general advice, for a machine without GPUs, would be wrong: no machine has one for this backend.
+        _advise_on_gpus(model.reviewed.problems, advice)
+    return config
+
+
+def _advise_on_gpus(problems: list[Problem], advice: str) -> None:
+    for i, problem in enumerate(problems):
+        if problem.code == "instance-group" and _OF_GPUS.search(problem.text):
+            problems[i] = replace(problem, instead=advice)
 
 
 def _runs_code(draft: Draft, backend: Backend) -> bool:
