@@ -41,6 +41,14 @@ EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev"}
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")
 """Pages below these name flags of other programs: `bench/` its own, the contract those of Triton and its tools."""
 
+PACKAGE = ROOT / "halimede"
+ROOMS = frozenset(path.stem for path in PACKAGE.iterdir() if path.stem[0] not in "._")
+DEVELOPERS_PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
+"""The pages that name modules. In others `models/x` is a path of somebody's repository."""
+NOT_MODULES = frozenset({"config.pbtxt", "halimede.backends", "halimede.repository_agents"})
+"""A file of a model, and the groups of entry points."""
+
+MODULE = re.compile(r"`([a-z_0-9]+(?:[./]\w+)+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
@@ -108,6 +116,28 @@ def test_paths_exist(path: Path) -> None:
     for name in PATH.findall(path.read_text()):
         if path.name != "CHANGELOG.md" and name != "examples/model_repository/":
             assert (ROOT / name).exists(), name
+
+
+def is_in_package(name: str) -> bool:
+    """Whether `room.module`, `room/module.py` or `room.module.Name` is there."""
+    parts = re.split(r"[./]", name.removesuffix(".py").removeprefix("halimede."))
+    place = PACKAGE
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    file = place / f"{parts[0]}.py" if parts else place
+    if parts and not file.exists() and "/" not in name:
+        file = place / "__init__.py"
+    else:
+        parts = parts[1:]
+    return file.exists() and (not parts or set(parts) <= set(re.findall(r"\w+", file.read_text())))
+
+
+@pytest.mark.parametrize("path", [*DEVELOPERS_PAGES, *sorted(PACKAGE.rglob("*.py"))], ids=named)
+def test_modules_exist(path: Path) -> None:
+    """In backticks, with the name of a room first."""
+    for name in set(MODULE.findall(path.read_text())) - NOT_MODULES:
+        if re.split(r"[./]", name)[0] in ROOMS:
+            assert is_in_package(name), name
 
 
 @pytest.mark.parametrize("path", documents(), ids=named)
