@@ -19,7 +19,7 @@ from halimede.front.http.handling import (
     POST,
     AnswerStream,
     HttpExchange,
-    Offloader,
+    Offload,
     Route,
     Streamable,
     ask,
@@ -50,7 +50,7 @@ class HttpGenerate:
     def __init__(
         self,
         port: EnginePort,
-        offload: Offloader,
+        offload: Offload,
         max_input_size: int,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
@@ -151,7 +151,7 @@ class GenerateReply(ABC):
     tells_end = True
     """Whether an end without a response is written."""
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         self._exchange = exchange
         self._offload = offload
         self._encoding = False
@@ -224,7 +224,7 @@ class SingleReply(GenerateReply):
 
     __slots__ = ("_count", "_first")
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._count = 0
         self._first: _Encoded = 200, NOT_ONE
@@ -256,7 +256,7 @@ class EventReply(GenerateReply):
 
     tells_end = False
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 

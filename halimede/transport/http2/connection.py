@@ -320,7 +320,7 @@ class Http2Connection(FrameReader, Generic[H]):
         if len(settings) > MAX_SETTINGS_PER_FRAME:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
         for number, value in settings:
-            self.out.apply(number, value, self._streams.values())
+            self.out.apply_setting(number, value, self._streams.values())
         self.out.put_control(_SETTINGS_ACK)
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
