@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from halimede.backends.traits import DeviceKind, Traits
 from halimede.config import ModelConfig
+from halimede.config.model_config import InstanceKind
 
 
 def gpu_advice(traits: Traits) -> str:
@@ -16,6 +17,8 @@ def gpu_advice(traits: Traits) -> str:
 def unmet(config: ModelConfig, traits: Traits) -> Iterator[str]:
     """A load accepts each of these, as in Triton, but the model cannot behave as its configuration says."""
     backend = f"backend '{traits.name}'"
+    if DeviceKind.GPU not in traits.devices and any(each.kind is InstanceKind.GPU for each in config.instance_groups):
+        yield f"{backend} runs on CPUs only, but an instance_group has a GPU"
     if config.sequence_batching is not None and config.sequence_batching.states and not traits.states:
         names = ", ".join(f"'{state.input_name}'" for state in config.sequence_batching.states)
         yield f"{backend} has no implicit states, so the states of sequence_batching never change: {names}"

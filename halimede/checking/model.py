@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.backends.traits import Traits
 from halimede.checking.abilities import gpu_advice, unmet
 from halimede.checking.configuration import Reviewed, review
 from halimede.checking.problems import Problem
@@ -177,6 +178,7 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
         return
     folder, backend = prepared
     config = _completed(model, draft, backend, folder, options)
+    _advise_on_gpus(model.reviewed.problems, backend.traits)
     if config is not None:
         model.config = config
         _review_labels(model, config)
@@ -196,8 +198,7 @@ def _completed(
     model: ModelReview, draft: Draft, backend: Backend, folder: ModelFolder, options: LoadOptions
 ) -> ModelConfig | None:
     """The configuration, completed from the model file; None if it is wrong, or only code can complete it."""
-    advice = gpu_advice(backend.traits)
-    gpus = () if advice else backend.usable_gpus(options.gpus)
+    gpus = backend.usable_gpus(options.gpus)
     if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
         try:
             complete(draft, backend, folder, options)
@@ -205,15 +206,13 @@ def _completed(
             model.add("model-file", str(error), folder.version)
             return None
     model.reviewed.draft = draft
-    config = model.reviewed.finish(gpus, backend.traits.cpu_instances)
-    if advice:
-        # The general advice, for a machine without GPUs, would be wrong: no machine has one for this backend.
-        _advise_on_gpus(model.reviewed.problems, advice)
-    return config
+    return model.reviewed.finish(gpus, backend.traits.cpu_instances)
 
 
-def _advise_on_gpus(problems: list[Problem], advice: str) -> None:
-    for i, problem in enumerate(problems):
+def _advise_on_gpus(problems: list[Problem], traits: Traits) -> None:
+    """For a backend that no GPU of any machine can serve. The general advice is for a machine without GPUs."""
+    advice = gpu_advice(traits)
+    for i, problem in enumerate(problems if advice else ()):
         if problem.code == "instance-group" and _OF_GPUS.search(problem.text):
             problems[i] = replace(problem, instead=advice)
 

@@ -40,11 +40,12 @@ sequence_batching {
 
 
 class FakeBackend:
-    def __init__(self, traits: Traits) -> None:
+    def __init__(self, traits: Traits, takes_gpus: bool) -> None:
         self.traits = traits
+        self.takes_gpus = takes_gpus
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        return gpus
+        return gpus if self.takes_gpus else ()
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> None:
         return None
@@ -59,8 +60,8 @@ class FakeBackend:
 class FakeBackends:
     """Has one backend."""
 
-    def __init__(self, traits: Traits) -> None:
-        self._backend = FakeBackend(traits)
+    def __init__(self, traits: Traits, takes_gpus: bool) -> None:
+        self._backend = FakeBackend(traits, takes_gpus)
 
     def __contains__(self, name: object) -> bool:
         return name == self._backend.traits.name
@@ -69,11 +70,12 @@ class FakeBackends:
         return self._backend
 
 
-def reviewed(folder: Path, config: str, traits: Traits) -> ModelReview:
+def reviewed(folder: Path, config: str, traits: Traits, takes_gpus: bool | None = None) -> ModelReview:
     model = folder / "m"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(f'backend: "plain"\n{config}')
-    return review_model(FoundModel("m", model, None), FakeBackends(traits), LoadOptions(gpus=GPUS))
+    takes_gpus = DeviceKind.GPU in traits.devices if takes_gpus is None else takes_gpus
+    return review_model(FoundModel("m", model, None), FakeBackends(traits, takes_gpus), LoadOptions(gpus=GPUS))
 
 
 def test_abilities_that_the_backend_lacks_are_warnings(tmp_path: Path) -> None:
@@ -101,6 +103,15 @@ def test_gpu_group_of_a_backend_for_cpus_is_an_error_on_a_machine_with_gpus(tmp_
     assert {each.instead for each in problems} == {
         "kind: KIND_CPU and no gpus; backend 'plain' runs on CPUs only",
     }
+
+
+def test_gpu_group_that_a_backend_for_cpus_accepts_is_a_warning(tmp_path: Path) -> None:
+    config = TENSORS + "instance_group [ { kind: KIND_GPU } ]"
+    [problem] = reviewed(tmp_path, config, PLAIN, takes_gpus=True).problems
+    assert (problem.severity, problem.text) == (
+        Severity.WARNING,
+        "backend 'plain' runs on CPUs only, but an instance_group has a GPU",
+    )
 
 
 def test_gpu_group_of_a_backend_for_gpus_is_no_problem(tmp_path: Path) -> None:
