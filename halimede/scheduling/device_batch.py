@@ -27,7 +27,7 @@ def gathered_shape(requests: Sequence[Inference], name: str) -> Shape:
 
 
 def gather_into(requests: Sequence[Inference], name: str, into: HostArray | DeviceArray, device: Device | None) -> None:
-    """Writes an input of all requests into an array of the backend's: row after row.
+    """Writes an input of all requests into an array of the backend's: one row behind the other, each element once.
 
     A part that is on this device is copied there; any other comes by the host. Raises Invalid if it does not fit."""
     start = 0
@@ -35,7 +35,6 @@ def gather_into(requests: Sequence[Inference], name: str, into: HostArray | Devi
         raise Invalid(f"input '{name}' has shape {list(gathered_shape(requests, name))}, not {list(into.shape)}")
     for one in requests:
         tensor = one.request.inputs[name]
-        # A batch of one goes in as a whole: its model need not batch, and then the tensor has no rows.
         stop = start + tensor.shape[0] if len(requests) > 1 else 0
         target: Any = into
         if len(requests) > 1:
