@@ -94,7 +94,7 @@ class Traits:
     """Whether models can call other models. Only then does the backend get `BackendContext.calls`."""
 
     devices: frozenset[DeviceKind] = frozenset({DeviceKind.CPU})
-    """Without `GPU`, `halimede check` says so for instance groups of KIND_GPU, and `Backend.usable_gpus` returns none."""
+    """Without `GPU`, `halimede check` says so for instance groups of KIND_GPU, and `Backend.usable_gpus` returns ()."""
     cpu_instances: int = 1
     """The number of instances in an instance group of KIND_CPU without a count (R53). For other kinds it is one."""
     homes: tuple[Home, ...] = (Home.SERVER,)
