@@ -122,7 +122,7 @@ class HttpGenerate:
 
 
 def _encode(answer: InferResponse | Error) -> _Encoded:
-    """Encodes a response. Never raises: whatever a model has answered, its client gets an answer."""
+    """Encodes a response. Never raises: the client gets an answer even if the model answers nonsense."""
     if isinstance(answer, InferResponse):
         try:
             return 200, encode_generate(answer)
@@ -135,7 +135,7 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
 
 
 class GenerateReply(ABC):
-    """The reply slot of one request. It encodes what is sent to it, in order; large responses on another thread.
+    """The reply slot of one request. It encodes responses in order; large ones on another thread.
 
     | state | event | then |
     | --- | --- | --- |
@@ -263,7 +263,7 @@ class EventReply(GenerateReply):
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if self._stream is None:
             self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
-        # Set before sending, since the answer may end the exchange.
+        # Set before sending, because the answer may end the exchange.
         self.over = final
         return self._stream.send(() if encoded is None else event(encoded[1]), final)
 

@@ -102,7 +102,7 @@ class Answerable(Protocol):
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
     def fail(self) -> None:
-        """Answers that the server failed, or cuts off an answer that has begun."""
+        """Answers with an internal error, or cuts off an answer that has begun."""
         ...
 
 

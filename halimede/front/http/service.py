@@ -1,6 +1,6 @@
-"""The HTTP front end: which path means what, and how an inference is answered.
+"""The HTTP front end: the routes, and the path of an inference from its request to its answer.
 
-Holds an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
+Has an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
 parsed and written on another thread (see `Offload`).
 """
 

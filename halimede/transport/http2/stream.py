@@ -1,6 +1,6 @@
-"""One HTTP/2 stream: what it still has to send, and how much the peer may send on it.
+"""One HTTP/2 stream: its queue of data to send, and the number of bytes that the peer may send on it.
 
-It is the base class of the streams that a user of the transport makes. Event-loop thread only.
+It is the base class of the streams of a protocol on top, such as gRPC. Event-loop thread only.
 
 | state | event | then |
 | --- | --- | --- |
@@ -106,7 +106,7 @@ class Http2Stream:
     # Receiving window.
 
     def consume(self, count: int) -> None:
-        """Gives bytes back to the window of the stream. The peer is told when half of the window is free."""
+        """Gives bytes back to the window of the stream. The peer gets a WINDOW_UPDATE when half of it is free."""
         self._unconsumed += count
         # After END_STREAM or a reset the client sends no more, so it needs no window.
         if self._unconsumed >= RECEIVE_WINDOW_BYTES // 2 and not self.remote_ended and not self.over:
