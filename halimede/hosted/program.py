@@ -4,7 +4,7 @@
 |---|---|---|
 | with a method, such as `describe` | creates the backend, calls the method | READY with the result; exit |
 | without a method | opens the model, creates one instance | READY; then it runs batches until CLOSE |
-| either, and an exception | closes what it made | REFUSED with the text and kind; exit |
+| either, and an exception | closes what it made | REFUSED with the error; exit |
 
 The main thread receives batches. It runs them, or starts them if the model is placed as ASYNC. If the model is placed
 on the event loop, the thread of the loop, which this module starts, calls `execute`.
@@ -19,14 +19,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from halimede.backends.api import BackendContext, BackendModel, Instance, Placement
-from halimede.backends.child.order import Order, read_order, written
+from halimede.backends.child.order import Order, read_order, written, written_error
 from halimede.backends.creation import create_in_this_process
 from halimede.config.model_config import Description
 from halimede.errors import Error, Internal
 from halimede.hosted.batch import HostedBatch, HostedModel
 from halimede.workers.child import frames
 from halimede.workers.child.channel import BaseChannel, Channel, connect
-from halimede.workers.messages import code_of
 
 log = logging.getLogger("halimede")
 
@@ -41,16 +40,15 @@ def run(descriptor: int, segments: int | None = None) -> int:
     send_log_to(channel)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="event loop", daemon=True).start()
+    refusal: Error
     try:
         return obey(channel, loop, read_order(message.rest()))
     except Error as error:
-        text = error.message
-        code = code_of(error)
+        refusal = error
     except Exception as error:
         log.exception("the child process failed to carry out its order")
-        text = f"{type(error).__name__}: {error}"
-        code = code_of(Internal(text))
-    channel.send(frames.frame(frames.REFUSED, [text.encode("utf-8", "replace")], None, 0, code))
+        refusal = Internal(f"{type(error).__name__}: {error}")
+    channel.send(frames.frame(frames.REFUSED, [written_error(refusal)]))
     return 1
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from halimede.backends.api import BackendContext, Fault, InstancePlace, ModelFolder, Placement
 from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
-from halimede.backends.child.order import Order, read, written
+from halimede.backends.child.order import Order, read, read_error, written
 from halimede.backends.child.settings import ChildSettings, execution_limit
 from halimede.backends.traits import Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
@@ -25,7 +25,6 @@ from halimede.workers.host.pool import WorkerPool
 from halimede.workers.host.process import Interpreter
 from halimede.workers.host.supervisor import Supervisor
 from halimede.workers.host.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
-from halimede.workers.messages import ERRORS
 
 PROGRAM = Path(__file__).parents[2] / "hosted" / "main.py"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
@@ -94,7 +93,7 @@ class ChildBackend:
             interpreter = self._interpreter(asked.parameters, folder)
             return self._call("faults", (asked, config, folder, filename), interpreter) or []
         except Error as error:
-            return [Fault(error.message)]
+            return [Fault(error.message, cause=error.cause)]
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> ChildModel:
         """Checks the parameters that this package reads. The backend checks the others when the first instance opens
@@ -168,8 +167,7 @@ class ChildBackend:
         try:
             return worker.start(order, limit)
         except WorkerRefused as error:
-            kind = ERRORS[error.code if error.code < len(ERRORS) else 0]
-            raise kind(str(error)) from error
+            raise read_error(error.content) from error
         except WorkerSlow as error:
             raise Unavailable(f"backend '{self.traits.name}', {what}: {error} from its process") from error
         except WorkerLost as error:

@@ -8,7 +8,7 @@ processes use this module. It knows no requests and no models. One thread at a t
 |---|---|---|---|
 | START | server | the order: what to load, as JSON; once, first | |
 | READY | child | the model is loaded; JSON | |
-| REFUSED | child | it cannot be loaded; a text. The child ends | count: error code (P46) |
+| REFUSED | child | it cannot be loaded: a text, or a pickled error (`hosted`). The child ends | |
 | REQUESTS | server | a batch | its number, requests |
 | ANSWERS | child | responses to requests of a batch | its number, answers, FINISHED |
 | FAILED | child | every unanswered request of a batch fails; a text | its number, -, FINISHED |

@@ -53,11 +53,12 @@ class WorkerSlow(Exception):
 
 
 class WorkerRefused(Exception):
-    """The process could not carry out its order; the text says why. `code` is the kind of error (P46)."""
+    """The process could not carry out its order. `content` says why: the text of a Python model, an error of a backend
+    (`backends.child.order`)."""
 
-    def __init__(self, text: str, code: int = 0) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content.decode("utf-8", "replace"))
+        self.content = content
 
 
 class EarlyFrames:
@@ -366,7 +367,7 @@ def _result(frame: frames.Frame) -> bytes:
     if frame.kind == frames.READY:
         return frame.rest()
     if frame.kind == frames.REFUSED:
-        raise WorkerRefused(frame.rest().decode(), frame.count)
+        raise WorkerRefused(frame.rest())
     raise frames.FrameError(f"kind {frame.kind} is no answer to an order")
 
 

@@ -11,11 +11,15 @@ import numpy as np
 from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
 from halimede.backends.traits import Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
-from halimede.errors import Invalid, Unsupported
+from halimede.errors import Cause, Invalid, Unsupported
 from halimede.tensors import BYTES, INT32, Tensor, array_of, tensor_of
 
 TRAITS = Traits("odd", "tests.backends.child.odd:OddBackend", homes=(Home.SERVER, Home.CHILD))
 log = logging.getLogger("odd")
+
+
+class Damaged(Unsupported):
+    """A kind of error that the server does not know."""
 
 
 def text(words: str, name: str = "OUTPUT0") -> Tensor:
@@ -101,7 +105,7 @@ class OddModel:
         if self._config.parameters.get("FAIL") == "die":
             os._exit(3)
         if self._config.parameters.get("FAIL"):
-            raise Unsupported(self._config.parameters["FAIL"])
+            raise Damaged(self._config.parameters["FAIL"]).blaming(Cause.FILE)
         return OddInstance(place)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
 from halimede.backends.traits import Traits
 from halimede.config.model_config import InstanceKind, ModelConfig
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
 from halimede.tensors import DATATYPES, Tensor, tensor_of
 from halimede.workers.child.segments import LEAST_BYTES
 from tests.backends import onnx_models
@@ -283,8 +283,10 @@ def test_log_of_a_child_is_in_the_server_s_log(rig: ChildRig, tmp_path: Path, ca
 
 def test_refusals_have_their_kind_and_leave_nothing(rig: ChildRig, tmp_path: Path) -> None:
     before = open_descriptors()
-    with pytest.raises(Unsupported, match=r"^not this model$"):
+    with pytest.raises(Unsupported, match=r"^not this model$") as caught:
         rig.start(replace(ORDERED, parameters={"FAIL": "not this model"}), tmp_path)
+    assert (type(caught.value), caught.value.cause) == (Unsupported, Cause.FILE)
+    assert caught.value.advice == ADVICE[Cause.FILE]
     with pytest.raises(Internal, match="its process ended before the model was loaded"):
         rig.start(replace(ORDERED, parameters={"FAIL": "die"}), tmp_path)
     assert open_descriptors() == before
