@@ -239,7 +239,9 @@ class Repeats:
         # Information is not repeated by a fault, and verbose lines are wanted one by one.
         if record.levelno < logging.WARNING:
             return True
-        key = record.levelno, record.filename, record.lineno, record.getMessage(), getattr(record, ROWS, None)
+        # Equal words of two models, or of two processes of one, are not a repetition.
+        about = [getattr(record, name, None) for name in ("model", "version", "instance", ROWS)]
+        key = record.levelno, record.filename, record.lineno, record.getMessage(), *about
         when, left_out, _ = self._written.get(key, (now - PERIOD, 0, record))
         if now - when < PERIOD:
             self.waiting += not left_out

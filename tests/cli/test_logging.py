@@ -412,6 +412,19 @@ def test_line_names_its_model_and_request_unless_the_message_does() -> None:
     assert TritonFormatter().format(made).endswith("\"[request id: r1] model 'm9' broke\"")
 
 
+def test_line_names_its_instance_unless_the_message_does() -> None:
+    made = record("model 'm9' broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"model 'm9' broke (instance 'i_0')\"")
+    made = record("broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"broke (model 'm9' version 3, instance 'i_0')\"")
+    assert json.loads(JsonFormatter().format(made))["instance"] == "i_0"
+    made = record("i_0 of model 'm9' broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"i_0 of model 'm9' broke\"")
+
+
 def test_log_file_is_reopened_after_it_was_moved(console: Console, tmp_path: Path) -> None:
     path = tmp_path / "log"
     file = LogFile(str(path))

@@ -4,6 +4,7 @@ The server does not import the backend's module, nor its runtime. `describe`, `o
 on load threads and block until a process has answered.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,9 @@ from halimede.workers.host.environments import Environments
 from halimede.workers.host.pool import WorkerPool
 from halimede.workers.host.process import Interpreter
 from halimede.workers.host.supervisor import Supervisor
-from halimede.workers.host.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
+from halimede.workers.host.worker import VERBATIM, Worker, WorkerLost, WorkerRefused, WorkerSlow
+
+log = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).parents[2] / "hosted" / "main.py"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
@@ -108,12 +111,14 @@ class ChildBackend:
         if place.kind is InstanceKind.GPU:  # the process sees this GPU alone, under the number 0
             place = InstancePlace(place.name, place.kind, 0, place.index, place.total, place.passive, place.host_policy)
         order = self._order((config, _plain(folder), place))
-        about = {"model": config.name, "version": folder.number}
+        about = {"model": config.name, "version": folder.number, "instance": place.name, VERBATIM: False}
+        interpreter = replace(interpreter, label=f"model={config.name} version={folder.number} instance={place.name}")
         supervisor = Supervisor(
             *(place.name, self._loop, self._pool, partial(self._load_model_in, model, order, about, place.name)),
             *(self._settings.patience, interpreter),
         )
         worker = supervisor.start()
+        log.info("%sinstance '%s' runs in process %d", worker.prefix, place.name, worker.pid, extra=about)
         instance = HostedInstance(
             *(worker, place.name, self._loop, supervisor, limit, self._settings.finish_limit), InFlightBatch
         )

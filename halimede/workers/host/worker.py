@@ -74,7 +74,8 @@ class EarlyFrames:
 
 
 class Worker:
-    """See the table above. `about` is what log lines of the process are about: `model` and `version`."""
+    """See the table above. `about` is what log lines of the process are about: `model`, `version`, and `instance` for a
+    backend. VERBATIM: False lets the log add them to what the process logs."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -101,11 +102,14 @@ class Worker:
         return self._process.pid
 
     @property
+    def prefix(self) -> str:
+        """The beginning of a log line, "model 'm' version 1: "; empty if the process has no model yet."""
+        return f"model '{self.about['model']}' version {self.about['version']}: " if self.about else ""
+
+    @property
     def who(self) -> str:
         """The process for a log line: "model 'm' version 1: worker process 123"."""
-        about = self.about
-        model = f"model '{about['model']}' version {about['version']}: " if about else ""
-        return f"{model}worker process {self.pid}"
+        return f"{self.prefix}worker process {self.pid}"
 
     # ---- on a load thread
 
@@ -356,7 +360,7 @@ def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
     file, line, text = frame.text(), int(frame.text()), frame.text()
     level = _LEVELS[frame.count % len(_LEVELS)]
     if log.isEnabledFor(level):
-        message, more = text, {**about, VERBATIM: True}
+        message, more = text, {VERBATIM: True, **about}
         if frame.flags & frames.ROWS:
             message, _, below = text.partition("\n")
             more[ROWS] = below

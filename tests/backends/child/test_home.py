@@ -15,6 +15,7 @@ from halimede.backends.child.backend import ChildBackend, visible_devices
 from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
 from halimede.backends.traits import Traits
+from halimede.cli.log_lines import TritonFormatter
 from halimede.config.model_config import InstanceKind, ModelConfig
 from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
 from halimede.tensors import DATATYPES, Tensor, tensor_of
@@ -277,8 +278,16 @@ def test_log_of_a_child_is_in_the_server_s_log(rig: ChildRig, tmp_path: Path, ca
     instance.close()
     [warning] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert warning.getMessage() == "a word of warning"
-    assert (vars(warning)["table"], vars(warning)["model"], vars(warning)["version"]) == ("and its rows", "m", 1)
-    assert "closed" in [each.getMessage() for each in caplog.records]
+    fields = {"table": "and its rows", "model": "m", "version": 1, "instance": "m_0_0"}
+    assert fields.items() <= vars(warning).items()
+    assert "a word of warning (model 'm' version 1, instance 'm_0_0')" in TritonFormatter().format(warning)
+    said = [each.getMessage() for each in caplog.records]
+    assert f"model 'm' version 1: instance 'm_0_0' runs in process {instance.pid}" in said
+    assert "closed" in said
+
+
+def test_arguments_of_a_child_name_its_model_and_instance(odd: Any) -> None:
+    assert "model=m version=1 instance=m_0_0" in Path(f"/proc/{odd.pid}/cmdline").read_text().split("\0")
 
 
 def test_refusals_have_their_kind_and_leave_nothing(rig: ChildRig, tmp_path: Path) -> None:
