@@ -1,8 +1,8 @@
-"""The life of a child that hosts a backend: take the order, carry it out, then serve batches until CLOSE.
+"""The life of a child that hosts a backend: take an order, carry it out, then serve batches until CLOSE.
 
 | order | what the child does | its answer |
 |---|---|---|
-| with a method, such as `describe` | creates the backend, calls the method | READY with the result; exit |
+| with a method (`describe`) | creates the backend, calls the method | READY with the result; then it takes another |
 | without a method | opens the model, creates one instance | READY; then it runs batches until CLOSE |
 | either, and an exception | closes what it made | REFUSED with the error; exit |
 
@@ -53,17 +53,21 @@ def run(descriptor: int, segments: int | None = None) -> int:
 
 
 def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int:
-    """Raises Error, and what the backend raises."""
+    """Carries out an order. After one with a method, further ones may come, of the same backend. Raises Error, and what
+    the backend raises."""
     with ExitStack() as made:  # closes them in reverse order, also if a later one cannot be made
         backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
         made.callback(backend.close)
-        if order.method:
+        while order.method:
             method = getattr(backend, order.method, None)
             result = method(*order.arguments) if method is not None else None
             if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
                 result = replace(result, opened=None)
             channel.send(frames.frame(frames.READY, [written(result)]))
-            return 0
+            message = channel.receive()
+            if message is None:
+                return 0
+            order = read_order(message.rest())
         config, folder, place = order.arguments
         model = backend.open(config, folder)
         made.callback(model.close)

@@ -17,7 +17,7 @@ from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
 from halimede.backends.child.order import Order, read, read_error, written
 from halimede.backends.child.settings import ChildSettings, execution_limit
-from halimede.backends.traits import Traits
+from halimede.backends.traits import Device, Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Unavailable
 from halimede.platform.hosts import available_cores
@@ -74,18 +74,20 @@ class ChildBackend:
         self._pool = WorkerPool(context.worker_poller, PROGRAM)
         self._environments = Environments()
         self._usable_gpus: dict[tuple[int, ...], Sequence[int]] = {}
+        self._looks_only = context.worker_poller is None
+        self._idle: list[tuple[Interpreter, Worker]] = []
+        """Processes that can take a further order. A server keeps none: they hold the memory of a runtime."""
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         key = tuple(gpus)
-        if key and key not in self._usable_gpus:
+        if key and key not in self._usable_gpus and Device.GPU in self.traits.devices:
             self._usable_gpus[key] = self._call("usable_gpus", (list(gpus),))
         return self._usable_gpus.get(key, ())
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        """Runs in a process that ends afterwards: what the backend opened for it is opened again by each instance."""
-        described: Description | Mapping[str, Any] | None = self._call(
-            "describe", (asked, folder, filename), self._interpreter(asked.parameters, folder)
-        )
+        """Runs in a process of its own: what the backend opened for it is opened again by each instance."""
+        arguments = (asked, folder, filename)
+        described: Description | Mapping[str, Any] | None = self._call("describe", arguments, asked, folder)
         return described
 
     def runs_code(self, asked: Incomplete) -> bool:
@@ -93,8 +95,7 @@ class ChildBackend:
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         try:
-            interpreter = self._interpreter(asked.parameters, folder)
-            return self._call("faults", (asked, config, folder, filename), interpreter) or []
+            return self._call("faults", (asked, config, folder, filename), asked, folder) or []
         except Error as error:
             return [Fault(error.message, cause=error.cause)]
 
@@ -132,10 +133,10 @@ class ChildBackend:
 
     # ---- orders
 
-    def _interpreter(self, parameters: Mapping[str, str], folder: ModelFolder) -> Interpreter:
+    def _interpreter(self, parameters: Mapping[str, str], folder: ModelFolder | None) -> Interpreter:
         """The interpreter of the model's environment, or the server's own. Raises Internal (P71)."""
         setting = parameters.get(ENVIRONMENT, "")
-        found = self._environments.interpreter(setting, folder.model) if setting else Interpreter()
+        found = self._environments.interpreter(setting, folder.model) if setting and folder else Interpreter()
         variables = os.environ if found.variables is None else found.variables
         missing = {name: value for name, value in self.traits.environment.items() if name not in variables}
         return replace(found, overrides=missing)
@@ -158,15 +159,43 @@ class ChildBackend:
         worker.about = about
         model.in_flight = read(self._ask(worker, order, f"instance '{name}'", None))
 
-    def _call(self, method: str, arguments: tuple[Any, ...], interpreter: Interpreter | None = None) -> Any:
-        """The result of a method of the backend, called in a process of its own. Raises Error."""
-        worker = self._pool.spawn(interpreter or replace(Interpreter(), overrides=dict(self.traits.environment)))
+    def _call(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        asked: Incomplete | None = None,
+        folder: ModelFolder | None = None,
+    ) -> Any:
+        """The result of a method of the backend, called in a child, which has the environment of the model that `asked`
+        and `folder` stand for. Raises Error."""
+        found = self._interpreter({} if asked is None else asked.parameters, folder)
+        interpreter = replace(found, label=f"backend={self.traits.name}")
+        worker = self._idle_worker(interpreter)
+        if asked is not None and folder is not None:
+            worker.about = {"model": asked.name, "version": folder.number, VERBATIM: False}
+        plain = tuple(_plain(each) if isinstance(each, ModelFolder) else each for each in arguments)
         try:
-            plain = tuple(_plain(each) if isinstance(each, ModelFolder) else each for each in arguments)
-            return read(self._ask(worker, self._order(plain, method), f"'{method}'", self._settings.describe_limit))
-        finally:
-            worker.kill()
-            self._pool.forget(worker)
+            result = self._ask(worker, self._order(plain, method), f"'{method}'", self._settings.describe_limit)
+        except BaseException:
+            self._end(worker)
+            raise
+        if self._looks_only:
+            self._idle.append((interpreter, worker))
+        else:
+            self._end(worker)
+        return read(result)
+
+    def _idle_worker(self, interpreter: Interpreter) -> Worker:
+        """A process that waits for an order. Only commands keep some of them, and these have one thread."""
+        for i, (has, worker) in enumerate(self._idle):
+            if has == interpreter:
+                del self._idle[i]
+                return worker
+        return self._pool.spawn(interpreter)
+
+    def _end(self, worker: Worker) -> None:
+        worker.kill()
+        self._pool.forget(worker)
 
     def _ask(self, worker: Worker, order: bytes, what: str, limit: float | None) -> bytes:
         try:

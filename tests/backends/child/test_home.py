@@ -14,10 +14,12 @@ from halimede.backends.api import Responses
 from halimede.backends.child.backend import ChildBackend, visible_devices
 from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
-from halimede.backends.traits import Traits
+from halimede.backends.traits import Device, Traits
 from halimede.cli.log_lines import TritonFormatter
 from halimede.config.model_config import InstanceKind, ModelConfig
 from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
+from halimede.platform.processes import ends_within
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import DATATYPES, Tensor, tensor_of
 from halimede.workers.child.segments import LEAST_BYTES
 from tests.backends import onnx_models
@@ -336,8 +338,46 @@ def test_methods_of_the_backend_run_in_a_child(loop: asyncio.AbstractEventLoop, 
     assert rig.backend.usable_gpus([0, 1, 2, 3]) == [1, 3]
     assert rig.backend.usable_gpus([]) == ()
     described = rig.backend.describe(asked(), folder(tmp_path), "f")
-    assert described.warnings == ("m f ['color']",)  # type: ignore[union-attr]
+    assert described.warnings[0] == "m f ['color']"  # type: ignore[union-attr]
     rig.backend.close()
+
+
+def test_backend_for_the_cpu_is_not_asked_for_gpus_in_a_child(loop: asyncio.AbstractEventLoop) -> None:
+    traits = replace(TRAITS, implementation="nowhere:Nothing", devices=frozenset({Device.CPU}))
+    backend = create_backend(traits, context(loop, {"home": "child"}))
+    assert backend.usable_gpus([0, 1]) == ()
+    backend.close()
+
+
+@pytest.mark.parametrize("serves", [True, False], ids=["server", "command"])
+def test_command_that_looks_at_models_has_one_child_for_a_backend(
+    loop: asyncio.AbstractEventLoop, tmp_path: Path, serves: bool
+) -> None:
+    poller = WorkerPoller() if serves else None
+    backend = create_backend(TRAITS, replace(context(loop, {"home": "child"}), worker_poller=poller))
+
+    def pid(model: str) -> int:
+        described: Any = backend.describe(replace(asked(), name=model), folder(tmp_path), "f")
+        assert described.warnings[0].startswith(f"{model} f")
+        return int(described.warnings[1])
+
+    first, second = pid("m"), pid("n")
+    assert (first == second) is not serves
+    with pytest.raises(Invalid, match=r"^a bad model$"):
+        pid("bad")
+    third = pid("m")
+    assert third != second
+    backend.close()
+    assert all(ends_within(each, PATIENCE) for each in (first, second, third))
+
+
+def test_backend_gets_the_same_settings_in_both_homes(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
+    settings = {"restart-wait-seconds": "1", "execution-timeout-seconds": "5", "color": "red"}
+    for home in ("server", "child"):
+        backend = create_backend(TRAITS, context(loop, {"home": home, **settings}))
+        described = backend.describe(asked(), folder(tmp_path), "f")
+        assert described.warnings[0] == "m f ['color']"  # type: ignore[union-attr]
+        backend.close()
 
 
 def test_bad_setting_of_the_backend_is_refused_with_its_words(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
