@@ -103,6 +103,13 @@ def served() -> Mapping[str, Traits]:
     return MappingProxyType({traits.name: traits for traits in known() if traits.served})
 
 
+def packages() -> set[str]:
+    """The packages of the backends of other distributions."""
+    own = __name__.partition(".")[0]
+    found = {traits.module.rpartition(".")[0] or traits.module for traits in served().values()}
+    return {name for name in found if name.partition(".")[0] != own}
+
+
 def traits_of(name: str) -> Traits | None:
     """The backend of this server with that name (R42)."""
     return served().get(name)

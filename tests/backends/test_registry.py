@@ -177,6 +177,7 @@ def test_backend_of_another_distribution_is_found(modules: Path) -> None:
     (model / "1" / "model.toy").touch()
     draft = read(model)
     assert (draft.backend, draft.platform, draft.model_filename) == ("toy", "toy_any", "model.toy")
+    assert registry.packages() == {"toy_backend"}
     with pool_to_look(lambda name: {}) as pool:
         assert type(pool.get("toy")).__name__ == "Toy"
     del sys.modules["toy_backend"]
