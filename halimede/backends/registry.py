@@ -45,9 +45,13 @@ def known() -> tuple[Traits, ...]:
         if traits is None:
             continue
         if traits.name in found and found[traits.name].served:
-            _warn(entry, traits.name, "there is one of this name")
-        else:
-            found[traits.name] = traits
+            _warn(entry, traits.name, "is not used: there is one of this name")
+            continue
+        owners = {each.filename: name for name, other in found.items() if name != traits.name for each in other.formats}
+        for file in (each.filename for each in traits.formats if each.filename in owners):
+            words = f"is not recognized by '{file}', a file of '{owners[file]}': its models must say"
+            _warn(entry, traits.name, f'{words} backend: "{traits.name}"')
+        found[traits.name] = traits
     return tuple(found.values())
 
 
@@ -82,19 +86,19 @@ def _loaded(entry: "EntryPoint") -> Traits | None:
     try:
         traits = entry.load()
     except Exception as error:  # whatever the code of others raises must not keep the server from starting
-        _warn(entry, entry.name, f"{type(error).__name__}: {error}")
+        _warn(entry, entry.name, f"is not used: {type(error).__name__}: {error}")
         return None
     if isinstance(traits, Traits):
         return traits
-    _warn(entry, entry.name, f"'{entry.value}' is no Traits")
+    _warn(entry, entry.name, f"is not used: '{entry.value}' is no Traits")
     return None
 
 
-def _warn(entry: "EntryPoint", name: str, why: str) -> None:
+def _warn(entry: "EntryPoint", name: str, what: str) -> None:
     import logging  # the command line is read without it
 
     origin = f"distribution '{entry.dist.name}'" if entry.dist is not None else "an unknown distribution"
-    logging.getLogger(__name__).warning("backend '%s' of %s is not used: %s", name, origin, why)
+    logging.getLogger(__name__).warning("backend '%s' of %s %s", name, origin, what)
 
 
 @cache
