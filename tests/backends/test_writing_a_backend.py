@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from halimede.backends import registry
-from halimede.backends.traits import Traits
+from halimede.backends.traits import Home, Traits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "writing-a-backend.md"
+HOMES = {Home.SERVER: "the server", Home.CHILD: "a child"}
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +61,11 @@ def test_backend_of_the_page_serves_a_model_that_it_completes(distribution: Path
 def test_table_of_the_page_has_every_backend_with_its_traits() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \| (.*?) \| (\d) \| (.*?) \|$", PAGE.read_text(), re.MULTILINE)
     assert [row[0] for row in rows] == list(registry.served())
-    for name, files, extra, reads, in_flight, _ in rows:
+    for name, files, extra, reads, in_flight, runs_in in rows:
         traits = registry.traits_of(name)
         assert isinstance(traits, Traits)
         assert files.strip("`") == (traits.formats[0].filename if traits.formats else "none")
         assert extra.strip("`") == (traits.extra or "none")
         assert (reads == "requests") == (traits.reads.value == "requests")
         assert int(in_flight) == traits.in_flight
+        assert runs_in == ", or ".join(HOMES[home] for home in traits.homes)
