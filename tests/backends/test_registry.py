@@ -189,8 +189,8 @@ def test_file_of_two_backends_is_named_in_the_log(modules: Path, caplog: pytest.
     installed(modules, "toys", "toy = toy_backend:TRAITS")
     registry.known()
     assert [record.getMessage() for record in caplog.records] == [
-        "backend 'toy' of distribution 'toys' is not recognized by 'model.xml', a file of 'openvino': its models must say "
-        'backend: "toy"'
+        "backend 'toy' of distribution 'toys' is not recognized by 'model.xml', a file of 'openvino': its models must "
+        'say backend: "toy"'
     ]
     del sys.modules["toy_backend"]
 
