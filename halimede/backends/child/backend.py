@@ -17,6 +17,7 @@ from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
 from halimede.backends.child.order import Order, read, read_error, written
 from halimede.backends.child.settings import ChildSettings, execution_limit
+from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import Device, Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Unavailable
@@ -95,9 +96,10 @@ class ChildBackend:
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         try:
-            return self._call("faults", (asked, config, folder, filename), asked, folder) or []
+            found: list[Fault] | None = self._call("faults", (asked, config, folder, filename), asked, folder)
         except Error as error:
             return [Fault(error.message, cause=error.cause)]
+        return [not_inspected(self.traits)] if found is None else found
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> ChildModel:
         """Checks the parameters that this package reads. The backend checks the others when the first instance opens
