@@ -181,7 +181,7 @@ class UserModel:
         if not hasattr(kind, "auto_complete_config"):
             return "null"
         try:
-            completed = kind.auto_complete_config(ModelConfig(config))
+            completed = kind.auto_complete_config(ModelConfig(json.dumps(config)))
         except BaseException as error:
             raise self._failed("auto_complete_config", error) from error
         try:
