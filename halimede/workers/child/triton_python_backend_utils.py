@@ -152,7 +152,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     raise TritonModelException(_NO_MODELS.format("check model readiness"))
 
 
-_NO_MODELS = "Failed to {}: it is not possible while a configuration is completed."
+_NO_MODELS = "Failed to {}: it is not possible while a configuration is completed, or in a process of the model's own."
 
 
 def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> None:
