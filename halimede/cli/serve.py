@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -25,13 +25,13 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import access_of
+from halimede.front.access import Access
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.service import GrpcService
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
-from halimede.options import Endpoint, ServerOptions
+from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
@@ -203,7 +203,7 @@ class Server:
         if options.grpc.allowed:
             await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
-            access = access_of(options.http_restricted, options.http_forward_pattern)
+            access = _access(options.http_restricted, options.http_forward_pattern)
             front = HttpService(
                 port,
                 offload,
@@ -222,7 +222,7 @@ class Server:
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         endpoint = self._options.grpc
-        access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)
+        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
         service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
@@ -308,6 +308,11 @@ def is_exposed(options: ServerOptions) -> bool:
     """Whether a port is open on every address of the machine, which is Triton's default."""
     endpoints = (options.grpc, options.http, options.metrics)
     return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
+
+
+def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
+    """The access rules of a front end. Without a pattern no header is forwarded."""
+    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
 
 
 def transport_options(options: ServerOptions) -> GrpcServerOptions:

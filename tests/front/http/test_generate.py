@@ -1,13 +1,14 @@
 """The routes of the generate extension between a fake engine and a fake connection."""
 
 import json
+import re
 import struct
 
 import pytest
 
 from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
-from halimede.front.access import access_of
+from halimede.front.access import Access
 from halimede.front.http.generate import EVENTS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.front.http.service import HttpService
@@ -121,7 +122,7 @@ def test_only_post_is_taken(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
-    access = access_of({"inference": ("key", "v")}, "")
+    access = Access({"inference": ("key", "v")})
     front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access)
     refused, taken = FakeExchange("GET", target), FakeExchange("POST", target, b"{}", key="v")
     front.handle(refused)
@@ -132,7 +133,7 @@ def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_headers_are_not_forwarded(rig: Rig, target: str) -> None:
-    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, Access(forward=re.compile(".*").search))
     front.handle(FakeExchange("POST", target, b'{"p":1}', x="forward me", priority="no error"))
     assert rig.port.inferences[0].request.parameters == {"p": 1}
 
