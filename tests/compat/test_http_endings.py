@@ -82,7 +82,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("endings")
     version = write_model(folder / "models", "watch", "INT32", backend="python")
     (version / "model.py").write_text(_WATCHING)
-    with Serving(folder / "models", folder / "server.log") as made:
+    with Serving(folder / "models", folder / "server.log", "--log-verbose=1") as made:
         yield Watched(made.wait_until_live(), version.parent)
         assert made.stop() == 0
 
@@ -118,6 +118,8 @@ def test_request_of_a_client_that_goes_is_cancelled(watched: Watched, leave: Cal
     watched.until(f"{name}.begun")
     leave(client)
     watched.until(f"{name}.cancelled")
+    line = f"HTTP: a request for model 'watch' was cancelled by its client, request id '{name}'"
+    assert watched.serving.log_text().count(line) == 1
 
 
 @pytest.mark.rows("H22")

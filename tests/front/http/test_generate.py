@@ -9,6 +9,7 @@ import pytest
 from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
 from halimede.front.access import Access
+from halimede.front.cancelling import VERBOSE
 from halimede.front.http.generate import EVENTS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.front.http.service import HttpService
@@ -288,12 +289,14 @@ def test_stream_has_the_status_of_its_first_event(rig: Rig) -> None:
     assert whole(exchange) == (404, EVENTS, [b'data: {"error":"first"}\n\n', event(1)])
 
 
-def test_client_that_leaves_cancels_its_inference(rig: Rig) -> None:
+def test_client_that_leaves_cancels_its_inference(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(VERBOSE)
     first, second = ask(rig, STREAM), ask(rig, ONE)
     send(rig.port.inferences[0], (response(1), False))
     first.leave()
     second.leave()
     assert rig.port.cancelled == [1, 2]
+    assert [line.partition(":")[0] for line in caplog.messages] == ["HTTP"] * 2
 
 
 def test_reader_that_is_full_slows_the_model(rig: Rig) -> None:
