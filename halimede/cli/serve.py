@@ -214,7 +214,9 @@ class Server:
                 options.metrics.allowed or options.measuring.on_http,
                 scrapes if options.measuring.on_http else None,
             )
-            self._http = await self._listen(options.http, front.handle, _say_waiting)
+            # The rest of the time is for the models.
+            drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
+            self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
             metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
@@ -237,8 +239,11 @@ class Server:
 
         self._closers.append(close)
 
-    async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
-        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`."""
+    async def _listen(
+        self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
+    ) -> str:
+        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
+        connections are kept for `drain_secs` at the end."""
         listener = Http1Listener(handler)
         server = await serve_at(
             endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
@@ -246,7 +251,7 @@ class Server:
 
         async def close(timeout: float) -> None:
             server.close()
-            listener.drain()
+            listener.drain(drain_secs)
             await listener.wait_closed(timeout, waiting)
             listener.abort()
 
@@ -268,13 +273,13 @@ class Server:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
     async def _stop(self, engine: Engine) -> bool:
-        """Refuses new connections, answers accepted requests within the timeout, then unloads the models (C61).
+        """Refuses new connections, answers the requests of those that are open, then unloads the models (C61).
 
-        Returns whether everything ended in time.
+        All of it shares the exit timeout. Returns whether everything ended in time.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
-        log.info("Waiting for in-flight requests to complete.")
+        engine.announce_exit()
         closing = (close(self._options.exit_timeout_secs) for close in self._closers)
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):

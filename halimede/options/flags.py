@@ -178,7 +178,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             INERT, "device memory is left to the runtimes",
         ),
     ),
-    # C21 to C26.
+    # C21 to C26; http-drain-secs is ours.
     "HTTP": (
         Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
         Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP, or unix:<path>."),
@@ -186,6 +186,10 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("reuse-http-port", BOOLEAN, "false", "Let several servers listen on the same HTTP port."),
         Flag("http-header-forward-pattern", PATTERN, "", "Headers that become parameters of an inference request."),
         Flag("http-thread-count", INTEGER, "8", "Threads that handle HTTP requests.", INERT, _EVENT_LOOP),
+        Flag(
+            "http-drain-secs", REAL, "5",
+            "Seconds at shutdown until idle connections are closed; at most half of the exit timeout.",
+        ),
         Flag("http-max-input-size", _HTTP_SIZE, "67108864", "Largest request body in bytes."),
         Flag(
             "http-restricted-api", _RESTRICTED_API, None, "Serve these APIs only to requests with this header.",

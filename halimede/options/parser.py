@@ -395,6 +395,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         grpc_restricted=_restrictions(given, "grpc-restricted-protocol", "protocol"),
         grpc_forward_pattern=given.last("grpc-header-forward-pattern", str),
         http_max_input_size=given.last("http-max-input-size", int),
+        http_drain_secs=max(0.0, given.last("http-drain-secs", float)),
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),
         metrics=_metrics(given, http),

@@ -104,7 +104,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._writer = self._transport
         self._listener.add(self)
-        if self._listener.draining:
+        if self._listener.closing_idle:
             self.close_if_idle()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -473,7 +473,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             # It was answered before, or the client has gone.
             return
         asked = exchange.head
-        keep_alive = asked.keep_alive and not self._listener.draining
+        # While the server drains, requests that have arrived are still answered.
+        keep_alive = asked.keep_alive and (not self._listener.draining or bool(self._waiting))
         size = sum(map(len, body))
         if asked.http10:
             lines, connection = STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
@@ -499,7 +500,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Begins an answer in parts. The stream takes the place of the exchange until it has ended, so that no other
         answer can come in between."""
         # HTTP/1.0 has no chunks: only the end of the connection marks the end of the answer.
-        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.http10
+        keep_alive = exchange.head.keep_alive and not exchange.head.http10
+        keep_alive = keep_alive and (not self._listener.draining or bool(self._waiting))
         framing = b"" if exchange.head.http10 else b"Transfer-Encoding: chunked\r\n"
         connection = b"" if keep_alive or exchange.head.http10 else b"Connection: close\r\n"
         line = STATUS_LINES[b"1.0" if exchange.head.http10 else b"1.1"][status]
@@ -515,7 +517,8 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _streamed(self, keep_alive: bool) -> None:
         """The last part of an answer in parts was written."""
         self._current = None
-        if not keep_alive or self._listener.draining:
+        # The end was not announced if the server began to drain within the answer: a request may be on its way.
+        if not keep_alive or (self._listener.closing_idle and not self._waiting):
             self._end_after_answer()
         self._next()
 
@@ -540,8 +543,8 @@ class Http1Connection(asyncio.BufferedProtocol):
     # Ending.
 
     def close_if_idle(self) -> None:
-        """Closes the connection if no answer is due or being sent."""
-        if self._current is None and not self._waiting and not self._closed:
+        """Closes the connection if no answer is due or being sent, and no request is arriving."""
+        if self._current is None and not self._waiting and not self._closed and self._between:
             self._ending = self._closed = True
             self._transport.close()
 

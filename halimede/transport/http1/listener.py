@@ -38,15 +38,29 @@ class Http1Listener:
         self.call_later = call_later
         self.connections: set[OpenConnection] = set()
         self.draining = False
+        """Whether answers announce the end of their connections."""
+        self.closing_idle = False
+        """Whether a connection without a request is closed at once."""
         self.received = bytearray(RECEIVE_BUFFER_BYTES)
         self.scratch = memoryview(self.received)
         self.buffers = Buffers()
         self.heads: dict[bytes, Http1Head] = {}
         self._empty: asyncio.Event | None = None
 
-    def drain(self) -> None:
-        """Accepts no more requests. Closes idle connections now, and the others after the answer that they wait for."""
+    def drain(self, idle_seconds: float = 0.0) -> None:
+        """Ends each connection after its next answer, which says so, or when it has been idle for `idle_seconds`.
+
+        A client that keeps connections may send a request at any moment, and cannot tell whether the server took one
+        whose connection just ends.
+        """
         self.draining = True
+        if idle_seconds > 0:
+            self.call_later(idle_seconds, self._close_idle)
+        else:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        self.closing_idle = True
         for connection in list(self.connections):
             connection.close_if_idle()
 

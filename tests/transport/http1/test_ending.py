@@ -166,6 +166,36 @@ def test_drain_answers_the_request_in_flight_and_closes() -> None:
     assert client.transport.closed
 
 
+def test_drain_serves_a_kept_connection_until_the_idle_time_is_over() -> None:
+    idle = Client(echo).send(request("GET", "/a"))
+    used = Client(listener=idle.listener).send(request("GET", "/b"))
+    idle.listener.drain(5.0)
+    late = Client(listener=idle.listener)
+    assert not any(client.transport.ended for client in (idle, used, late))
+    idle.clock.advance(4.9)
+    used.send(request("GET", "/c"))
+    assert [(answer.body, answer.field("Connection")) for answer in used.answers] == [
+        (b"GET /b\n", None),
+        (b"GET /c\n", "close"),
+    ]
+    assert used.transport.closed
+    idle.clock.advance(0.2)
+    assert idle.transport.closed
+    assert late.transport.closed
+    assert Client(listener=idle.listener).transport.closed
+
+
+@pytest.mark.parametrize("sent", [20, 60, 70], ids=["head", "whole head", "body"])
+def test_drain_answers_a_request_that_is_arriving(sent: int) -> None:
+    whole = request("POST", "/a", b"x" * 100)
+    client = Client(echo).send(whole[:sent])
+    client.listener.drain()
+    assert not client.transport.ended
+    client.send(whole[sent:])
+    assert [answer.field("Connection") for answer in client.answers] == ["close"]
+    assert client.transport.closed
+
+
 def test_drain_closes_a_connection_that_was_accepted_just_then() -> None:
     """The kernel may have accepted the connection before the listening socket was closed."""
     listener = Http1Listener(echo)
