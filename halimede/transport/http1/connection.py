@@ -29,6 +29,7 @@ The states of answering:
 | streaming | `_current` is an answer stream | its last part | the next of `_waiting`, or idle |
 | any | | `pause_writing` | `_write_paused`: nothing is read, and no waiting request is handed on |
 | any | | `_ending` is set | no request is taken; closes when idle, after the answer of `_refusal` |
+| idle | a request is arriving | `close_if_idle` twice without a byte between | refused |
 """
 
 import asyncio
@@ -92,6 +93,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._silent_bytes = 0
         self._ending = False
         self._refusal = ""
+        self._refusal_status = 400
+        self._arrived: tuple[int, int, int] | None = None
         self._closed = False
         self._reading = True
         self._write_paused = False
@@ -447,14 +450,14 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
 
-    def _refuse(self, text: str) -> None:
+    def _refuse(self, text: str, status: int = 400) -> None:
         """Refuses the message that is being received, after the answers to earlier ones, and ends the connection.
         `text` needs no escapes in JSON."""
         # The parser may go on after the last request, as after `Connection: close`.
         if self._ending:
             return
         self._parts.clear()
-        self._refusal = text
+        self._refusal, self._refusal_status = text, status
         self._end()
 
     def _say_refusal(self) -> None:
@@ -462,7 +465,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         text, self._refusal = self._refusal, ""
         if text:
             body = b'{"error":"%b"}' % text.encode()
-            line = STATUS_LINES[b"1.0" if self._head.http10 else b"1.1"][400]
+            line = STATUS_LINES[b"1.0" if self._head.http10 else b"1.1"][self._refusal_status]
             close = b"" if self._head.http10 else b"Connection: close\r\n"
             self._writer.write(b"%b%bContent-Length: %d\r\n%b\r\n%b" % (line, JSON, len(body), close, body))
 
@@ -542,11 +545,21 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # Ending.
 
-    def close_if_idle(self) -> None:
-        """Closes the connection if no answer is due or being sent, and no request is arriving."""
-        if self._current is None and not self._waiting and not self._closed and self._between:
+    def close_if_idle(self) -> bool:
+        """Closes the connection if no answer is due or being sent, and no request is arriving. Refuses a request of
+        which nothing has arrived since the call before. Returns False if the listener must call it again."""
+        if self._current is not None or self._waiting or self._closed:
+            return True
+        if self._between:
             self._ending = self._closed = True
             self._transport.close()
+            return True
+        arrived = self._silent_bytes, self._chunked_bytes, 0 if self._missing is None else len(self._missing)
+        if arrived != self._arrived:
+            self._arrived = arrived
+            return False
+        self._refuse("Server exiting", 503)
+        return True
 
     def abort(self) -> None:
         """Drops the connection without sending what is buffered."""

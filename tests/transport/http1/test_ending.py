@@ -11,7 +11,7 @@ import uvloop
 from halimede.transport.http1.connection import MAX_PIPELINED_REQUESTS, Http1Connection
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import Http1Listener
-from tests.transport.http1_fakes import Client, echo, request
+from tests.transport.http1_fakes import Client, chunked, echo, request
 
 LIMIT = 10.0
 
@@ -194,6 +194,24 @@ def test_drain_answers_a_request_that_is_arriving(sent: int) -> None:
     client.send(whole[sent:])
     assert [answer.field("Connection") for answer in client.answers] == ["close"]
     assert client.transport.closed
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [request("POST", "/a", b"x" * 100), chunked("/a", [b"x" * 50, b"y" * 50])],
+    ids=["sized", "chunked"],
+)
+def test_drain_refuses_a_request_that_stops_arriving(whole: bytes) -> None:
+    for cut in range(1, len(whole) - 1):
+        client = Client(echo).send(whole[:cut])
+        client.listener.drain()
+        client.send(whole[cut : cut + 1])
+        client.clock.advance(1.5)
+        assert not client.transport.ended, f"refused when cut at {cut}"
+        client.clock.advance(1.0)
+        (answer,) = client.answers
+        assert (answer.status, answer.body) == (503, b'{"error":"Server exiting"}')
+        assert client.transport.closed
 
 
 def test_drain_closes_a_connection_that_was_accepted_just_then() -> None:
