@@ -20,6 +20,7 @@ EXTRAS = (
     "opentelemetry",
     "PIL",
     "pynvml",
+    "re2",
     "redis",
     "rich",
     "shtab",

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -26,13 +26,13 @@ from halimede.engine.answers import EXTENSIONS
 from halimede.engine.engine import Engine
 from halimede.engine_port import EnginePort
 from halimede.errors import Error
-from halimede.front.access import access_of
+from halimede.front.access import Access
 from halimede.front.delaying_port import DelayingPort
 from halimede.front.grpc.service import GrpcService
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes, MetricsService
 from halimede.models.lifecycle import ModelTable
-from halimede.options import Endpoint, ServerOptions
+from halimede.options import Endpoint, ServerOptions, search_of
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
@@ -205,7 +205,7 @@ class Server:
         if options.grpc.allowed:
             await self._open_grpc(port, engine.tracing)
         if options.http.allowed:
-            access = access_of(options.http_restricted, options.http_forward_pattern)
+            access = _access(options.http_restricted, options.http_forward_pattern)
             front = HttpService(
                 port,
                 offload,
@@ -216,7 +216,9 @@ class Server:
                 options.metrics.allowed or options.measuring.on_http,
                 scrapes if options.measuring.on_http else None,
             )
-            self._http = await self._listen(options.http, front.handle, _say_waiting)
+            # The rest of the time is for the models.
+            drain_secs = min(options.http_drain_secs, options.exit_timeout_secs / 2)
+            self._http = await self._listen(options.http, front.handle, _say_waiting, drain_secs)
             log.info("Started HTTPService at %s", self._http)
         if options.metrics.allowed:
             metrics = await self._listen(options.metrics, MetricsService(scrapes).handle, lambda left, count: None)
@@ -224,7 +226,7 @@ class Server:
 
     async def _open_grpc(self, port: EnginePort, traces: Sampler) -> None:
         endpoint = self._options.grpc
-        access = access_of(self._options.grpc_restricted, self._options.grpc_forward_pattern)
+        access = _access(self._options.grpc_restricted, self._options.grpc_forward_pattern)
         if self._options.grpc_response_delay_secs:
             port = DelayingPort(port, self._options.grpc_response_delay_secs, asyncio.get_running_loop().call_later)
         service = GrpcService(port, self._options.grpc_options.max_response_pool_size, access, traces)
@@ -239,8 +241,11 @@ class Server:
 
         self._closers.append(close)
 
-    async def _listen(self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None]) -> str:
-        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`."""
+    async def _listen(
+        self, endpoint: Endpoint, handler: Handler, waiting: Callable[[float, int], None], drain_secs: float = 0.0
+    ) -> str:
+        """Serves HTTP at the endpoint. Returns its address with the real port. `waiting` goes to its `closed`. Idle
+        connections are kept for `drain_secs` at the end."""
         listener = Http1Listener(handler)
         server = await serve_at(
             endpoint.address, endpoint.port, partial(Http1Connection, listener), endpoint.reuse_port
@@ -248,7 +253,7 @@ class Server:
 
         async def close(timeout: float) -> None:
             server.close()
-            listener.drain()
+            listener.drain(drain_secs)
             await listener.wait_closed(timeout, waiting)
             listener.abort()
 
@@ -270,13 +275,13 @@ class Server:
             log_table(log, "\n".join(["", *lines, ""]), "Try it:")
 
     async def _stop(self, engine: Engine) -> bool:
-        """Refuses new connections, answers accepted requests within the timeout, then unloads the models (C61).
+        """Refuses new connections, answers the requests of those that are open, then unloads the models (C61).
 
-        Returns whether everything ended in time.
+        All of it shares the exit timeout. Returns whether everything ended in time.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._options.exit_timeout_secs
-        log.info("Waiting for in-flight requests to complete.")
+        engine.announce_exit()
         closing = (close(self._options.exit_timeout_secs) for close in self._closers)
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -310,6 +315,11 @@ def is_exposed(options: ServerOptions) -> bool:
     """Whether a port is open on every address of the machine, which is Triton's default."""
     endpoints = (options.grpc, options.http, options.metrics)
     return any(endpoint.allowed and endpoint.address in ("0.0.0.0", "::") for endpoint in endpoints)
+
+
+def _access(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
+    """The access rules of a front end. Without a pattern no header is forwarded."""
+    return Access(keys, search_of(forward_pattern) if forward_pattern else None)
 
 
 def transport_options(options: ServerOptions) -> GrpcServerOptions:

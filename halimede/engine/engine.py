@@ -7,7 +7,9 @@ questions and answers are plain values. Two engines in one process share nothing
 import asyncio
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from time import monotonic_ns
@@ -95,6 +97,7 @@ class Engine:
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
+        self._stopping = False
         self._offload = OffloadPool(loop)
         self._machine = Machine(options.measuring, lambda: open_gpus(os.environ) if gpus else None)
         self._lag = LoopLag(self._engine_loop.call_at)
@@ -153,7 +156,7 @@ class Engine:
     @property
     def stopping(self) -> bool:
         """Whether `stop` was called."""
-        return self._answers.exiting
+        return self._stopping
 
     # Start and stop.
 
@@ -227,6 +230,11 @@ class Engine:
         """Aborts a `start` in progress: opens no further model and kills the workers that are still loading."""
         await self._repository.give_up()
 
+    def announce_exit(self) -> None:
+        """The server is about to stop: from now on it is neither live nor ready (H7, L9). Inferences are still taken,
+        those of connections that clients have kept."""
+        self._answers.exiting = True
+
     async def stop(self, timeout: float) -> bool:
         """Refuses new inferences, waits for those in flight, then closes all models.
 
@@ -235,10 +243,10 @@ class Engine:
         `KILL_SECONDS` more. Returns False if something was still running then; it is left behind.
         """
         until = self._loop.time() + timeout
-        self._answers.exiting = True
-        finished = await self._drain(timeout)
+        self._answers.exiting = self._stopping = True
+        finished = await self._drain(until, timeout)
         if finished:
-            finished = await self._repository.stop(max(until, self._loop.time() + LEAST_CLOSE_SECONDS))
+            finished = await self._unload(until)
         if finished:
             self._shared_memory.close()
             if self._cache is not None:
@@ -250,17 +258,51 @@ class Engine:
         self._engine_loop.close()
         return finished
 
-    async def _drain(self, timeout: float) -> bool:
-        """Waits for the inferences in flight. Returns whether all of them ended in time."""
+    async def _drain(self, until: float, timeout: float) -> bool:
+        """Waits for the inferences in flight, with a line each second (L9). Returns whether all of them ended in
+        time."""
         drained = asyncio.Event()
         self._drained = drained.set
-        if self._inferences:
-            try:
-                await asyncio.wait_for(drained.wait(), timeout)
-            except TimeoutError:
+        log.info("Waiting for in-flight requests to complete.")
+        self._say_in_flight(until)
+        while self._inferences:
+            left = until - self._loop.time()
+            if left <= 0:
                 log.error("shutdown: %d inferences did not finish within %g s", len(self._inferences), timeout)
                 return False
+            # A model that still runs may begin calls of other models.
+            drained.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(drained.wait(), min(left, 1.0))
+            self._say_in_flight(until)
+        log.info("All models are stopped, unloading models")
         return True
+
+    def _say_in_flight(self, until: float) -> None:
+        counts = Counter((version.name, version.number) for _, version in self._inferences.values())
+        left = self._seconds_until(until)
+        log.info("Timeout %d: Found %d model versions that have in-flight inferences", left, len(counts))
+        for (name, number), found in counts.items():
+            log.info("Model '%s' (version %d) has %d in-flight inferences", name, number, found)
+
+    async def _unload(self, until: float) -> bool:
+        """Closes the models, with a line each second (L9). Returns whether all of it ended in time."""
+        limit = max(until, self._loop.time() + LEAST_CLOSE_SECONDS)
+        unloading = asyncio.ensure_future(self._repository.stop(limit))
+        while not unloading.done():
+            self._say_live(until)
+            await asyncio.wait({unloading}, timeout=1.0)
+        self._say_live(until)
+        return unloading.result()
+
+    def _say_live(self, until: float) -> None:
+        log.info(
+            "Timeout %d: Found %d live models and %d in-flight non-inference requests",
+            *(self._seconds_until(until), self._models.live, self._repository.under_way),
+        )
+
+    def _seconds_until(self, until: float) -> int:
+        return max(0, round(until - self._loop.time()))
 
     # Inference.
 
@@ -272,7 +314,7 @@ class Engine:
             self._worker_poller.look(start)
         try:
             # Models that serve the last requests may still call other models.
-            if self._answers.exiting and not request.inner:
+            if self._stopping and not request.inner:
                 raise Unavailable("Server exiting")
             version = self._models.find(request.model_name, request.version)
             if version.decoupled and not request.decoupled_ok:

@@ -218,8 +218,8 @@ class Tracing(Sampler):
     def _answer(self, query: TraceSettings) -> TraceInfo:
         """Changes settings and returns those in force.
 
-        Raises NotFound or Invalid for a model that is not ready, the refusal that the query carries, and Invalid for
-        settings that make no sense (H123).
+        Raises Invalid for a model that is unknown or not ready (H122, G11), the refusal that the query carries, and
+        Invalid for settings that make no sense (H123).
         """
         if query.model:
             self._check_model(query.model)
@@ -280,9 +280,7 @@ class Tracing(Sampler):
         return replace(setting.info, count=setting.left)
 
     def _check_model(self, name: str) -> None:
-        record = self._models.get(name)
-        if record is None or not record.versions:
-            self._models.find(name, -1)
+        # An unknown model has the same error (observed).
         if not self._models.ready_versions(name):
             raise Invalid(f"Request for unknown model : {name}")
 

@@ -3,8 +3,7 @@
 Plain values and pure functions. Knows no protocol. Any thread.
 """
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -27,16 +26,21 @@ class Category(Enum):
     LOGGING = "logging"
 
 
+Search = Callable[[str], object]
+"""Returns None if it does not find what it looks for in a text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """What is restricted, and what is forwarded.
 
     `keys` maps the name of a category to the header, and its value, that a request must have. Other categories are
-    open. `forward` matches the names of the headers that become parameters of an inference; None means none.
+    open. `forward` searches the names of headers: those in which it finds something become parameters of an inference.
+    None means none.
     """
 
     keys: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
-    forward: re.Pattern[str] | None = None
+    forward: Search | None = None
 
 
 MAX_FORWARDED_NAME = 256
@@ -44,12 +48,6 @@ MAX_FORWARDED_NAME = 256
 
 OPEN = Access()
 """No category is restricted, and no header is forwarded."""
-
-
-def access_of(keys: Mapping[str, tuple[str, str]], forward_pattern: str) -> Access:
-    """Returns the access rules. `forward_pattern` matches anywhere in a header name, in any case (H25, G14). Empty
-    means no header."""
-    return Access(keys, re.compile(forward_pattern, re.IGNORECASE) if forward_pattern else None)
 
 
 _RESERVED = frozenset(
@@ -65,11 +63,11 @@ _RESERVED = frozenset(
 )
 
 
-def forward_headers(pattern: re.Pattern[str], headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
+def forward_headers(search: Search, headers: Iterable[tuple[str, str]], request: InferRequest) -> None:
     """Adds the headers with matching names to the parameters of a request. Of equal names the last counts. Raises
     Invalid for a name that the server itself uses (H25)."""
     # A dict keeps the last of equal names, as Triton does.
-    found = {name: value for name, value in headers if len(name) <= MAX_FORWARDED_NAME and pattern.search(name)}
+    found = {name: value for name, value in headers if len(name) <= MAX_FORWARDED_NAME and search(name)}
     for name in found:
         if name in _RESERVED or name.startswith("triton_"):
             raise Invalid(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")

@@ -147,6 +147,11 @@ class RepositoryControl:
         self._poll.end()
         await self._loads.kill()
 
+    @property
+    def under_way(self) -> int:
+        """The number of requests to load or unload models that are not answered."""
+        return len(self._tasks)
+
     async def stop(self, until: float, kill_seconds: float = KILL_SECONDS) -> bool:
         """Closes every version, and then the backends, which kill what has not closed at the time `until` of the loop.
 

@@ -220,6 +220,12 @@ class ModelTable:
         if not record.versions:
             del self._models[key]
 
+    @property
+    def live(self) -> int:
+        """The number of versions that are loaded and not yet closed."""
+        states = (version.state for record in self._models.values() for version in record.versions.values())
+        return sum(state in (VersionState.READY, VersionState.UNLOADING) for state in states)
+
     # Readiness.
 
     def all_ready(self) -> bool:

@@ -5,6 +5,7 @@ Knows nothing of the rest of the server. Called once, by `cli`, on the main thre
 
 from halimede.options.flags import usage
 from halimede.options.parser import HelpRequested, VersionRequested, parse, suggestion
+from halimede.options.patterns import search_of
 from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOptions, ServerOptions, TraceOptions
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "TraceOptions",
     "VersionRequested",
     "parse",
+    "search_of",
     "suggestion",
     "usage",
 ]

@@ -18,7 +18,6 @@ from halimede.options.kinds import (
     INTEGER64,
     METRICS_SETTING,
     PATTERN,
-    PORT,
     RATE_LIMIT_RESOURCE,
     REAL,
     SWITCH,
@@ -179,14 +178,18 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
             INERT, "device memory is left to the runtimes",
         ),
     ),
-    # C21 to C26.
+    # C21 to C26; http-drain-secs is ours.
     "HTTP": (
         Flag("allow-http", BOOLEAN, "true", "Serve HTTP."),
         Flag("http-address", TEXT, "0.0.0.0", "Address to listen on for HTTP, or unix:<path>."),
-        Flag("http-port", PORT, "8000", "Port to listen on for HTTP."),
+        Flag("http-port", INTEGER, "8000", "Port to listen on for HTTP."),
         Flag("reuse-http-port", BOOLEAN, "false", "Let several servers listen on the same HTTP port."),
         Flag("http-header-forward-pattern", PATTERN, "", "Headers that become parameters of an inference request."),
         Flag("http-thread-count", INTEGER, "8", "Threads that handle HTTP requests.", INERT, _EVENT_LOOP),
+        Flag(
+            "http-drain-secs", REAL, "5",
+            "Seconds at shutdown until idle connections are closed; at most half of the exit timeout.",
+        ),
         Flag("http-max-input-size", _HTTP_SIZE, "67108864", "Largest request body in bytes."),
         Flag(
             "http-restricted-api", _RESTRICTED_API, None, "Serve these APIs only to requests with this header.",
@@ -197,7 +200,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     "GRPC": (
         Flag("allow-grpc", BOOLEAN, "true", "Serve gRPC."),
         Flag("grpc-address", TEXT, "0.0.0.0", "Address to listen on for gRPC, or unix:<path>."),
-        Flag("grpc-port", PORT, "8001", "Port to listen on for gRPC."),
+        Flag("grpc-port", INTEGER, "8001", "Port to listen on for gRPC."),
         Flag("reuse-grpc-port", BOOLEAN, "false", "Let several servers listen on the same gRPC port."),
         Flag("grpc-header-forward-pattern", PATTERN, "", "Metadata that become parameters of an inference request."),
         Flag("grpc-infer-thread-count", _INFER_THREADS, "2", "Threads that handle inference.", INERT, _EVENT_LOOP),
@@ -231,14 +234,14 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
     # C36. The first flag decides: without it the others have nothing to act on.
     "Sagemaker": (
         Flag("allow-sagemaker", BOOLEAN, "false", "Serve SageMaker's protocol.", PLANNED),
-        Flag("sagemaker-port", PORT, "8080", "Port to listen on for SageMaker.", INERT, _SAGEMAKER),
+        Flag("sagemaker-port", INTEGER, "8080", "Port to listen on for SageMaker.", INERT, _SAGEMAKER),
         Flag("sagemaker-safe-port-range", _PORTS, None, "Ports allowed for the others.", INERT, _SAGEMAKER),
         Flag("sagemaker-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _SAGEMAKER),
     ),
     # C37.
     "Vertex": (
         Flag("allow-vertex-ai", BOOLEAN, "false", "Serve Vertex AI's protocol.", PLANNED),
-        Flag("vertex-ai-port", PORT, "8080", "Port to listen on for Vertex AI.", INERT, _VERTEX),
+        Flag("vertex-ai-port", INTEGER, "8080", "Port to listen on for Vertex AI.", INERT, _VERTEX),
         Flag("vertex-ai-thread-count", INTEGER, "8", "Threads that handle its requests.", INERT, _VERTEX),
         Flag("vertex-ai-default-model", TEXT, "", "Model of requests that name none.", INERT, _VERTEX),
     ),
@@ -249,7 +252,7 @@ GROUPS: Mapping[str, tuple[Flag, ...]] = MappingProxyType({
         Flag("allow-cpu-metrics", BOOLEAN, "true", "Measure the CPU."),
         Flag("http-metrics", BOOLEAN, "false", "Serve metrics at /metrics of the HTTP port too."),
         Flag("metrics-address", TEXT, None, "Address to listen on for metrics; that of HTTP if not given."),
-        Flag("metrics-port", PORT, "8002", "Port to listen on for metrics."),
+        Flag("metrics-port", INTEGER, "8002", "Port to listen on for metrics."),
         Flag("metrics-interval-ms", INTEGER, "2000", "Twice the milliseconds between two samples of CPU and GPUs."),
         Flag(
             "metrics-config", METRICS_SETTING, None,

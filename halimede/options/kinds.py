@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from halimede.errors import Invalid, Unsupported
+from halimede.options.patterns import search_of
 
 Value = bool | int | float | str | tuple[str, str, str]
 
@@ -220,11 +221,7 @@ def restriction(flag: str, word: str) -> Kind:
 
 
 def _read_pattern(text: str) -> Value:
-    try:
-        re.compile(text)
-    # Deep nesting and huge repetitions fail in other ways than a wrong character.
-    except (re.error, RecursionError, OverflowError) as error:
-        raise Invalid(f"'{text}' is no regular expression: {error}") from error
+    search_of(text)  # raises for a wrong one; the front ends compile it again
     return text
 
 
@@ -233,7 +230,6 @@ PATTERN = Kind("pattern", _read_pattern)
 BOOLEAN = Kind("boolean", _read_boolean)
 INTEGER = integer()
 INTEGER64 = integer(bits=64)
-PORT = integer(low=0, high=65535)
 REAL = Kind("float", _read_real)
 TEXT = text()
 VERBOSITY = Kind("integer", _read_verbosity)

@@ -19,6 +19,7 @@ from halimede.options.values import Endpoint, GrpcOptions, LogOptions, MetricsOp
 _Value = TypeVar("_Value", bound=Value)
 
 _EACH_DEVICE = -1
+MAX_PORT = 65535
 
 
 class HelpRequested(Exception):
@@ -176,8 +177,16 @@ def _check_support(given: _Given, environment: Mapping[str, str]) -> None:
 
 
 def _check_ports(options: ServerOptions) -> None:
-    """Refuses two services at one address and port (C38). Port 0 never collides: the system chooses the port."""
+    """Refuses a port that does not exist, and two services at one address and port (C38).
+
+    Ports of services that are off may be anything. Port 0 never collides: the system chooses the port.
+    """
     services = (("HTTP", options.http), ("GRPC", options.grpc), ("metrics", options.metrics))
+    for name, endpoint in services:
+        if endpoint.allowed and not 0 <= endpoint.port <= MAX_PORT:
+            raise Invalid(
+                f'Bad option: "--{name.lower()}-port".\nProvided option value is out of bound. Got {endpoint.port}'
+            )
     listening = [(name, endpoint) for name, endpoint in services if endpoint.allowed and endpoint.port]
     for (one, here), (other, there) in combinations(listening, 2):
         if str(here) == str(there):
@@ -386,6 +395,7 @@ def _compile(given: _Given, environment: Mapping[str, str]) -> ServerOptions:
         grpc_restricted=_restrictions(given, "grpc-restricted-protocol", "protocol"),
         grpc_forward_pattern=given.last("grpc-header-forward-pattern", str),
         http_max_input_size=given.last("http-max-input-size", int),
+        http_drain_secs=max(0.0, given.last("http-drain-secs", float)),
         grpc=_endpoint(given, "grpc"),
         grpc_options=_grpc(given),
         metrics=_metrics(given, http),

@@ -155,6 +155,7 @@ class ServerOptions:
     """Where Triton looks for caches (C48). Only an error text uses it."""
     http: Endpoint = Endpoint(8000)
     http_max_input_size: int = 67108864
+    http_drain_secs: float = 5.0
     """Bytes of a request body after decompression (C24)."""
     http_restricted: Mapping[str, tuple[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     """The header and value that a request must have, by category: `health`, `inference`, ... (C26)."""

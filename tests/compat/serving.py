@@ -144,6 +144,8 @@ class Serving:
             f"--http-port={self.http_port}",
             f"--grpc-port={self.grpc_port}",
             f"--metrics-port={self.metrics_port}",
+            # Few tests close their connections before they stop the server.
+            "--http-drain-secs=0",
         )
 
     def __enter__(self) -> Self:

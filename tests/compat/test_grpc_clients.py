@@ -79,6 +79,8 @@ def test_health_and_metadata(client: Any) -> None:
     assert client.is_server_ready()
     assert client.is_model_ready("identity_fp32")
     assert client.is_model_ready("identity_fp32", "1")
+    assert not client.is_model_ready("nope")
+    assert not client.is_model_ready("identity_fp32", "99")
     assert "statistics" in client.get_server_metadata().extensions
     facts = client.get_model_metadata("identity_fp32")
     assert (facts.name, list(facts.versions)) == ("identity_fp32", ["1"])

@@ -1,7 +1,10 @@
 """How connections end: the client leaves or closes its sending half, the server refuses a client that is still sending,
 the server stops."""
 
+import contextlib
+import http.client
 import json
+import re
 import signal
 import socket
 import struct
@@ -82,7 +85,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     folder = tmp_path_factory.mktemp("endings")
     version = write_model(folder / "models", "watch", "INT32", backend="python")
     (version / "model.py").write_text(_WATCHING)
-    with Serving(folder / "models", folder / "server.log") as made:
+    with Serving(folder / "models", folder / "server.log", "--log-verbose=1") as made:
         yield Watched(made.wait_until_live(), version.parent)
         assert made.stop() == 0
 
@@ -118,6 +121,8 @@ def test_request_of_a_client_that_goes_is_cancelled(watched: Watched, leave: Cal
     watched.until(f"{name}.begun")
     leave(client)
     watched.until(f"{name}.cancelled")
+    line = f"HTTP: a request for model 'watch' was cancelled by its client, request id '{name}'"
+    assert watched.serving.log_text().count(line) == 1
 
 
 @pytest.mark.rows("H22")
@@ -215,7 +220,7 @@ def test_stopping_server_logs_each_second_what_it_waits_for(tmp_path: Path) -> N
             client.sendall(request("x", "held"))
             serving.until((folder / "begun").exists, "did not begin")
             serving.process.send_signal(signal.SIGTERM)
-            for left, count in ((90, 2), (89, 1), (88, 1)):  # the idle one has ended by the second line
+            for left, count in ((90, 2), (89, 1), (88, 1)):  # --http-drain-secs=0: the idle one ends at once
                 line = f"Timeout {left}: Found {count} HTTP service connections"
                 serving.until(lambda line=line: line in serving.log_text(), f"did not say {line}")  # type: ignore[misc]  # a bound default
             assert idle.recv(1) == b""
@@ -224,3 +229,48 @@ def test_stopping_server_logs_each_second_what_it_waits_for(tmp_path: Path) -> N
             (folder / "go").touch()
             assert read_to_end(client).startswith(b"HTTP/1.1 200 OK\r\n")
         assert serving.wait() == 0
+
+
+def exchanged(client: socket.socket, asked: bytes) -> tuple[int, bool, bytes]:
+    """Status, whether the answer ends the connection, and body."""
+    client.sendall(asked)
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    return answer.status, answer.will_close, answer.read()
+
+
+@pytest.mark.rows("H7", "H21", "L9", "C61")
+def test_stopping_server_serves_kept_connections(tmp_path: Path) -> None:
+    """They get what they ask for, and close afterwards; those that ask for nothing close after the drain time."""
+    write_model(tmp_path / "models", "good", "INT32")
+    flags = ("--http-drain-secs=3", "--exit-timeout-secs=60")
+    live = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with Serving(tmp_path / "models", tmp_path / "server.log", *flags) as serving, contextlib.ExitStack() as stack:
+        serving.wait_until_live()
+        kept, asking, probing = (
+            stack.enter_context(socket.create_connection(("127.0.0.1", serving.http_port), LIMIT)) for _ in range(3)
+        )
+        for client in (kept, asking, probing):
+            assert exchanged(client, live) == (200, False, b"")
+        serving.process.send_signal(signal.SIGTERM)
+        line = "Timeout 60: Found 3 HTTP service connections"
+        serving.until(lambda: line in serving.log_text(), "did not begin to stop")
+        status, closes, body = exchanged(asking, request("q", "good"))
+        assert (status, closes, json.loads(body)["id"]) == (200, True, "q")
+        assert exchanged(probing, live) == (503, True, b'{"error":"Server exiting"}')
+        assert kept.recv(1) == b""
+        assert serving.wait() == 0
+        log = serving.log_text()
+    told = [log.index(line) for line in _COUNTDOWN]
+    assert told == sorted(told)
+    assert int(re.findall(r"Timeout (\d+): Found 1 live models", log)[0]) <= 58, "the countdown began again"
+
+
+_COUNTDOWN = (
+    "Found 3 HTTP service connections",
+    "Waiting for in-flight requests to complete.",
+    "Found 0 model versions that have in-flight inferences",
+    "All models are stopped, unloading models",
+    "Found 1 live models and 0 in-flight non-inference requests",
+    "Found 0 live models and 0 in-flight non-inference requests",
+)

@@ -150,6 +150,16 @@ def says(status: int, body: Json | str, fate: str = "open", **headers: str) -> s
     return "\n".join([*lines, *([text] if text else []), f"connection {fate}"])
 
 
+_TWICE = "[request id: <id_unknown>] output 'OUTPUT0' already exists in request"
+
+
 def refuses(status: int, message: str, fate: str = "open") -> str:
     """The transcript of one error, for `Instead`."""
     return says(status, {"error": message}, fate)
+
+
+_ONCE = "2.51 answers an output once that a request names twice (H48)"
+OUTPUT_TWICE = Instead(Because.NEWER, _ONCE, refuses(400, _TWICE))
+"""For a request over HTTP that names OUTPUT0 twice."""
+OUTPUT_TWICE_GRPC = Instead(Because.NEWER, _ONCE, f"status INVALID_ARGUMENT: {_TWICE}")
+"""The same over gRPC."""

@@ -22,7 +22,12 @@ _FLAGS = (
     f"--grpc-header-forward-pattern={_PATTERN}",
     "--id=a name of its own",
 )
-_HEALTH_FLAGS = ("--http-restricted-api=health:key=v", "--grpc-restricted-protocol=health:key=v")
+_HEALTH_FLAGS = (
+    "--http-restricted-api=health:key=v",
+    "--grpc-restricted-protocol=health:key=v",
+    "--http-header-forward-pattern=(?-i)MY_HEADER.*",
+    "--grpc-header-forward-pattern=(?-i)X-|^x-a$",
+)
 _KEY = (("key", "v=1"),)
 _META = (("triton-grpc-protocol-key", "v=1"),)
 
@@ -183,6 +188,14 @@ HEALTH_CASES: tuple[Case, ...] = (
         for rpc in _HEALTH_RPCS[:2] + _HEALTH_RPCS[3:]
     ),
     grpc("restricted health, ModelMetadata", "G13", "ModelMetadata", 'name: "parameters"'),
+    *(
+        http(f"forwarded header, case counts, {name}", "H25 C25", infer("parameters", _REQUEST, [(name, "1")]))
+        for name in ("MY_HEADER", "MY_HEADER_2", "A-MY_HEADER", "my_header", "My_Header")
+    ),
+    *(
+        grpc(f"forwarded metadata, case counts, {name}", "G14 C25", "ModelInfer", _INPUT, metadata=((name, "1"),))
+        for name in ("x-a", "x-ab", "y-x-a")
+    ),
 )
 
 

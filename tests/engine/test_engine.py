@@ -467,6 +467,44 @@ def test_stop_answers_what_was_taken_and_refuses_the_rest(tmp_path: Path, access
     run(scenario)
 
 
+@pytest.mark.rows("H7", "L9")
+def test_announced_exit_ends_health_and_not_inferences(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(options_for(tmp_path, {"m": IDENTITY})) as engine:
+            engine.announce_exit()
+            for question in (port.ServerLive(), port.ServerReady()):
+                refused = await ask(engine, question)
+                assert (type(refused), str(refused)) == (Unavailable, "Server exiting")
+            assert (await infer(engine, request_of(1))).response.id == "q"
+
+    run(scenario)
+
+
+@pytest.mark.rows("L9")
+def test_stop_counts_down_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        text = IDENTITY + "dynamic_batching { max_queue_delay_microseconds: 200000 preferred_batch_size: [ 4 ] }"
+        async with running(options_for(tmp_path, {"m": text, "n": IDENTITY})) as engine:
+            replies = [Awaited(), Awaited()]
+            for reply in replies:
+                engine.infer(request_of(1), reply)
+            caplog.clear()
+            assert await engine.stop(STOP_SECONDS)
+            assert [(await reply.answered()).response.id for reply in replies] == ["q"] * 2
+
+    caplog.set_level("INFO", "halimede.engine")
+    run(scenario)
+    lines = [record.getMessage() for record in caplog.records if record.name == "halimede.engine.engine"]
+    left = f"Timeout {round(STOP_SECONDS)}: "
+    assert lines[0] == "Waiting for in-flight requests to complete."
+    assert lines[1] == left + "Found 1 model versions that have in-flight inferences"
+    assert lines[2] == "Model 'm' (version 1) has 2 in-flight inferences"
+    at = lines.index("All models are stopped, unloading models")
+    assert lines[at - 1].endswith(": Found 0 model versions that have in-flight inferences")
+    assert lines[at + 1].endswith(": Found 2 live models and 0 in-flight non-inference requests")
+    assert lines[-1].endswith(": Found 0 live models and 0 in-flight non-inference requests")
+
+
 def test_stop_gives_up_when_its_time_is_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         text = IDENTITY + "dynamic_batching { }"

@@ -6,7 +6,7 @@ import pytest
 
 from halimede.engine.tracing import Tracing
 from halimede.engine_port import TraceInfo, TraceSettings
-from halimede.errors import Error, Invalid, NotFound, Unsupported
+from halimede.errors import Error, Invalid, Unsupported
 from halimede.models.lifecycle import ModelTable
 from halimede.models.version import ModelVersion
 from halimede.options import TraceOptions
@@ -90,7 +90,7 @@ def test_trace_settings_may_be_anything_while_tracing_is_off() -> None:
 
 def test_trace_settings_of_a_model_that_is_not_there_come_before_what_is_wrong() -> None:
     traces, wrong = Traces(), Unsupported("wrong")
-    with pytest.raises(NotFound, match="Request for unknown model: 'nope' is not found"):
+    with pytest.raises(Invalid, match="Request for unknown model : nope"):
         traces.ask("nope", wrong)
     with pytest.raises(Invalid, match="Request for unknown model : unready"):
         traces.ask("unready", wrong)

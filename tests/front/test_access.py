@@ -1,7 +1,8 @@
 import pytest
 
 from halimede.errors import Invalid
-from halimede.front.access import Category, access_of, forward_headers
+from halimede.front.access import Access, Category, forward_headers
+from halimede.options import search_of
 from halimede.options.kinds import CATEGORIES
 from halimede.requests import InferRequest, Parameters
 
@@ -9,9 +10,7 @@ from halimede.requests import InferRequest, Parameters
 def forwarded(pattern: str, *headers: tuple[str, str], parameters: Parameters | None = None) -> Parameters | None:
     request = InferRequest("m")
     request.parameters = parameters
-    access = access_of({}, pattern)
-    assert access.forward is not None
-    forward_headers(access.forward, headers, request)
+    forward_headers(search_of(pattern), headers, request)
     return request.parameters
 
 
@@ -20,7 +19,7 @@ def test_categories_are_those_of_the_command_line() -> None:
 
 
 def test_no_pattern_forwards_nothing() -> None:
-    assert access_of({}, "").forward is None
+    assert Access({}).forward is None
 
 
 def test_headers_are_matched_anywhere_and_in_any_case() -> None:

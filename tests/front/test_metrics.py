@@ -7,7 +7,7 @@ import pytest
 
 from halimede.engine_port import MetricFamily, Metrics, Query
 from halimede.errors import Error, Unavailable
-from halimede.front.access import access_of
+from halimede.front.access import Access
 from halimede.front.http.service import HttpService
 from halimede.front.metrics import MetricsScrapes, MetricsService
 from tests.front.fakes import FakePort
@@ -152,7 +152,7 @@ def test_metrics_on_the_http_port_are_there_by_choice() -> None:
 def test_metrics_on_the_http_port_are_restricted_like_statistics() -> None:
     port = port_with_metrics()
     front = HttpService(
-        port, HeldOffload(), 1 << 20, access_of({"statistics": ("key", "x")}, ""), scrapes=MetricsScrapes(port)
+        port, HeldOffload(), 1 << 20, Access({"statistics": ("key", "x")}), scrapes=MetricsScrapes(port)
     )
     for headers, status in (({}, 403), ({"key": "x"}, 200)):
         exchange = FakeExchange("GET", "/metrics", b"", **headers)

@@ -446,6 +446,9 @@ def test_ports_that_collide_are_refused(line: Sequence[str], text: str) -> None:
         ["--grpc-port=8000", "--grpc-address=127.0.0.1"],
         ["--grpc-port=8000", "--allow-http=false"],
         ["--http-port=0", "--grpc-port=0", "--metrics-port=0"],
+        ["--allow-http=false", "--http-port=-47"],
+        ["--allow-grpc=false", "--grpc-port=65536"],
+        ["--allow-metrics=false", "--metrics-port=-2147483648"],
     ],
 )
 def test_ports_that_cannot_collide_are_accepted(line: Sequence[str]) -> None:

@@ -59,17 +59,6 @@ def test_none_of_the_classes_is_wanted() -> None:
     assert grpc_request(grpc_message(("A", 2**32))).classes == {"A": 0}
 
 
-def test_output_named_twice_counts_as_the_first() -> None:
-    assert http_request(output("A", classification=1), output("A", classification=2))[0].classes == {"A": 1}
-    assert http_request(output("A"), output("A", classification=2))[0].classes is None
-    assert grpc_request(grpc_message(("A", 1), ("A", 2))).classes == {"A": 1}
-
-
-def test_output_named_twice_has_the_first_count_over_grpc() -> None:
-    """Over HTTP the first of equal names says all (observed)."""
-    assert grpc_request(grpc_message(("A", None), ("A", 2))).classes == {"A": 2}
-
-
 def test_classes_belong_to_their_request_when_remembered() -> None:
     decoder = InferDecoder()
     for name in "abcd":  # read, remembered, laid out, taken from the layout

@@ -4,12 +4,11 @@ The RPCs are wrapped once, and only if the server's options ask for it, so that 
 thread only.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from halimede.errors import Unavailable
-from halimede.front.access import Category, forward_headers
+from halimede.front.access import Category, Search, forward_headers
 from halimede.front.grpc.admin import ADMIN_RPCS, SERVICE
 from halimede.front.grpc.status import finish_with
 from halimede.requests import InferRequest
@@ -91,14 +90,14 @@ class ForwardingDecoder(InferDecoder):
     """Adds the metadata with matching keys to the parameters of each request. The caller sets `metadata`, that of the
     call, just before it decodes a request."""
 
-    def __init__(self, pattern: re.Pattern[str]) -> None:
+    def __init__(self, search: Search) -> None:
         super().__init__()
-        self._pattern = pattern
+        self._search = search
         self.metadata: Metadata = ()
 
     def request(self, incoming: InferMessage, version: int) -> InferRequest:
         request = super().request(incoming, version)
-        forward_headers(self._pattern, _texts(self.metadata), request)
+        forward_headers(self._search, _texts(self.metadata), request)
         return request
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from halimede.engine_port import EnginePort, Query, RegionKind
-from halimede.errors import Error
+from halimede.errors import Error, NotFound
 from halimede.front.access import Category
 from halimede.front.grpc.status import finish_with, internal_error
 from halimede.tensors import Buffer
@@ -23,11 +23,13 @@ from halimede.wire.grpc import shared_memory as regions
 @dataclass(frozen=True, slots=True)
 class AdminRpc:
     """One RPC. `category` is what restricts it (G13). `read` turns the request message into a query and may raise
-    Error. `write` turns the answer into a message."""
+    Error. `write` turns the answer into a message. `unknown` is the answer instead of NotFound, None if it is an
+    error."""
 
     category: Category
     read: Callable[[Buffer], Query[Any]]
     write: Callable[[Any], bytes]
+    unknown: Any = None
 
 
 def _nothing(answer: None) -> bytes:
@@ -44,7 +46,10 @@ ADMIN_RPCS: Mapping[str, AdminRpc] = MappingProxyType(
             for name, rpc in {
                 "ServerLive": AdminRpc(Category.HEALTH, metadata.read_server_live, metadata.encode_live),
                 "ServerReady": AdminRpc(Category.HEALTH, metadata.read_server_ready, metadata.encode_ready),
-                "ModelReady": AdminRpc(Category.HEALTH, metadata.read_model_ready, metadata.encode_model_ready),
+                # Clients ask for models that were never there, and take an error for a broken server (G4).
+                "ModelReady": AdminRpc(
+                    Category.HEALTH, metadata.read_model_ready, metadata.encode_model_ready, unknown=False
+                ),
                 "ServerMetadata": AdminRpc(
                     Category.METADATA, metadata.read_server_metadata, metadata.encode_server_metadata
                 ),
@@ -99,7 +104,9 @@ def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) ->
 
 def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
     # An answer may be the Error itself, because it may come after `_handle` has returned.
-    if isinstance(answer, Error):
+    if isinstance(answer, NotFound) and rpc.unknown is not None:
+        answer = rpc.unknown
+    elif isinstance(answer, Error):
         finish_with(call, answer)
         return
     try:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from halimede.engine_port import EnginePort, ModelTransaction
 from halimede.errors import DecoupledModel, Error, Internal, Unavailable
 from halimede.front.access import OPEN, Access
+from halimede.front.cancelling import cancel
 from halimede.front.grpc.access import ForwardingDecoder, restricted
 from halimede.front.grpc.admin import SERVICE, admin_rpcs
 from halimede.front.grpc.status import finish_with, internal_error
@@ -96,7 +97,7 @@ class GrpcService:
                 slot = traced_call(self.traces, call, request, reply, started)
             key = self.port.infer(request, slot)
             # A call that is answered already has nothing to cancel.
-            return None if reply.over else partial(self.port.cancel, key)
+            return None if reply.over else partial(cancel, self.port, key, "gRPC", request.model_name, request.id)
         except Error as error:
             finish_with(call, error)
         except Exception:
@@ -251,6 +252,16 @@ class InferStream:
         for reply in self._open:
             # A request whose model is not known yet has not reached the engine.
             if reply.key is not None:
+                incoming = reply.incoming
+                cancel(self._service.port, reply.key, "gRPC stream", incoming.model_name, incoming.id)
+        self._open.clear()
+        self._line.clear()
+
+    def _cancel_all(self) -> None:
+        """Cancels what is in flight, because the call ends with an error."""
+        self._end()
+        for reply in self._open:
+            if reply.key is not None:
                 self._service.port.cancel(reply.key)
         self._open.clear()
         self._line.clear()
@@ -300,7 +311,7 @@ class InferStream:
             return True
         # A request that was refused before its start does not end the call.
         if self._ends_on_error and isinstance(answer, Error) and not answer.refused:
-            self.cancelled()
+            self._cancel_all()
             finish_with(self.call, answer)
             return True
         writable = True

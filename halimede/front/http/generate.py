@@ -12,6 +12,7 @@ from functools import partial
 from halimede.engine_port import EnginePort, ModelInfo, ModelMetadata
 from halimede.errors import Error, Internal, Invalid
 from halimede.front.access import Category
+from halimede.front.cancelling import cancel
 from halimede.front.http.admin import MODEL
 from halimede.front.http.handling import (
     JSON,
@@ -118,7 +119,7 @@ class HttpGenerate:
         key = self._port.infer(request, slot)
         # The engine may have answered already.
         if not reply.over:
-            exchange.on_gone = lambda: self._port.cancel(key)
+            exchange.on_gone = partial(cancel, self._port, key, "HTTP", request.model_name, request.id)
 
 
 def _encode(answer: InferResponse | Error) -> _Encoded:

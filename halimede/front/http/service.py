@@ -8,10 +8,12 @@ import logging
 import re
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import partial
 
 from halimede.engine_port import EnginePort, ModelTransaction
 from halimede.errors import DecoupledModel, Error, Internal, Unsupported
 from halimede.front.access import OPEN, Access, Category, forward_headers
+from halimede.front.cancelling import cancel
 from halimede.front.http.admin import MODEL, HttpAdmin
 from halimede.front.http.compression import answering, error_fields, inflated_at_once
 from halimede.front.http.generate import HttpGenerate
@@ -243,7 +245,7 @@ class HttpService:
         key = self._port.infer(request, slot)
         # The engine may have answered already.
         if not reply.over:
-            exchange.on_gone = lambda: self._port.cancel(key)
+            exchange.on_gone = partial(cancel, self._port, key, "HTTP", request.model_name, request.id)
 
 
 _DECOUPLED = Unsupported("HTTP end point doesn't support models with decoupled transaction policy")

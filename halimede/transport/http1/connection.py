@@ -2,8 +2,9 @@
 
 httptools parses heads. The connection itself receives a body with a Content-Length that does not come with its head,
 straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte boundary. Requests
-are answered one after another, in order. Malformed HTTP ends the connection without an answer, as in Triton. There is
-no time limit for a head, a body or an idle connection. Event-loop thread only.
+are answered one after another, in order. A message that cannot be read is refused with status 400 after the answers to
+the earlier ones, and the connection ends. There is no time limit for a head, a body or an idle connection. Event-loop
+thread only.
 
 The states of receiving, with the attributes that hold them:
 
@@ -27,14 +28,14 @@ The states of answering:
 | answering | `_current` is an exchange | `begin` | streaming |
 | streaming | `_current` is an answer stream | its last part | the next of `_waiting`, or idle |
 | any | | `pause_writing` | `_write_paused`: nothing is read, and no waiting request is handed on |
-| any | | `_ending` is set | no request is taken; closes when idle |
+| any | | `_ending` is set | no request is taken; closes when idle, after the answer of `_refusal` |
+| idle | a request is arriving | `close_if_idle` twice without a byte between | refused |
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from time import monotonic_ns
 from typing import Any
 
@@ -69,6 +70,10 @@ MAX_PIPELINED_REQUESTS = 16
 """Requests of one connection that were read and wait for the answer to an earlier one (pipelining)."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_CUT_OFF = "the connection ended before the end of the request"
+_NOT_CHUNKED = "; the request has 'Transfer-Encoding: chunked', so its body must be sent in chunks"
+_OTHER_WORDS = {"Pause on PRI/Upgrade": "this port does not speak HTTP/2; gRPC clients need the gRPC port"}
+"""What is said instead of a text of the parser."""
 _NO_HEAD = Http1Head(b"", b"", Headers(), False, False, 0)
 
 
@@ -80,13 +85,16 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set before anything else is called
         self._writer: Writer = None  # type: ignore[assignment]  # the same, until the client has ended its side
         self._half_closed: HalfClosed | None = None
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._renew_parser()
         self._parsed = False
         self._usual = b"", _NO_HEAD
         self._current: Http1Exchange | Http1AnswerStream | None = None
         self._waiting: deque[Http1Exchange] = deque()
         self._silent_bytes = 0
         self._ending = False
+        self._refusal = ""
+        self._refusal_status = 400
+        self._arrived: tuple[int, int, int] | None = None
         self._closed = False
         self._reading = True
         self._write_paused = False
@@ -99,7 +107,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a stream transport, which the base type cannot say
         self._writer = self._transport
         self._listener.add(self)
-        if self._listener.draining:
+        if self._listener.closing_idle:
             self.close_if_idle()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -120,8 +128,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The client has ended its side, or is gone. Requests that arrived whole are still answered."""
+        if not self._between and not self._ending:
+            self._refusal = _CUT_OFF
         self._ending = True
         if self._current is None and not self._waiting:
+            self._say_refusal()
             self._transport.close()
             return False
         self._writer = self._half_closed = HalfClosed(self._transport, self._listener.call_later)
@@ -237,15 +248,20 @@ class Http1Connection(asyncio.BufferedProtocol):
                 # A callback of ours raised. The client is not at fault.
                 raise
             except httptools.HttpParserError as error:
-                log.debug("malformed HTTP: %s", error)
-                self._end()
+                self._refuse(f"malformed HTTP request: {self._reason(str(error))}")
                 return
             break
         # Endless trailers and chunk extensions count too, because only `on_body` resets the count.
         if self._silent_bytes > MAX_HEAD_BYTES:
-            self._end()
+            self._refuse(f"the head of the request, or its trailers, exceed {MAX_HEAD_BYTES} bytes")
         elif self._head.body_size and not self._ending:
             self._receive_rest(*self._parts)
+
+    def _reason(self, text: str) -> str:
+        """Returns what the client needs to know of an error of the parser."""
+        # Some clients announce chunks and send a body of a known length, in one piece.
+        hint = _NOT_CHUNKED if not self._in_head and b"transfer-encoding" in self._headers else ""
+        return _OTHER_WORDS.get(text, text) + hint
 
     def _go_on_without_upgrade(self) -> None:
         """Lets a new parser read the body of a request that asked for an upgrade. The new parser gets a head that does
@@ -260,8 +276,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         try:
             body = self._listener.buffers.aligned(self._head.body_size, _first_tensor(self._head))
         except (MemoryError, ValueError):
-            log.debug("no memory for a body of %d bytes", self._head.body_size)
-            self._end()
+            self._refuse(f"no memory for a request body of {self._head.body_size} bytes")
             return
         at = 0
         for part in parts:
@@ -286,7 +301,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._complete()
 
     def _renew_parser(self) -> None:
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # A length beside chunks is accepted and ignored (RFC 9112, section 6.3).
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
 
     # From the parser.
 
@@ -308,29 +325,31 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._in_head = False
         # The lines are measured only if the whole head is longer than one line may be.
         if self._silent_bytes > MAX_LINE_BYTES and self._longest_line() > MAX_LINE_BYTES:
-            self._end()
+            self._refuse(f"the request line, or a header, exceeds {MAX_LINE_BYTES} bytes")
             return
         self._silent_bytes = 0
         parser, headers = self._parser, self._headers
         # The server cannot decode any other coding, and would take the encoded bytes for the body.
-        if b"transfer-encoding" in headers and not _only_chunked(headers):
-            self._end()
+        chunked = b"transfer-encoding" in headers
+        if chunked and not _only_chunked(headers):
+            self._refuse("a Transfer-Encoding other than 'chunked' is not supported")
             return
         length = headers.get(b"content-length")
         self._head = Http1Head(
             parser.get_method(),
             self._target,
             headers,
-            parser.should_keep_alive(),
+            # Where the next request begins is in doubt if a peer between counts the length (RFC 9112, section 6.1).
+            parser.should_keep_alive() and not (chunked and length is not None),
             parser.get_http_version() == "1.0",
-            int(length) if length and b"transfer-encoding" not in headers else 0,
+            int(length) if length and not chunked else 0,
         )
         # A head with `Expect` is not remembered, because a known head skips this answer. HTTP/1.0 has no interim
         # answers.
         if b"expect" in headers and not self._head.http10:
             self._owes_continue = True
             self._continue()
-        elif self._unknown and b"transfer-encoding" not in headers and not parser.should_upgrade():
+        elif self._unknown and not chunked and not parser.should_upgrade():
             self._listener.learn(self._unknown, self._head)
 
     def _longest_line(self) -> int:
@@ -431,14 +450,24 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._reading = False
             self._transport.pause_reading()
 
-    def _refuse(self, text: str) -> None:
-        """Answers that the body is too large (H16). If an earlier request is unanswered, the connection just ends,
-        because answers must be in order."""
+    def _refuse(self, text: str, status: int = 400) -> None:
+        """Refuses the message that is being received, after the answers to earlier ones, and ends the connection.
+        `text` needs no escapes in JSON."""
+        # The parser may go on after the last request, as after `Connection: close`.
+        if self._ending:
+            return
         self._parts.clear()
-        self._ending = True
-        if self._current is None:
-            self._current = exchange = Http1Exchange(self, replace(self._head, keep_alive=False), b"")
-            exchange.respond(400, JSON, (b'{"error":"%s"}' % text.encode(),))
+        self._refusal, self._refusal_status = text, status
+        self._end()
+
+    def _say_refusal(self) -> None:
+        """Writes the answer to the message that was refused, if there is one. All earlier answers were written."""
+        text, self._refusal = self._refusal, ""
+        if text:
+            body = b'{"error":"%b"}' % text.encode()
+            line = STATUS_LINES[b"1.0" if self._head.http10 else b"1.1"][self._refusal_status]
+            close = b"" if self._head.http10 else b"Connection: close\r\n"
+            self._writer.write(b"%b%bContent-Length: %d\r\n%b\r\n%b" % (line, JSON, len(body), close, body))
 
     # Answering.
 
@@ -447,7 +476,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             # It was answered before, or the client has gone.
             return
         asked = exchange.head
-        keep_alive = asked.keep_alive and not self._listener.draining
+        # While the server drains, requests that have arrived are still answered.
+        keep_alive = asked.keep_alive and (not self._listener.draining or bool(self._waiting))
         size = sum(map(len, body))
         if asked.http10:
             lines, connection = STATUS_LINES[b"1.0"], b"Connection: keep-alive\r\n" if keep_alive else b""
@@ -464,8 +494,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         else:
             self._writer.writelines([head, *body])
         if not keep_alive:
-            self._waiting.clear()
-            self._ending = True
+            self._end_after_answer()
         # If requests come one at a time, nothing else remains to do.
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
@@ -474,7 +503,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Begins an answer in parts. The stream takes the place of the exchange until it has ended, so that no other
         answer can come in between."""
         # HTTP/1.0 has no chunks: only the end of the connection marks the end of the answer.
-        keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.http10
+        keep_alive = exchange.head.keep_alive and not exchange.head.http10
+        keep_alive = keep_alive and (not self._listener.draining or bool(self._waiting))
         framing = b"" if exchange.head.http10 else b"Transfer-Encoding: chunked\r\n"
         connection = b"" if keep_alive or exchange.head.http10 else b"Connection: close\r\n"
         line = STATUS_LINES[b"1.0" if exchange.head.http10 else b"1.1"][status]
@@ -490,10 +520,16 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _streamed(self, keep_alive: bool) -> None:
         """The last part of an answer in parts was written."""
         self._current = None
-        if not keep_alive or self._listener.draining:
-            self._waiting.clear()
-            self._ending = True
+        # The end was not announced if the server began to drain within the answer: a request may be on its way.
+        if not keep_alive or (self._listener.closing_idle and not self._waiting):
+            self._end_after_answer()
         self._next()
+
+    def _end_after_answer(self) -> None:
+        """The answer that was written is the last one."""
+        self._waiting.clear()
+        self._refusal = ""
+        self._ending = True
 
     def fail(self, exchange: Http1Exchange) -> None:
         """Answers with an internal error. If another answer has begun, the connection is cut off instead."""
@@ -509,11 +545,21 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     # Ending.
 
-    def close_if_idle(self) -> None:
-        """Closes the connection if no answer is due or being sent."""
-        if self._current is None and not self._waiting and not self._closed:
+    def close_if_idle(self) -> bool:
+        """Closes the connection if no answer is due or being sent, and no request is arriving. Refuses a request of
+        which nothing has arrived since the call before. Returns False if the listener must call it again."""
+        if self._current is not None or self._waiting or self._closed:
+            return True
+        if self._between:
             self._ending = self._closed = True
             self._transport.close()
+            return True
+        arrived = self._silent_bytes, self._chunked_bytes, 0 if self._missing is None else len(self._missing)
+        if arrived != self._arrived:
+            self._arrived = arrived
+            return False
+        self._refuse("Server exiting", 503)
+        return True
 
     def abort(self) -> None:
         """Drops the connection without sending what is buffered."""
@@ -530,6 +576,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             return False
         if not self._closed:
             self._closed = True
+            self._say_refusal()
             listener = self._listener
             # After the client has ended its side, there is no end to wait for.
             if self._half_closed is None:

@@ -13,6 +13,8 @@ MAX_KNOWN_HEADS = 256
 """Number of heads whose parsed form is remembered."""
 MAX_KNOWN_HEAD_BYTES = 2048
 """Length of a head whose parsed form is remembered."""
+STALLED_REQUEST_SECONDS = 1.0
+"""While the server stops, a request of which nothing has arrived for this long is refused."""
 RECEIVE_BUFFER_BYTES = 1 << 16
 """Bytes per read if a head may come. At most this much of a large body is copied to its place afterwards."""
 
@@ -22,7 +24,7 @@ Handler = Callable[[Http1Exchange], None]
 class OpenConnection(Protocol):
     """A connection as the listener sees it."""
 
-    def close_if_idle(self) -> None: ...
+    def close_if_idle(self) -> bool: ...
     def abort(self) -> None: ...
 
 
@@ -38,17 +40,33 @@ class Http1Listener:
         self.call_later = call_later
         self.connections: set[OpenConnection] = set()
         self.draining = False
+        """Whether answers announce the end of their connections."""
+        self.closing_idle = False
+        """Whether a connection without a request is closed at once."""
         self.received = bytearray(RECEIVE_BUFFER_BYTES)
         self.scratch = memoryview(self.received)
         self.buffers = Buffers()
         self.heads: dict[bytes, Http1Head] = {}
         self._empty: asyncio.Event | None = None
 
-    def drain(self) -> None:
-        """Accepts no more requests. Closes idle connections now, and the others after the answer that they wait for."""
+    def drain(self, idle_seconds: float = 0.0) -> None:
+        """Ends each connection after its next answer, which says so, or when it has been idle for `idle_seconds`.
+
+        A client that keeps connections may send a request at any moment, and cannot tell whether the server took one
+        whose connection just ends.
+        """
         self.draining = True
-        for connection in list(self.connections):
-            connection.close_if_idle()
+        if idle_seconds > 0:
+            self.call_later(idle_seconds, self._close_idle)
+        else:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        self.closing_idle = True
+        # A request that is arriving is waited for while more of it comes.
+        arriving = [connection for connection in list(self.connections) if not connection.close_if_idle()]
+        if arriving:
+            self.call_later(STALLED_REQUEST_SECONDS, self._close_idle)
 
     def learn(self, text: bytes, head: Http1Head) -> None:
         """Remembers the parsed form of a head, in bounded memory, if the text is that head and nothing else."""

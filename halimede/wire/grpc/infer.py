@@ -277,7 +277,8 @@ def _text(view: memoryview) -> str:
 
 
 def _read_tensors(request: InferRequest, whole: Any, raws: Sequence[Buffer]) -> None:
-    refuse_duplicates(request, whole.inputs)
+    refuse_duplicates(request, "input", whole.inputs)
+    refuse_duplicates(request, "output", whole.outputs)
     rest = iter(raws)
     for item in whole.inputs:
         memory = input_memory(item, request.model_name, bool(raws), rest)

@@ -130,11 +130,12 @@ _KNOWN_PARAMETERS: dict[str, Callable[[InferRequest, str | None, Any], None]] = 
 }
 
 
-def refuse_duplicates(request: InferRequest, inputs: Iterable[Any]) -> None:
+def refuse_duplicates(request: InferRequest, kind: str, items: Iterable[Any]) -> None:
+    """Raises Invalid if two of the inputs or outputs have one name (H48). `kind` is the word for them."""
     seen = set()
-    for item in inputs:
+    for item in items:
         if item.name in seen:
-            raise Invalid(f"{request.log_prefix}input '{item.name}' already exists in request")
+            raise Invalid(f"{request.log_prefix}{kind} '{item.name}' already exists in request")
         seen.add(item.name)
 
 
@@ -166,8 +167,8 @@ def no_data(name: str, model: str) -> NoReturn:
 
 
 def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
-    """Adds the requested outputs to the request: which go to shared memory, and which become classes (H80). A name that
-    is given twice counts once, as in Triton."""
+    """Adds the requested outputs to the request: which go to shared memory, and which become classes (H80). Their names
+    differ."""
     destinations: dict[str, RegionReference] = {}
     wanted: dict[str, int] = {}
     for item in outputs:
@@ -175,11 +176,11 @@ def read_outputs(request: InferRequest, outputs: Iterable[Any]) -> None:
         if reference is not None and classes:
             raise Invalid("output can't set both 'shared_memory_region' and 'classification'")
         if reference is not None:
-            destinations.setdefault(item.name, reference)
+            destinations[item.name] = reference
         if classes:
             # Triton stores the number in 32 bits. The result may be zero.
-            wanted.setdefault(item.name, classes & _UINT32_MASK)
-    request.outputs = tuple(dict.fromkeys(item.name for item in outputs))
+            wanted[item.name] = classes & _UINT32_MASK
+    request.outputs = tuple([item.name for item in outputs])
     if destinations:
         request.destinations = destinations
         request.in_regions = True

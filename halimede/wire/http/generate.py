@@ -4,7 +4,7 @@ H134).
 Knows of the model only the inputs that its metadata name. Pure. Any thread.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -43,6 +43,9 @@ def decode_generate(
     document = json.read(body)
     if type(document) is not dict:
         raise Internal("attempt to get members for non-object")
+    nested = document.get(NESTED)
+    if json.may_repeat(body, len(document) + (len(nested) if type(nested) is dict else 0)):
+        document = json.read_first(body)
     request = InferRequest(model, version)
     request.decoupled_ok = True
     request.parameters = {}
@@ -51,7 +54,7 @@ def decode_generate(
             raise Internal("Unable to parse 'id': attempt to access JSON non-string as string")
         request.id = document["id"]
     known = {info.name: info for info in inputs}
-    for key, value in document.items():
+    for key, value in _members(document):
         if key == NESTED:
             _map_nested(request, known, value, max_input_size)
         else:
@@ -59,13 +62,20 @@ def decode_generate(
     return request
 
 
+def _members(members: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Yields the members in order. A key that is given twice comes twice, each time with its first value (observed)."""
+    if isinstance(members, json.RepeatedMembers):
+        return [(key, members[key]) for key in members.sent]
+    return members.items()
+
+
 def _map_nested(request: InferRequest, known: _Inputs, members: Any, limit: int) -> None:
     if NESTED in known:
         raise Invalid(f"Keyword '{NESTED}' for nested schema also given as input tensor name")
-    if type(members) is not dict:
+    if not isinstance(members, dict):
         raise Internal(f"Expected JSON object for keyword: '{NESTED}': attempt to access JSON non-object as object")
     try:
-        for key, value in members.items():
+        for key, value in _members(members):
             _map(request, known, key, value, limit)
     except Error as error:
         raise error.prefixed(f"Converting keyword: '{NESTED}': ") from None

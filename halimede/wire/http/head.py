@@ -3,7 +3,7 @@
 Knows of the bytes that follow only their number. Pure. Any thread.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from typing import Any, Final
 
 from halimede.errors import Internal, Invalid
@@ -100,14 +100,12 @@ def read_head(text: Buffer, model: str, room: int | None, limit: int = INT64_MAX
     classes: dict[str, int] = {}
     if "outputs" in document:
         for item in _array(document, "outputs"):
-            name, wanted, reference, count = _read_output(_object(item))
-            # Of equal names the first counts, without an error (observed; H48 is about inputs).
-            if name not in listed:
-                listed[name] = wanted
-                if reference is not None:
-                    destinations[name] = reference
-                if count:
-                    classes[name] = count
+            name, wanted, reference, count = _read_output(_object(item), listed, request_id)
+            listed[name] = wanted
+            if reference is not None:
+                destinations[name] = reference
+            if count:
+                classes[name] = count
     if classes:
         fields = {**fields, "classes": classes}
     return InferHead(request_id, fields, parameters, inputs, binary_size, ResponseForm(binary, listed), destinations)
@@ -148,7 +146,7 @@ def _read_input(item: dict[str, Any], names: set[str], request_id: str, limit: i
     datatype = datatype_named(_string(item, "datatype"))
     shape = _shape(item)
     if name in names:
-        raise Invalid(f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request")
+        raise _exists("input", name, request_id)
     if source == "binary_data_size":
         return name, datatype, shape, _unsigned(settings, source), None
     if source == "data":
@@ -196,10 +194,15 @@ def _shape(item: dict[str, Any]) -> Shape:
 # Outputs and parameters.
 
 
-def _read_output(item: dict[str, Any]) -> tuple[str, bool | None, RegionReference | None, int]:
+def _read_output(
+    item: dict[str, Any], names: Container[str], request_id: str
+) -> tuple[str, bool | None, RegionReference | None, int]:
     """Returns the name of an output, whether it is wanted binary (H42), the region for it, and the number of classes, 0
     for the tensor itself (H80). Triton stores that number in 32 bits."""
     name = _string(item, "name")
+    # Before the parameters, as in Triton (H48).
+    if name in names:
+        raise _exists("output", name, request_id)
     settings = _object(item.get("parameters"))
     # The usual case for JSON outputs.
     if len(settings) == 1 and settings.get("binary_data") is False:
@@ -302,6 +305,10 @@ _FIELDS: dict[str, tuple[str, _Reader]] = {
     "priority": ("priority", _unsigned),
     "timeout": ("timeout_us", _unsigned),
 }
+
+
+def _exists(kind: str, name: str, request_id: str) -> Invalid:
+    return Invalid(f"[request id: {request_id or '<id_unknown>'}] {kind} '{name}' already exists in request")
 
 
 def _missing(key: str) -> Internal:

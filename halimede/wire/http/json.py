@@ -6,7 +6,7 @@ escapes in `str`. Knows no requests. Pure. Any thread.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -37,13 +37,41 @@ def read(text: Buffer) -> Any:
     """Parses a document into dicts, lists, str, int, float, bool and None. Integers beyond 64 bits become floats (H19,
     H20).
 
-    Of equal keys the last counts (in Triton the first). Raises Internal with rapidjson's text and offset, and Invalid
-    for a document that is nested a thousand deep.
+    Of equal keys the last counts (in Triton the first; see `read_first`). Raises Internal with rapidjson's text and
+    offset, and Invalid for a document that is nested a thousand deep.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return _read_as_rapidjson(bytes(text))
+
+
+class RepeatedMembers(dict[str, Any]):
+    """An object in which keys are given more than once. The first of equal keys counts. `sent` lists all keys."""
+
+    __slots__ = ("sent",)
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(reversed(pairs))
+        self.sent = [key for key, _ in pairs]
+
+
+_MEMBER = re.compile(rb'"[ \t\n\r]*:')
+
+
+def may_repeat(text: Buffer, members: int) -> bool:
+    """Whether a document with this many members, as `read` returned them, may have equal keys in its text."""
+    # Each member has such a place. Strings may have others.
+    return len(_MEMBER.findall(text)) != members
+
+
+def read_first(text: Buffer) -> Any:
+    """Parses a document that `read` has accepted. Objects with equal keys become `RepeatedMembers`. Slower than `read`.
+    Raises Invalid for a document that is nested nearly a thousand deep."""
+    try:
+        return _restored(bytes(text), _FirstRestorer)
+    except RecursionError:
+        raise Invalid(NESTING_TEXT) from None
 
 
 class _Restorer(rapidjson.Decoder):
@@ -59,21 +87,49 @@ class _Restorer(rapidjson.Decoder):
         return {key.translate(_FROM_STAND_INS): _narrow(value) for key, value in members.items()}
 
 
+class _FirstRestorer(rapidjson.Decoder):
+    """Does what `_Restorer` does, and keeps the first of equal keys."""
+
+    def string(self, text: str) -> str:
+        return text.translate(_FROM_STAND_INS)
+
+    def start_object(self) -> list[tuple[str, Any]]:
+        return []
+
+    # Without `end_array`, which python-rapidjson does not call rightly for a list within pairs.
+    def end_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        restored = [(key.translate(_FROM_STAND_INS), _narrow_all(value)) for key, value in pairs]
+        members = dict(restored)
+        return members if len(members) == len(restored) else RepeatedMembers(restored)
+
+
+def _narrow_all(value: Any) -> Any:
+    return list(map(_narrow_all, value)) if type(value) is list else _narrow(value)
+
+
 def _narrow(value: Any) -> Any:
     return value if type(value) is not int or -(2**63) <= value < 2**64 else float(value)
 
 
 def _read_as_rapidjson(raw: bytes) -> Any:
-    # rapidjson skips a byte order mark byte by byte, and accepts the beginning of one.
-    skipped = next((n for n in (3, 2, 1) if raw.startswith(_BYTE_ORDER_MARK[:n])), 0)
-    raw = raw[skipped:]
+    skipped = _skipped(raw)
     try:
-        rapidjson.loads(raw.translate(_AS_LETTERS), number_mode=_NUMBERS)
-        return _Restorer(number_mode=_EXACT_NUMBERS)(raw.decode("utf-8", "surrogateescape").translate(_STAND_INS))
+        rapidjson.loads(raw[skipped:].translate(_AS_LETTERS), number_mode=_NUMBERS)
+        return _restored(raw, _Restorer)
     except RecursionError:
         raise Invalid(NESTING_TEXT) from None
     except ValueError as error:
         raise _refusal(str(error), skipped) from None
+
+
+def _skipped(raw: bytes) -> int:
+    """Returns the size of the byte order mark. rapidjson skips it byte by byte, and accepts the beginning of one."""
+    return next((n for n in (3, 2, 1) if raw.startswith(_BYTE_ORDER_MARK[:n])), 0)
+
+
+def _restored(raw: bytes, decoder: Callable[..., Callable[[str], Any]]) -> Any:
+    text = raw[_skipped(raw) :].decode("utf-8", "surrogateescape").translate(_STAND_INS)
+    return decoder(number_mode=_EXACT_NUMBERS)(text)
 
 
 def _refusal(text: str, skipped: int) -> Internal:

@@ -1,6 +1,6 @@
 """Contract 2, health, metadata, configuration and statistics over gRPC (G1 to G6), and unknown methods."""
 
-from tests.conformance.case import Because, GrpcCase, Instead, grpc
+from tests.conformance.case import GrpcCase, grpc
 from tests.conformance.rawgrpc import SERVICE, Call
 
 _NAMED = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics")
@@ -9,17 +9,14 @@ _FAULTS = {
     "version x": 'name: "labels" version: "x"',
     "version -1": 'name: "labels" version: "-1"',
     "not loaded": 'name: "unready"',
+    "unknown version": 'name: "labels" version: "9"',
+    "unknown model": 'name: "nope"',
 }
-_UNKNOWN = {"unknown version": 'name: "labels" version: "9"', "unknown model": 'name: "nope"'}
 _METADATA = ("fp32", "fixed", "pair", "bytes", "versions", "reshape_scalar", "optional")
 _CONFIGS = ("fp32", "fixed", "dynamic", "optional", "reshape_wild", "versions", "labels", "decoupled")
 _COUNTED = 'model_name: "counted_grpc" inputs {{ name: "INPUT0" datatype: "INT32" shape: [{}, 1] contents {{ {} }} }}'
 _ONE = _COUNTED.format(1, "int_contents: 1")
 _TWO = _COUNTED.format(2, "int_contents: [1, 2]")
-_TEXTS = {
-    "unknown version": "Request for unknown model: 'labels' version 9 is not found",
-    "unknown model": "Request for unknown model: 'nope' is not found",
-}
 
 CASES: tuple[GrpcCase, ...] = (
     grpc("ServerLive", "G1", "ServerLive", ""),
@@ -34,21 +31,6 @@ CASES: tuple[GrpcCase, ...] = (
         grpc(f"{rpc}, {fault}", f"G3 {_ROWS[rpc]}", rpc, request)
         for rpc in _NAMED
         for fault, request in _FAULTS.items()
-    ),
-    *(
-        grpc(f"{rpc}, {fault}", f"G3 {_ROWS[rpc]}", rpc, request)
-        for rpc in _NAMED[1:]
-        for fault, request in _UNKNOWN.items()
-    ),
-    *(
-        grpc(
-            f"ModelReady, {fault}",
-            "G3 G4",
-            "ModelReady",
-            request,
-            instead=Instead(Because.NEWER, "2.51 answers not ready (as H10)", f"status NOT_FOUND: {_TEXTS[fault]}"),
-        )
-        for fault, request in _UNKNOWN.items()
     ),
     grpc("ModelMetadata, version not loaded", "G3", "ModelMetadata", 'name: "unready" version: "1"'),
     grpc("ModelMetadata, no name", "G3", "ModelMetadata", ""),

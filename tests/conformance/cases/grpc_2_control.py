@@ -1,6 +1,6 @@
 """Contract 2, repository, trace and log settings over gRPC (G7 to G9, G11, G12) without model control."""
 
-from tests.conformance.case import Because, GrpcCase, Instead, grpc
+from tests.conformance.case import GrpcCase, grpc
 from tests.conformance.rawgrpc import Call
 
 _CONTROLS = ("RepositoryModelLoad", "RepositoryModelUnload")
@@ -68,7 +68,6 @@ _LOGS = (
     _log("log_verbose_level", "uint32_param: 4294967295"),
     _log("log_format", 'string_param: "ISO8601"'),
 )
-_UNKNOWN = "status NOT_FOUND: Request for unknown model: 'nope' is not found"
 
 CASES: tuple[GrpcCase, ...] = (
     grpc("RepositoryIndex", "G7", "RepositoryIndex", ""),
@@ -83,13 +82,7 @@ CASES: tuple[GrpcCase, ...] = (
     grpc("TraceSetting of a model", "G11", "TraceSetting", 'model_name: "int32"'),
     grpc("TraceSetting of a model that is not ready", "G11", "TraceSetting", 'model_name: "unready"'),
     *(
-        grpc(
-            f"TraceSetting of an unknown model{what}",
-            "G11",
-            "TraceSetting",
-            message,
-            instead=Instead(Because.RIGHT, "an error (2.51), or an empty answer as if all were well", _UNKNOWN),
-        )
+        grpc(f"TraceSetting of an unknown model{what}", "G11", "TraceSetting", message)
         for what, message in {"": 'model_name: "nope"', ", wrong": _trace("trace_rate", "x", model="nope")}.items()
     ),
     *(

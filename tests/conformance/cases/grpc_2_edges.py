@@ -1,6 +1,6 @@
 """Contract 2, edge cases: versions as text, unknown fields, parameters at their limits, order."""
 
-from tests.conformance.case import GrpcCase, grpc
+from tests.conformance.case import OUTPUT_TWICE_GRPC, GrpcCase, grpc
 from tests.conformance.rawgrpc import Call
 
 _INPUT = 'inputs { name: "INPUT0" datatype: "INT32" shape: [1] contents { int_contents: 1 } } '
@@ -57,7 +57,14 @@ CASES: tuple[GrpcCase, ...] = (
     grpc("a field that nobody knows", "G16", "ModelInfer", b"\n\5int32" + _UNKNOWN_FIELD + b"\x1a\1q"),
     grpc("a field that nobody knows, ModelMetadata", "G16", "ModelMetadata", b"\n\5int32" + _UNKNOWN_FIELD),
     _infer("outputs in another order", "G22", f'model_name: "chosen" {_INPUT} {_OUTPUTS}'),
-    _infer("an output twice", "H48 G22", _INT32 + _INPUT + _OUTPUT0 + _OUTPUT0),
+    grpc("an output twice", "H48 G22", "ModelInfer", _INT32 + _INPUT + _OUTPUT0 + _OUTPUT0, instead=OUTPUT_TWICE_GRPC),
+    grpc(
+        "an output twice, and an input without data",
+        "H48 G20",
+        "ModelInfer",
+        _INT32 + _BARE + _OUTPUT0 + _OUTPUT0,
+        instead=OUTPUT_TWICE_GRPC,
+    ),
     _infer("contents for one input, raw for the other", "G20", _PAIR + r'raw_input_contents: "\000\000\200\077"'),
     _infer("contents for one input, nothing for the other", "G20", _PAIR),
     *(

@@ -107,7 +107,6 @@ _GOOD_CASES = (
         _output(_RESULT),
         model="pair",
     ),
-    _case("output named twice", "G22", _input(_GOOD), _output(_RESULT), _output(_lies(8, RESULTS_AT + 8))),
     _case(
         "output and an unknown parameter", "G23", _input(_GOOD), _output(_RESULT + _parameter("x", "bool_param: true"))
     ),

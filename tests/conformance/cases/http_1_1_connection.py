@@ -21,6 +21,11 @@ def _chunked(*parts: bytes, ending: bytes = b"0\r\n\r\n", headers: str = "") -> 
     return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + ending
 
 
+def _both(*fields: str, body: bytes) -> bytes:
+    lines = (f"POST {_PATH} HTTP/1.1", "Host: x", *fields)
+    return "".join(f"{line}\r\n" for line in lines).encode() + b"\r\n" + body
+
+
 def _line(text: bytes) -> bytes:
     return b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n" + text + b"\r\n\r\n"
 
@@ -123,6 +128,33 @@ CASES: tuple[HttpCase, ...] = (
         "",
         *(bytes([byte]) for byte in post(_PATH, _BODY)),
         instead=Instead(Because.RIGHT, "it may lose the path and answer 404", _OK, asked=False),
+    ),
+    *(
+        http(
+            f"chunks beside a Content-Length, {order}",
+            "",
+            _both(*fields, body=b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY)),
+            instead=Instead(
+                Because.PURPOSE,
+                "RFC 9112, 6.1: the connection must be closed after such a request",
+                says(
+                    200,
+                    {"model_name": "int32", "model_version": "1", "outputs": [_OUTPUT]},
+                    "closed",
+                    connection="close",
+                ),
+            ),
+        )
+        for order, fields in {
+            "the length first": (f"Content-Length: {len(_BODY)}", "Transfer-Encoding: chunked"),
+            "the chunks first": ("Transfer-Encoding: chunked", f"Content-Length: {len(_BODY)}"),
+        }.items()
+    ),
+    http(
+        "a body of a stated length that is announced as chunks",
+        "",
+        _both(f"Content-Length: {len(_BODY)}", "Transfer-Encoding: chunked", body=_BODY),
+        masks="wordless-close",
     ),
     http("Content-Length too small", "H19", _lying(str(len(_BODY) - 5))),
     http(

@@ -3,7 +3,20 @@
 import struct
 from collections.abc import Sequence
 
-from tests.conformance.case import Because, HttpCase, Instead, Json, get, http, infer, infer_binary, one, refuses, says
+from tests.conformance.case import (
+    OUTPUT_TWICE,
+    Because,
+    HttpCase,
+    Instead,
+    Json,
+    get,
+    http,
+    infer,
+    infer_binary,
+    one,
+    refuses,
+    says,
+)
 
 _NAN, _MINUS_NAN = b"\0\0\xc0\x7f", b"\0\0\xc0\xff"
 _EXTREMES: dict[str, list[Json]] = {
@@ -80,8 +93,6 @@ _GOOD_CASES = (
         _output(9, binary_data=True),
         model="classes",
     ),
-    _classified("named twice", "H80", "FP32", _FIVE, _output(1), _output(2)),
-    _classified("named twice, first plain", "H80", "FP32", _FIVE, {"name": "OUTPUT0"}, _output(2)),
     _classified(
         *("one of two outputs", "H80", "INT32", [5, 9, 7]),
         _output(2, "OUTPUT1", binary_data=True),
@@ -90,6 +101,7 @@ _GOOD_CASES = (
     ),
 )
 _BAD_CASES = (
+    _classified("named twice", "H48", "FP32", _FIVE, _output(1), _output(2), instead=OUTPUT_TWICE),
     *(
         _binary(f"{datatype} has no classes", "H83", datatype, [3], data, _output(1), masks="infer-error-type")
         for datatype, data in _UNSUPPORTED.items()

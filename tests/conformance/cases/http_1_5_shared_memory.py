@@ -70,11 +70,6 @@ _GOOD = _lies(8)
 _RESULT = _lies(8, RESULTS_AT)
 _READ_RESULT = _ask(_RESULT)
 _TWO_OUTPUTS = [{"name": "OUTPUT0", "parameters": _RESULT}, {"name": "OUTPUT1", "parameters": {"binary_data": True}}]
-_OUTPUT_TWICE = [
-    {"name": "OUTPUT0", "parameters": _RESULT},
-    {"name": "OUTPUT0", "parameters": _lies(8, RESULTS_AT + 8)},
-]
-
 _GOOD_CASES = (
     _case("status of nothing", "H93 H96", _STATUS, get(f"{_CUDA}/status"), before=(_CLEAN,)),
     _registering("a segment", "H91 H93", _part()),
@@ -128,19 +123,6 @@ _GOOD_CASES = (
                 "outputs": _TWO_OUTPUTS,
             },
         ),
-    ),
-    _case(
-        "output named twice",
-        "H97",
-        _ask(None, _lies(16, RESULTS_AT), data=[1, 1, 1, 1], shape=[4]),
-        infer(
-            "int32",
-            {
-                "inputs": [{"name": "INPUT0", "shape": [2], "datatype": "INT32", "data": [6, 6]}],
-                "outputs": _OUTPUT_TWICE,
-            },
-        ),
-        _ask(_lies(16, RESULTS_AT), shape=[4]),
     ),
     _case("output, and binary by default", "H97", _ask(_GOOD, _RESULT, parameters={"binary_data_output": True})),
     _case("output that is not binary", "H99", _ask(_GOOD, _lies(8, RESULTS_AT, binary_data=False))),

@@ -12,7 +12,6 @@ _NOT_ONE = (
     'various number of responses"}'
 )
 _JSON_2_73 = "2.51 answers 400 whatever the code of the model's error; since 2.73 it is mapped (H136)"
-_LAST_KEY = "the real server takes the first of equal keys, ours the last, as fast JSON readers do"
 
 
 def _generate(model: str, body: Json, headers: Headers = ()) -> bytes:
@@ -138,6 +137,30 @@ _WRONG: dict[str, Json] = {
     "elements that do not divide": {"MW3": [1, 2, 3, 4]},
     "rows instead of elements": {"M23": [[1, 2, 3], [4, 5, 6]]},
 }
+_TWICE = {
+    "an input": '{"I32":1,"I32":2}',
+    "an input, the same value": '{"I32":1,"I32":1}',
+    "an input, with an id": '{"id":"q","I32":1,"I32":2}',
+    "an input, the second of a wrong type": '{"I32":1,"I32":"x"}',
+    "an input, blanks before the colons": '{"I32" :1,"I32"\t:\n2}',
+    "an input, written with an escape": r'{"I32":1,"\u004932":2}',
+    "a nested input": '{"parameters":{"I32":1,"I32":2}}',
+    "an input, inside and in a second object": '{"parameters":{"I32":1},"parameters":{"I32":2}}',
+    "a parameter": '{"p":1,"p":2}',
+    "a parameter, then another type": '{"p":1,"p":"x"}',
+    "a parameter, the second of a wrong type": '{"p":1,"p":[]}',
+    "a parameter, the first of a wrong type": '{"p":[],"p":1}',
+    "a parameter, the second nested": '{"p":1,"parameters":{"p":2}}',
+    "a parameter, the first nested": '{"parameters":{"p":2},"p":1}',
+    "a nested parameter": '{"parameters":{"p":2,"p":3}}',
+    "parameters": '{"parameters":{"p":2},"parameters":{"q":3}}',
+    "parameters, the second of a wrong type": '{"parameters":{"p":2},"parameters":3}',
+    "the id": '{"id":"a","id":"b"}',
+    "the id, the second of a wrong type": '{"id":"a","id":3}',
+    "the id, the first of a wrong type": '{"id":3,"id":"a"}',
+    "a parameter, with NaN": '{"p":1,"p":2,"n":NaN}',
+    "a parameter, with text that looks like members": r'{"S":"{\"p\":1,\"p\":2}","p":1}',
+}
 _NAMED: dict[str, list[tuple[str, Json]]] = {
     "sorted": [("zz", [1]), ("AA", [1.5])],
     "several elements": [("zz", [[1, 2], [3, 4]]), ("AA", [])],
@@ -179,18 +202,9 @@ def _requests() -> Iterable[HttpCase]:
         )
     yield http("generate, a required input is missing", "H137", _generate("pair", {"INPUT0": [1, 2]}))
     yield http("generate_stream, a required input is missing", "H137", _stream("pair", {"id": "7"}))
-    for name, body, text in (
-        ("an input", '{"I32":1,"I32":2}', '"input I32": ["int32", [1], [2]], "parameters": {}'),
-        ("a parameter", '{"p":1,"p":2}', '"parameters": {"p": 2}'),
-    ):
-        seen = json.dumps(f'{{"correlation": 0, "id": "", {text}, "timeout": 0}}')
-        answer = f'{{"SEEN":{seen},"model_name":"generate_echo","model_version":"1"}}'
-        yield http(
-            f"generate, a key twice: {name}",
-            "H131",
-            _generate("generate_echo", body),
-            instead=Instead(Because.PURPOSE, _LAST_KEY, _parts(200, "application/json", answer)),
-        )
+    for name, text in _TWICE.items():
+        yield http(f"generate, twice: {name}", "H131 H48", _generate("generate_echo", text))
+        yield http(f"generate_stream, twice: {name}", "H131 H48", _stream("generate_echo", text))
     yield http(
         "generate, fewer elements than the outermost list has",
         "H37 H132",

@@ -73,7 +73,7 @@ def test_other_rpcs_stay_open() -> None:
 
 
 def test_inference_takes_the_metadata_that_match() -> None:
-    forwarding = Guarded(Access(forward=re.compile("x-")))
+    forwarding = Guarded(Access(forward=re.compile("x-").search))
     forwarding.unary(PATH + "ModelInfer", request(k=True), (("x-a", "1"), ("y", "2"), ("x-bin", b"\xc3\xbc")))
     forwarding.unary(PATH + "ModelInfer", request())
     assert [one.request.parameters for one in forwarding.port.inferences] == [
@@ -83,13 +83,13 @@ def test_inference_takes_the_metadata_that_match() -> None:
 
 
 def test_every_request_of_a_stream_takes_the_metadata_of_the_call() -> None:
-    forwarding = Guarded(Access(forward=re.compile("x-")))
+    forwarding = Guarded(Access(forward=re.compile("x-").search))
     forwarding.stream((("x-a", "1"),), request("a"), request("b"))
     assert [one.request.parameters for one in forwarding.port.inferences] == [{"x-a": "1"}] * 2
 
 
 def test_inference_with_reserved_metadata_is_refused() -> None:
-    forwarding = Guarded(Access(forward=re.compile("priority")))
+    forwarding = Guarded(Access(forward=re.compile("priority").search))
     text = "Header 'priority' is reserved for Triton usage and cannot be forwarded."
     assert forwarding.unary(PATH + "ModelInfer", request(), (("priority", "1"),)).status == (3, text)
     call = forwarding.stream((("priority", "1"),), request())

@@ -34,6 +34,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
+from halimede.front.cancelling import VERBOSE
 from halimede.front.grpc.service import GrpcService
 from halimede.requests import InferRequest, InferResponse
 from halimede.tensors import INT32, HostMemory, Tensor
@@ -187,8 +188,8 @@ def test_model_ready(client: Client) -> None:
     client.port.answers = {ModelReady("m", 3): True, ModelReady("n", -1): NotFound("no n")}
     message = pb.ModelReadyRequest(name="m", version="3").SerializeToString()
     assert answered(client.unary("ModelReady", message), pb.ModelReadyResponse).ready is True
-    call = client.unary("ModelReady", pb.ModelReadyRequest(name="n").SerializeToString())
-    assert (call.status, call.sent) == ((5, "no n"), [])
+    message = pb.ModelReadyRequest(name="n").SerializeToString()
+    assert answered(client.unary("ModelReady", message), pb.ModelReadyResponse).ready is False
 
 
 def test_server_metadata(client: Client) -> None:
@@ -331,11 +332,13 @@ def test_infer_error_of_the_model_comes_before_that_of_the_request(client: Clien
     assert client.port.inferences == []
 
 
-def test_infer_cancelled_by_the_client(client: Client) -> None:
+def test_infer_cancelled_by_the_client(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(VERBOSE)
     client.unary("ModelInfer", request())
     assert client.cancel is not None
     client.cancel()
     assert client.port.cancelled == [client.port.inferences[0].key]
+    assert caplog.messages == ["gRPC: a request for model 'm' was cancelled by its client, request id '<id_unknown>'"]
 
 
 def test_infer_response_that_cannot_be_written(client: Client) -> None:
@@ -551,7 +554,8 @@ def test_stream_half_closed_waits_for_all(client: Client) -> None:
 
 
 @pytest.mark.rows("G34")
-def test_stream_cancelled_by_the_client(client: Client) -> None:
+def test_stream_cancelled_by_the_client(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(VERBOSE)
     stream, call = client.stream()
     for name in "abc":
         stream.message(request(name))
@@ -559,6 +563,9 @@ def test_stream_cancelled_by_the_client(client: Client) -> None:
     stream.cancelled()
     keys = [inference.key for inference in client.port.inferences]
     assert sorted(client.port.cancelled) == keys[1:]
+    assert sorted(caplog.messages) == [
+        f"gRPC stream: a request for model 'm' was cancelled by its client, request id '{name}'" for name in "bc"
+    ]
     client.answer(1, Cancelled("gone"))
     client.answer(2, 3)
     assert (seen(call), call.status) == ([("a", 1, True)], None)

@@ -1,13 +1,15 @@
 """The routes of the generate extension between a fake engine and a fake connection."""
 
 import json
+import re
 import struct
 
 import pytest
 
 from halimede.engine_port import ModelInfo, ModelMetadata, TensorInfo
 from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
-from halimede.front.access import access_of
+from halimede.front.access import Access
+from halimede.front.cancelling import VERBOSE
 from halimede.front.http.generate import EVENTS
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES
 from halimede.front.http.service import HttpService
@@ -121,7 +123,7 @@ def test_only_post_is_taken(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
-    access = access_of({"inference": ("key", "v")}, "")
+    access = Access({"inference": ("key", "v")})
     front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access)
     refused, taken = FakeExchange("GET", target), FakeExchange("POST", target, b"{}", key="v")
     front.handle(refused)
@@ -132,7 +134,7 @@ def test_restricted_inference_wants_its_key(rig: Rig, target: str) -> None:
 
 @BOTH
 def test_headers_are_not_forwarded(rig: Rig, target: str) -> None:
-    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, access_of({}, ".*"))
+    front = HttpService(rig.port, rig.offload, MAX_INPUT_SIZE, Access(forward=re.compile(".*").search))
     front.handle(FakeExchange("POST", target, b'{"p":1}', x="forward me", priority="no error"))
     assert rig.port.inferences[0].request.parameters == {"p": 1}
 
@@ -287,12 +289,14 @@ def test_stream_has_the_status_of_its_first_event(rig: Rig) -> None:
     assert whole(exchange) == (404, EVENTS, [b'data: {"error":"first"}\n\n', event(1)])
 
 
-def test_client_that_leaves_cancels_its_inference(rig: Rig) -> None:
+def test_client_that_leaves_cancels_its_inference(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(VERBOSE)
     first, second = ask(rig, STREAM), ask(rig, ONE)
     send(rig.port.inferences[0], (response(1), False))
     first.leave()
     second.leave()
     assert rig.port.cancelled == [1, 2]
+    assert [line.partition(":")[0] for line in caplog.messages] == ["HTTP"] * 2
 
 
 def test_reader_that_is_full_slows_the_model(rig: Rig) -> None:

@@ -36,6 +36,7 @@ from halimede.errors import (
     Unknown,
     Unsupported,
 )
+from halimede.front.cancelling import VERBOSE
 from halimede.front.http.handling import JSON, OFFLOAD_BYTES, PLAIN, status_of
 from halimede.front.http.service import MAX_KNOWN_TARGETS
 from halimede.requests import InferResponse
@@ -401,7 +402,8 @@ def test_refusal_waits_for_an_engine_that_answers_later() -> None:
 # The client goes.
 
 
-def test_client_gone_cancels_its_inference() -> None:
+def test_client_gone_cancels_its_inference(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(VERBOSE)
     rig = Rig()
     first, second = infer(rig), infer(rig)
     second.leave()
@@ -409,6 +411,8 @@ def test_client_gone_cancels_its_inference() -> None:
     rig.port.inferences[1].reply.send(Cancelled("it was cancelled"), True)  # to nobody, and without harm
     rig.port.inferences[0].reply.send(response(1), True)
     assert first.status == 200
+    (line,) = caplog.messages
+    assert line == "HTTP: a request for model 'm' was cancelled by its client, request id '<id_unknown>'"
 
 
 def test_client_gone_while_its_json_is_read_starts_nothing() -> None:

@@ -85,10 +85,12 @@ def test_body_with_a_wrong_inference_header_length_reaches_the_front_end(head: s
     assert body_of(client) == body
 
 
-def test_body_without_memory_for_it_closes_without_an_answer() -> None:
+def test_body_without_memory_for_it_is_refused() -> None:
     client = Client().send(b"POST / HTTP/1.1\r\nContent-Length: 4611686018427387904\r\n\r\nabc")
     assert client.transport.ended
-    assert client.transport.written == b""
+    (answer,) = client.answers
+    assert answer.status == 400
+    assert answer.body == b'{"error":"no memory for a request body of 4611686018427387904 bytes"}'
 
 
 def test_body_in_place_is_followed_by_the_next_request() -> None:
@@ -148,14 +150,14 @@ def test_trailers_are_read_and_are_no_headers(size: int | None) -> None:
     assert client.exchanges[-1].target == b"/b"
 
 
-def test_trailers_that_never_end_are_closed() -> None:
+def test_trailers_that_never_end_are_refused() -> None:
     client = Client().send(chunked("/", [b"abc"], end=b"0\r\n"))
     for number in range(4000):
         if client.transport.ended:
             break
         client.send(b"X-%d: " % number + b"a" * 1000 + b"\r\n")
     assert client.transport.ended
-    assert client.transport.written == b""
+    assert [answer.status for answer in client.answers] == [400]
 
 
 def test_most_chunks_that_are_allowed_are_taken() -> None:
@@ -223,11 +225,11 @@ def test_expect_of_an_older_client_is_ignored() -> None:
     assert [answer.body for answer in client.answers] == [b"POST /\nabc"]
 
 
-def test_expect_behind_a_refused_request_gets_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_expect_behind_a_refused_request_gets_no_answer_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     long = request("GET", "/a", None, "X: " + "y" * 17_000)
     client = Client().send(long + request("POST", "/b", b"abc", "Expect: 100-continue")[:-3])
     assert client.transport.closed
-    assert client.transport.written == b""
+    assert [answer.status for answer in client.answers] == [400]
     assert not caplog.records
 
 

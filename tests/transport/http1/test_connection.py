@@ -1,5 +1,6 @@
 """Requests read from one connection: heads, keep-alive, any split of the bytes, malformed and cut-off requests."""
 
+import json
 import logging
 
 import pytest
@@ -19,6 +20,8 @@ STREAM = (
     request("GET", "/six", b"a body that nobody asked for"),
     request("DELETE", "/seven", None, "Connection: close"),
 )
+HEAD_TOO_LARGE = f"the head of the request, or its trailers, exceed {MAX_HEAD_BYTES} bytes"
+CUT_OFF = "the connection ended before the end of the request"
 EXPECTED = [
     (b"GET", b"/one?x=1", b""),
     (b"POST", b"/two", b"abc"),
@@ -32,6 +35,13 @@ EXPECTED = [
 
 def seen(client: Client) -> list[tuple[bytes, bytes, bytes]]:
     return [(one.method, one.target, bytes(one.body)) for one in client.exchanges]
+
+
+def refusals(client: Client) -> list[str]:
+    """The reasons of the answers, all of which must be refusals that end the connection."""
+    for answer in client.answers:
+        assert (answer.status, answer.field("Connection")) == (400, "close")
+    return [json.loads(answer.body)["error"] for answer in client.answers]
 
 
 def recording() -> Client:
@@ -218,20 +228,20 @@ def test_head_that_never_ends_is_closed_at_the_limit() -> None:
         sent += 1002
         assert sent < MAX_HEAD_BYTES + 10_000
     assert sent > MAX_HEAD_BYTES - 10_000
-    assert client.transport.written == b""
+    assert refusals(client) == [HEAD_TOO_LARGE]
 
 
 def test_head_line_that_never_ends_is_closed_at_the_limit() -> None:
     client = Client().send(b"GET /" + b"a" * (2 * MAX_HEAD_BYTES))
     assert client.transport.closed
-    assert client.transport.written == b""
+    assert refusals(client) == [HEAD_TOO_LARGE]
 
 
 @pytest.mark.parametrize("line", ["X-Long: " + "a" * 200_000, "Expect: " + "a" * 200_000])
-def test_line_far_beyond_the_limit_closes_without_an_answer(line: str) -> None:
+def test_line_far_beyond_the_limit_is_refused(line: str) -> None:
     client = recording().send(request("POST", "/", b"abc", line))
     assert client.transport.closed
-    assert client.transport.written == b""
+    assert refusals(client) == ["the request line, or a header, exceeds 16384 bytes"]
 
 
 @pytest.mark.parametrize(
@@ -261,16 +271,17 @@ def test_line_far_beyond_the_limit_closes_without_an_answer(line: str) -> None:
         b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
-        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: x\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc",
         b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n0\r\n\r\n",
     ],
 )
-def test_malformed_request_is_closed_without_an_answer(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_request_is_refused(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     client = recording().send(sent)
     assert client.transport.ended
-    assert client.transport.written == b""
+    (reason,) = refusals(client)
+    assert reason
     assert client.exchanges == []
     assert not caplog.records, "a client's mistake is no line in the log"
 
@@ -279,7 +290,62 @@ def test_malformed_request_after_one_in_flight_is_closed_after_its_answer() -> N
     client = Client().send(request("GET", "/a") + b"nonsense\r\n\r\n")
     assert not client.transport.ended
     echo(client.exchanges[0])
+    assert [answer.status for answer in client.answers] == [200, 400]
+    assert client.answers[0].body == b"GET /a\n"
+    assert client.transport.closed
+
+
+def test_malformed_request_behind_connection_close_is_not_answered() -> None:
+    client = Client().send(request("GET", "/a", None, "Connection: close") + b"nonsense\r\n\r\n")
+    echo(client.exchanges[0])
     assert [answer.body for answer in client.answers] == [b"GET /a\n"]
+    assert client.transport.closed
+
+
+def test_malformed_request_in_http_1_0_is_refused_in_its_version() -> None:
+    client = Client().send(request("POST", "/", None, "Transfer-Encoding: chunked", version="1.0") + b"zz\r\n")
+    (answer,) = client.answers
+    assert (answer.line, answer.field("Connection")) == ("HTTP/1.0 400 Bad Request", None)
+    assert client.transport.closed
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"hello\r\n\r\n", "malformed HTTP request: Invalid method encountered"),
+        (
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "malformed HTTP request: this port does not speak HTTP/2; gRPC clients need the gRPC port",
+        ),
+        (
+            request("POST", "/", b'{"inputs":[]}', "Transfer-Encoding: chunked"),
+            "malformed HTTP request: Invalid character in chunk size; the request has 'Transfer-Encoding: chunked', "
+            "so its body must be sent in chunks",
+        ),
+        (
+            request("POST", "/", b"abc", "Transfer-Encoding: gzip"),
+            "a Transfer-Encoding other than 'chunked' is not supported",
+        ),
+    ],
+    ids=["a word", "HTTP/2", "a body that is not in chunks", "another coding"],
+)
+def test_refusal_says_why(sent: bytes, reason: str) -> None:
+    assert refusals(Client().send(sent)) == [reason]
+
+
+@pytest.mark.parametrize("size", [None, 1])
+@pytest.mark.parametrize("length_first", [True, False])
+@pytest.mark.parametrize("length", [3, 300, 0])
+def test_chunks_beside_a_length_are_read_by_the_chunks_and_closed(
+    length: int, length_first: bool, size: int | None
+) -> None:
+    """RFC 9112, 6.3: the transfer coding overrides the length."""
+    fields = [f"Content-Length: {length}", "Transfer-Encoding: chunked"]
+    head = request("POST", "/a", None, *(fields if length_first else reversed(fields)))
+    client = recording().send(head + b"3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n" + request("GET", "/smuggled"), size)
+    assert seen(client) == [(b"POST", b"/a", b"abcdefg")]
+    (answer,) = client.answers
+    assert (answer.status, answer.field("Connection")) == (200, "close")
     assert client.transport.closed
 
 
@@ -290,13 +356,13 @@ def test_content_length_too_small_ends_after_the_first_request() -> None:
     assert client.transport.closed
 
 
-def test_content_length_too_large_waits_and_is_not_answered() -> None:
+def test_content_length_too_large_waits_until_the_client_ends() -> None:
     client = Client().send(b"POST /a HTTP/1.1\r\nContent-Length: 10000000000\r\n\r\nabc")
     assert not client.exchanges
     assert not client.transport.ended
     client.end()
     assert client.transport.closed
-    assert client.transport.written == b""
+    assert refusals(client) == [CUT_OFF]
 
 
 @pytest.mark.parametrize(
@@ -310,12 +376,12 @@ def test_content_length_too_large_waits_and_is_not_answered() -> None:
     ids=["get", "post", "binary", "chunked"],
 )
 @pytest.mark.parametrize("step", [None, 1])
-def test_request_cut_off_anywhere_is_closed_and_never_handled(whole: bytes, step: int | None) -> None:
+def test_request_cut_off_anywhere_is_refused_and_never_handled(whole: bytes, step: int | None) -> None:
     for cut in range(len(whole)):
         client = recording().send(whole[:cut], step)
         client.end()
         assert client.exchanges == [], f"handled when cut at {cut}"
-        assert client.transport.written == b""
+        assert refusals(client) == ([CUT_OFF] if cut else [])
         assert client.transport.closed
         client.lose()
         assert not client.listener.connections
@@ -327,7 +393,8 @@ def test_request_cut_off_behind_one_in_flight_does_not_harm_it(cut: int) -> None
     client.end()
     assert not client.transport.ended
     echo(client.exchanges[0])
-    assert [answer.body for answer in client.answers] == [b"GET /a\n"]
+    assert [answer.status for answer in client.answers] == [200, 400]
+    assert client.answers[0].body == b"GET /a\n"
     assert client.transport.closed
     assert len(client.exchanges) == 1
 

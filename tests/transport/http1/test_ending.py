@@ -11,7 +11,7 @@ import uvloop
 from halimede.transport.http1.connection import MAX_PIPELINED_REQUESTS, Http1Connection
 from halimede.transport.http1.exchange import Http1Exchange
 from halimede.transport.http1.listener import Http1Listener
-from tests.transport.http1_fakes import Client, echo, request
+from tests.transport.http1_fakes import Client, chunked, echo, request
 
 LIMIT = 10.0
 
@@ -77,7 +77,7 @@ def test_malformed_bytes_behind_a_request_in_flight_are_discarded() -> None:
     assert client.transport.reading
     assert not client.transport.ended
     echo(client.exchanges[0])
-    assert [answer.body for answer in client.answers] == [b"GET /a\n"]
+    assert [answer.status for answer in client.answers] == [200, 400]
     assert len(client.exchanges) == 1
     assert client.transport.closed
 
@@ -164,6 +164,54 @@ def test_drain_answers_the_request_in_flight_and_closes() -> None:
     assert client.answers[0].status == 200
     assert client.answers[0].field("Connection") == "close"
     assert client.transport.closed
+
+
+def test_drain_serves_a_kept_connection_until_the_idle_time_is_over() -> None:
+    idle = Client(echo).send(request("GET", "/a"))
+    used = Client(listener=idle.listener).send(request("GET", "/b"))
+    idle.listener.drain(5.0)
+    late = Client(listener=idle.listener)
+    assert not any(client.transport.ended for client in (idle, used, late))
+    idle.clock.advance(4.9)
+    used.send(request("GET", "/c"))
+    assert [(answer.body, answer.field("Connection")) for answer in used.answers] == [
+        (b"GET /b\n", None),
+        (b"GET /c\n", "close"),
+    ]
+    assert used.transport.closed
+    idle.clock.advance(0.2)
+    assert idle.transport.closed
+    assert late.transport.closed
+    assert Client(listener=idle.listener).transport.closed
+
+
+@pytest.mark.parametrize("sent", [20, 60, 70], ids=["head", "whole head", "body"])
+def test_drain_answers_a_request_that_is_arriving(sent: int) -> None:
+    whole = request("POST", "/a", b"x" * 100)
+    client = Client(echo).send(whole[:sent])
+    client.listener.drain()
+    assert not client.transport.ended
+    client.send(whole[sent:])
+    assert [answer.field("Connection") for answer in client.answers] == ["close"]
+    assert client.transport.closed
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [request("POST", "/a", b"x" * 100), chunked("/a", [b"x" * 50, b"y" * 50])],
+    ids=["sized", "chunked"],
+)
+def test_drain_refuses_a_request_that_stops_arriving(whole: bytes) -> None:
+    for cut in range(1, len(whole) - 1):
+        client = Client(echo).send(whole[:cut])
+        client.listener.drain()
+        client.send(whole[cut : cut + 1])
+        client.clock.advance(1.5)
+        assert not client.transport.ended, f"refused when cut at {cut}"
+        client.clock.advance(1.0)
+        (answer,) = client.answers
+        assert (answer.status, answer.body) == (503, b'{"error":"Server exiting"}')
+        assert client.transport.closed
 
 
 def test_drain_closes_a_connection_that_was_accepted_just_then() -> None:

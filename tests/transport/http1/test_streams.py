@@ -256,6 +256,19 @@ def test_stream_under_way_ends_its_connection_when_the_server_drains() -> None:
     assert client.transport.closed
 
 
+def test_stream_under_way_keeps_its_connection_for_the_next_request() -> None:
+    """Its head did not say that the connection ends, so the client may send another request."""
+    client, _, stream = begun()
+    stream.send((b"a",))
+    client.listener.drain(5.0)
+    stream.send((), last=True)
+    assert not client.transport.closed
+    client.send(request("GET", "/b"))
+    echo(client.exchanges[1])
+    assert written(client).endswith(b"Connection: close\r\nContent-Type: text/plain\r\n\r\nGET /b\n")
+    assert client.transport.closed
+
+
 def test_stream_begun_while_the_server_drains_has_connection_close() -> None:
     client = Client().send(request("POST", "/", b"x"))
     client.listener.drain()

@@ -105,7 +105,7 @@ def test_version_with_many_zeros() -> None:
 
 
 def test_request_fields() -> None:
-    data = message(tensor(), raws=(PAIR,), outputs=("OUT", "OUT2", "OUT"), id="é", version="3")
+    data = message(tensor(), raws=(PAIR,), outputs=("OUT", "OUT2"), id="é", version="3")
     _, request = parsed(data)
     assert (request.model_name, request.version, request.id, request.outputs) == ("m", 3, "é", ("OUT", "OUT2"))
     got = request.inputs["INPUT0"]
@@ -450,6 +450,15 @@ def test_input_raw_contents_too_many_are_ignored() -> None:
 def test_input_twice(id: str, shown: str) -> None:
     error = refusal(message(tensor(), tensor(contents={"fp32_contents": [1]}), raws=(PAIR,), id=id))
     assert error.message == f"[request id: {shown}] input 'INPUT0' already exists in request"
+
+
+@pytest.mark.rows("H48")
+def test_output_twice() -> None:
+    """It is refused before the data of the inputs are looked at."""
+    for raws in ((PAIR,), ()):
+        error = refusal(message(tensor(), raws=raws, outputs=("OUT", "OUT"), id="7"))
+        assert type(error) is Invalid
+        assert error.message == "[request id: 7] output 'OUT' already exists in request"
 
 
 def test_input_of_an_unknown_datatype_is_left_to_the_core() -> None:

@@ -200,12 +200,6 @@ def test_places_are_told_apart_when_remembered() -> None:
             assert read(decoder, asked).inputs["A"].memory == RegionReference(region, offset, 4)
 
 
-def test_output_named_twice_is_where_it_was_first() -> None:
-    asked = message(b"aaaa", b"cccc")
-    place(asked.outputs.add(name="X").parameters, "t", 1)
-    assert read(InferDecoder(), asked).destinations == {"X": RegionReference("s", 0, 16)}
-
-
 @pytest.mark.rows("G22")
 def test_output_in_shared_memory_has_an_empty_raw_entry() -> None:
     outputs = [Tensor(name, INT32, (1,), HostMemory(data)) for name, data in (("X", b""), ("Y", b"yyyy"))]

@@ -25,6 +25,7 @@ from halimede.tensors import (
     Tensor,
     join_bytes,
 )
+from halimede.wire.http import json as json_text
 from halimede.wire.http.generate import data_bytes, decode_generate, encode_generate, event
 
 LIMIT = 1 << 20
@@ -55,6 +56,37 @@ def one(datatype: DataType, shape: Shape, value: Any) -> Tensor:
 
 
 # Requests.
+
+
+@pytest.mark.rows("H48", "H131")
+@pytest.mark.parametrize(
+    "body",
+    ['{"I":1,"I":2}', '{"I" :1,"I"\n:1}', r'{"I":1,"\u0049":2}', '{"parameters":{"I":1,"I":2}}', '{"I":1,"I":"x"}'],
+)
+def test_input_given_twice_is_refused(body: str) -> None:
+    prefix = "Converting keyword: 'parameters': " if "parameters" in body else ""
+    assert refused(body) == (Invalid, f"{prefix}[request id: <id_unknown>] input 'I' already exists in request")
+
+
+def test_value_nested_too_deep_beside_equal_keys_is_refused() -> None:
+    assert refused('{"p":1,"p":2,"I":' + "[" * 990 + "]" * 990 + "}") == (Invalid, json_text.NESTING_TEXT)
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        ('{"p":1,"p":2}', {"p": 1}),
+        ('{"p":1,"p":[]}', {"p": 1}),
+        ('{"p":1,"p":[[1],[{"a":[1]}]]}', {"p": 1}),
+        ('{"p":1,"p":2,"n":9223372036854775808}', {"p": 1, "n": 9223372036854775808.0}),
+        ('{"parameters":{"p":1,"q":"é"},"parameters":{"p":2}}', {"p": 1, "q": "é"}),
+        ('{"parameters":{"p":1,"p":2}}', {"p": 1}),
+        ('{"p":1,"parameters":{"p":2}}', {"p": 2}),
+        (r'{"q":"\"p\":1","p":1,"p":2}', {"q": '"p":1', "p": 1}),
+    ],
+)
+def test_parameter_given_twice_has_its_first_value(body: str, parameters: Parameters) -> None:
+    assert decoded(body).parameters == parameters
 
 
 def test_request_has_the_model_and_takes_any_number_of_responses() -> None:

@@ -192,6 +192,15 @@ def test_malformed_json_is_internal() -> None:
     assert error.message == "failed to parse the request JSON buffer: Missing a name for object member. at 1"
 
 
+@pytest.mark.rows("H48")
+def test_output_that_comes_twice_counts_before_its_parameters() -> None:
+    twice = [{"name": "OUT"}, {"name": "OUT", "parameters": {"binary_data": 1}}]
+    for request_id, shown in (("", "<id_unknown>"), ("q", "q")):
+        error = refused({"id": request_id, "inputs": [ITEM], "outputs": twice})
+        assert type(error) is Invalid
+        assert error.message == f"[request id: {shown}] output 'OUT' already exists in request"
+
+
 def test_name_that_comes_twice_counts_before_the_data() -> None:
     error = refused({"inputs": [ITEM, item(data=["x"])]})
     assert type(error) is Invalid

@@ -314,7 +314,6 @@ def test_outputs_and_their_form() -> None:
         {"name": "C", "parameters": []},
         {"name": "D", "parameters": {"binary_data": False, "x": 1}},
         {"name": "E", "parameters": {**binary, "classification": 0}},
-        {"name": "B"},
     ]
     request, form = decode({"inputs": [], "outputs": outputs, "parameters": {"binary_data_output": True}})
     assert request.outputs == ("A", "B", "C", "D", "E")
