@@ -1,7 +1,8 @@
-"""Tensors on a device, for the server that knows no device itself: what a backend brings so that its inputs are
-gathered and its outputs are split where they are, and copied to the host once if somebody reads them there.
+"""Tensors on a device. The server uses a device only through the Protocol `Device`, which a backend implements.
 
-Arrays on a device are objects that speak DLPack. Knows nothing of requests, models or runtimes. Any thread.
+With it, the server gathers inputs and splits outputs on the device. It copies an output to the host once, if a reader
+needs it there. Arrays on a device are objects that implement DLPack. Knows nothing of requests, models or runtimes.
+Any thread.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ HostArray = npt.NDArray[Any]
 
 
 class Place(NamedTuple):
-    """Where the bytes of a tensor are."""
+    """The location of the bytes of a tensor."""
 
     kind: MemoryKind
     device_id: int = 0
@@ -27,11 +28,11 @@ class Place(NamedTuple):
 HOST = Place(MemoryKind.HOST)
 
 _KINDS = {1: MemoryKind.HOST, 3: MemoryKind.PINNED, 11: MemoryKind.PINNED}
-"""By the number of DLPack: the CPU, memory pinned for CUDA, memory pinned for ROCm. Any other is a device."""
+"""By the device type of DLPack: the CPU, memory pinned for CUDA, memory pinned for ROCm. Any other is a device."""
 
 
 class DeviceArray(Protocol):
-    """A contiguous array that speaks DLPack."""
+    """A contiguous array that implements DLPack."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -39,7 +40,7 @@ class DeviceArray(Protocol):
 
 
 def place_of(array: DeviceArray) -> Place:
-    """Where an array is, by what it says of itself."""
+    """The place of an array, from its DLPack device."""
     kind, number = array.__dlpack_device__()
     place = _KINDS.get(int(kind), MemoryKind.DEVICE)
     return Place(place, number if place is MemoryKind.DEVICE else 0)
@@ -53,51 +54,56 @@ class CopyCounter:
         self._lock = Lock()
 
     def add(self) -> None:
-        with self._lock:  # batches of several instances end on threads of their own
+        with self._lock:  # instances count on threads of their own
             self.value += 1
 
 
 class Device(Protocol):
-    """One device as one instance of a model uses it, usually with a stream of its own: what is begun by `copy` is done
-    in order. Brought by the backend, which knows the runtime."""
+    """A device for one instance of a model, or for one of its batches in flight, usually with a stream of its own.
+
+    Copies run in the order of the calls. A backend implements this Protocol with the library of its runtime.
+    """
 
     @property
     def place(self) -> Place: ...
     @property
     def copies(self) -> CopyCounter:
-        """That of the model; the server counts."""
+        """The counter of the model. The server adds to it."""
         ...
 
     def empty(self, shape: Shape, datatype: DataType) -> DeviceArray:
-        """Memory on the device."""
+        """Returns memory on the device, uninitialised."""
         ...
 
     def pinned(self, byte_size: int) -> HostArray:
-        """Memory of the host, as bytes (uint8), that the device copies to and from without waiting."""
+        """Returns host memory, as uint8, that the device copies to and from asynchronously."""
         ...
 
     def rows(self, array: DeviceArray, start: int, stop: int) -> DeviceArray:
-        """A view of these rows of an array on the device."""
+        """Returns a view of the rows from `start` to `stop` (exclusive) of an array on the device."""
         ...
 
     def copy(self, into: DeviceArray | HostArray, source: DeviceArray | HostArray) -> None:
-        """Begins to copy all elements. At least one of the two is on the device. Both stay alive and unchanged until an
-        event after it is reached: the device sees to that."""
+        """Starts to copy all elements and returns. At least one of the arrays is on the device. The device keeps both
+        alive until the copy has ended."""
         ...
 
     def event(self) -> object:
-        """A mark behind everything that was begun so far."""
+        """Records an event after all work that was started so far."""
         ...
 
     def ready(self, event: object, done: Callable[[Exception | None], None]) -> None:
-        """Calls `done` once, on any thread, when the mark is reached, or with what went wrong before it. Does not wait,
-        and needs no thread per batch."""
+        """Calls `done` once, on any thread, when the event has happened: with None, or with the exception of the work
+        before it. Must not block. It should not start a thread for each batch."""
         ...
 
 
 class DeviceMemory:
-    """The rows of an output on a device, as the memory of a tensor. `host` copies them, once, and waits for that: it is
-    for readers that could not say beforehand that they want the bytes."""
+    """The rows of an output on a device, as the memory of a tensor.
+
+    `host` copies them once and waits. Readers that are known to need the bytes get a copy that was started earlier
+    (`scheduling.device_batch`).
+    """
 
     __slots__ = ("_copy", "array", "byte_size", "device")
     kind = MemoryKind.DEVICE
@@ -135,11 +141,11 @@ class DeviceMemory:
         return self._copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HostMemory, (bytes(self.host()),)  # another process has no part in this one's device memory
+        return HostMemory, (bytes(self.host()),)  # another process cannot use the device memory of this one
 
 
 def begin_copy(array: DeviceArray, byte_size: int, device: Device) -> HostArray:
-    """Begins the copy of an array to the host, and counts it; the bytes that will hold it."""
+    """Starts to copy an array to the host, and counts the copy. Returns the bytes that will hold it."""
     copied = device.pinned(byte_size)
     device.copy(copied, array)
     device.copies.add()
@@ -147,10 +153,10 @@ def begin_copy(array: DeviceArray, byte_size: int, device: Device) -> HostArray:
 
 
 def as_error(failure: Exception) -> Error:
-    """A failure of a device as clients read it."""
+    """The error for clients after a failure of a device."""
     return failure if isinstance(failure, Error) else Internal(f"{type(failure).__name__}: {failure}")
 
 
 def is_host(array: object) -> bool:
-    """Whether an output is an array of numpy's, which host backends give."""
+    """Whether an output is a numpy array, and not on a device."""
     return isinstance(array, np.ndarray)

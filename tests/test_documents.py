@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -34,9 +35,20 @@ OTHERS: Mapping[str, str] = MappingProxyType(
 )
 """Flags in the documents that no command of ours has, and which program has them."""
 
+EXTRAS_FOR_WORK_ON_HALIMEDE = {"bench", "compile", "demo", "dev"}
+"""The extras that no user of the server needs."""
+
 FOREIGN_FLAGS = (ROOT / "bench", ROOT / "docs" / "contract")
 """Pages below these name flags of other programs: `bench/` its own, the contract those of Triton and its tools."""
 
+PACKAGE = ROOT / "halimede"
+ROOMS = frozenset(path.stem for path in PACKAGE.iterdir() if path.stem[0] not in "._")
+DEVELOPERS_PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/decisions").glob("*.md"))]
+"""The pages that name modules. In others `models/x` is a path of somebody's repository."""
+NOT_MODULES = frozenset({"config.pbtxt", "halimede.backends", "halimede.repository_agents"})
+"""A file of a model, and the groups of entry points."""
+
+MODULE = re.compile(r"`([a-z_0-9]+(?:[./]\w+)+)`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
@@ -106,6 +118,28 @@ def test_paths_exist(path: Path) -> None:
             assert (ROOT / name).exists(), name
 
 
+def is_in_package(name: str) -> bool:
+    """Whether `room.module`, `room/module.py` or `room.module.Name` is there."""
+    parts = re.split(r"[./]", name.removesuffix(".py").removeprefix("halimede."))
+    place = PACKAGE
+    while parts and (place / parts[0]).is_dir():
+        place /= parts.pop(0)
+    file = place / f"{parts[0]}.py" if parts else place
+    if parts and not file.exists() and "/" not in name:
+        file = place / "__init__.py"
+    else:
+        parts = parts[1:]
+    return file.exists() and (not parts or set(parts) <= set(re.findall(r"\w+", file.read_text())))
+
+
+@pytest.mark.parametrize("path", [*DEVELOPERS_PAGES, *sorted(PACKAGE.rglob("*.py"))], ids=named)
+def test_modules_exist(path: Path) -> None:
+    """In backticks, with the name of a room first."""
+    for name in set(MODULE.findall(path.read_text())) - NOT_MODULES:
+        if re.split(r"[./]", name)[0] in ROOMS:
+            assert is_in_package(name), name
+
+
 @pytest.mark.parametrize("path", documents(), ids=named)
 def test_figures_have_their_file(path: Path) -> None:
     """A page that quotes results names their file in `bench/results`. `make bench` writes `all.*`."""
@@ -132,3 +166,9 @@ def test_median_of_the_readme_is_that_of_all_rows() -> None:
     claim = re.search(r"the median of (\d+) workloads is ([\d.]+) times the throughput at ([\d.]+) times the CPU", text)
     assert claim is not None
     assert claim.groups() == (str(len(rows)), f"{middle['throughput']:.2f}", f"{middle['cpu']:.2f}")
+
+
+def test_extras_of_the_readme_are_those_of_the_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = re.findall(r"^\| `([a-z]+)` \| [^|]* \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(table) == set(extras) - EXTRAS_FOR_WORK_ON_HALIMEDE

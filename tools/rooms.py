@@ -25,7 +25,7 @@ Graph = Mapping[str, frozenset[str]]
 APART = ("workers.child", "backends.traits", "backends.registry", "backends.elsewhere", "backends.testing")
 """Parts of a package that are a room themselves."""
 NOT_DRAWN = frozenset({"", "__main__", "compiled"})
-"""The package's own module and what decides its form. They belong to no room."""
+"""The package's own module and the module that decides its form. They belong to no room."""
 
 
 def modules_of(package: Path) -> dict[str, Path]:
@@ -65,7 +65,7 @@ def graph_of(package: Path) -> dict[str, frozenset[str]]:
 
 
 def reduced(graph: Graph) -> dict[str, list[str]]:
-    """The graph without the edges that a longer way implies. Raises CycleError if rooms import each other."""
+    """The graph without the edges that a longer path implies. Raises CycleError if rooms import each other."""
     TopologicalSorter(graph).prepare()
 
     def reach(rooms: Collection[str]) -> frozenset[str]:

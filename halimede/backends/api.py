@@ -1,7 +1,11 @@
-"""The backend contract: what a runtime must offer to the server, and what the server hands to it.
+"""The backend contract: the Protocols that a backend implements, and those that the server implements for it.
 
-A backend module knows model configurations and tensors, and nothing of scheduling, the engine or protocols. The
-protocols `Batch` and `Responses` are what it may expect; the scheduling room implements them.
+A backend implements `Backend`, `BackendModel` and `Instance`. The other Protocols for instances and models are
+optional: the server looks whether an object has their members. The server implements `Batch` and `Responses` (in
+`scheduling.execution`, and in `hosted.batch` for a child process).
+
+A backend knows model configurations and tensors, and nothing of scheduling, the engine or protocols. `docs/
+writing-a-backend.md` shows the use of all this.
 """
 
 import asyncio
@@ -32,8 +36,13 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 class BatchedRequest(Protocol):
-    """One request of a batch, to read: what was asked (its inputs checked and reshaped for the model), its rows, and
-    whether the client has gone meanwhile. `outputs` are the names to answer with, never empty."""
+    """One request of a batch, for reading.
+
+    request -- its inputs are checked, and reshaped for the model
+    batch_size -- the number of its rows
+    outputs -- the names of the outputs to answer with, never empty
+    cancelled -- whether the client has gone
+    """
 
     @property
     def request(self) -> InferRequest: ...
@@ -44,27 +53,29 @@ class BatchedRequest(Protocol):
     @property
     def cancelled(self) -> bool: ...
     def when_cancelled(self, tell: Callable[[], None]) -> None:
-        """Has `tell`, which must not raise, called when the client goes. On the event loop only."""
+        """Registers `tell`, which the server calls when the client goes. `tell` must not raise. On the event loop
+        only."""
         ...
 
 
 class Batch(Protocol):
-    """The requests that an instance is to run at once. Read by the thread that `execute` was called on."""
+    """The requests that an instance runs at once. Read by the thread that called `execute`."""
 
     @property
     def requests(self) -> Sequence[BatchedRequest]: ...
 
     def arrays(self) -> Arrays:
-        """The inputs of all requests gathered along the batch dimension, by name: views of request memory for a batch
-        of one, unless they are small (`tensors.SMALL_BYTES`), BYTES as object arrays of `bytes`. Marks the end of the
-        input phase. An optional input that no request has is absent. A ragged input is the elements of all requests in
-        one dimension, and the inputs that the server makes of a batch are there too (S36, S37). May raise
+        """The inputs of all requests, gathered along the batch dimension, by name.
+
+        For a batch of one they are views of the request's memory, unless they are small (`tensors.SMALL_BYTES`). BYTES
+        are object arrays of `bytes`. An optional input that no request has is missing. A ragged input has the elements
+        of all requests in one dimension; batch inputs are included (S36, S37). Marks the end of the input phase. Raises
         Error."""
         ...
 
     def parts(self, name: str) -> Sequence[Tensor]:
-        """An input of each request as it came, never copied: its memory says where it is. Raises KeyError if the
-        requests do not have it."""
+        """An input of each request where it is, without a copy: `Tensor.memory` has its kind and device. Raises
+        KeyError if a request does not have it."""
         ...
 
     def shape(self, name: str) -> Shape:
@@ -72,76 +83,85 @@ class Batch(Protocol):
         ...
 
     def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
-        """Writes an input of all requests into an array of the backend's, of that shape and the input's datatype: the
-        runtime's own input tensor, pinned memory, or memory on `device`. Parts that are on this device are copied
-        there. Not for ragged inputs. Marks the end of the input phase. Raises Error."""
+        """Writes an input of all requests into an array of the backend, such as the runtime's own input tensor, pinned
+        memory, or memory on `device`. The array has the shape `shape(name)` and the datatype of the input. Parts that
+        are on this device are copied on the device. Not for ragged inputs. Marks the end of the input phase. Raises
+        Error."""
         ...
 
     def arrays_of(self, i: int) -> Arrays:
-        """The inputs of this request alone, as `arrays` would have them for a batch of one. May raise Error."""
+        """The inputs of request `i`, in the form that `arrays` has for a batch of one. Raises Error."""
         ...
 
 
 class Responses(Protocol):
-    """Where the outcome of a batch goes. Every method may be called from any thread, also after `execute` returned.
+    """Takes the answers to a batch. Any thread may call it, also after `execute` returned, unless a method says
+    otherwise.
 
-    `i` is the index of the request in the batch. A request that is not decoupled gets exactly one final response or
-    error; what is missing when the batch is finished, and was not promised for later, fails with the contract's text
+    `i` is the index of the request in the batch. A request of a model that is not decoupled gets exactly one response
+    or error. If it has none when the batch has finished, and none was promised for later, it fails with Triton's text
     (H50).
     """
 
     def send(
         self, i: int, outputs: Sequence[Tensor] | None, final: bool = True, parameters: Parameters | None = None
     ) -> None:
-        """One response; `outputs` None (only with final) says that no more come. Outputs not asked for are dropped.
+        """Sends one response. With `final`, `outputs` may be None: the request gets no further response. Outputs that
+        the client did not request are dropped.
 
-        One that is not final blocks while the client does not read (G32), except on the event loop: there the caller
-        asks by `on_writable` before it lets the model go on."""
+        A response that is not final blocks the caller while the client does not read (G32). On the event loop it never
+        blocks; there the backend calls `on_writable` before it lets the model continue."""
         ...
 
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
-        """Calls `resume`, which must not raise, once when the client of request `i` takes more responses, has gone, or
-        the request is over; at once if that is so already. On the event loop only."""
+        """Calls `resume` once, when the client of request `i` takes more responses or has gone, or the request has
+        ended; at once if that is already the case. `resume` must not raise. On the event loop only."""
         ...
 
-    def fail(self, i: int, error: Error, final: bool = True) -> None: ...
+    def fail(self, i: int, error: Error, final: bool = True) -> None:
+        """Answers request `i` with an error."""
+        ...
 
     def again(self, i: int) -> None:
-        """Has the scheduler run this request once more (S72)."""
+        """Returns request `i` to the queue, to run once more (S72). Only for iterative sequence models; the request of
+        any other model fails."""
         ...
 
     def scatter(self, outputs: Mapping[str, Any], device: Device | None = None) -> None:
-        """Answers every request of the batch with its rows of `outputs` (views, no copy). Marks the output phase.
+        """Answers every request of the batch with its rows of `outputs`, as views. Marks the start of the output phase.
 
-        Without `device` these are arrays of numpy's. With it they may be arrays on the device, which need not be
-        computed yet: the answers go out when the device is there. What a request needs on the host is copied once, as a
-        whole, in the meantime; the instance can take the next batch.
+        Without `device`, `outputs` are numpy arrays. With it, they may also be arrays on the device that are not
+        computed yet. The server then answers when the device has reached this point of its stream. If a reader needs an
+        output on the host, the whole output is copied once, also asynchronously. Meanwhile the instance can take the
+        next batch.
 
-        Each array has the configuration's dtype and, for a batching model, the batch as first dimension, unless it is
-        a batch output, which has the elements of all requests one behind the other (S39)."""
+        Each array has the dtype of the configuration. For a batching model the first dimension is the batch, except
+        for a batch output, which has the elements of all requests one after another (S39)."""
         ...
 
     def scatter_to(self, i: int, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Answers this request, whose inputs `arrays_of` gave."""
+        """Answers request `i` alone, with the outputs for the inputs that `arrays_of` returned."""
         ...
 
     def compute_times(self, input_end: int, output_start: int) -> None:
-        """When the inputs were ready and the outputs began, in monotonic nanoseconds, where the backend knows better
-        than the two marks above (a worker process)."""
+        """Sets the end of the input phase and the start of the output phase, in monotonic nanoseconds. For a backend
+        whose batches run in another process, where these moments were measured."""
         ...
 
     def promise(self, later: Collection[int]) -> None:
-        """These requests of a model that is not decoupled get their one answer after `execute` returned, by a final
-        `send` or `fail`. Called by `execute` itself, where it is the server that says `finished`."""
+        """Announces that these requests get their one answer after `execute` has returned, by a final `send` or `fail`.
+        For a model that is not decoupled. Called within `execute` with Placement.THREAD, because the batch finishes
+        when `execute` returns; with ASYNC and LOOP the backend passes `later` to `finished` instead."""
         ...
 
     def finished(self, later: Collection[int] = ()) -> None:
-        """The instance can take another batch. Called once per batch: by the server when `execute` returns, except if
-        the model's placement is LOOP or ASYNC, then by the backend: on the loop for LOOP, on any thread for ASYNC. Also
-        if `execute` raises, by the server.
+        """Ends the batch: the instance can take another one. Called exactly once per batch:
 
-        `later` are the requests of a model that is not decoupled which get their one answer after this: a final `send`
-        or `fail`, on the loop too."""
+        - by the server, if the placement is THREAD or if `execute` raises
+        - by the backend otherwise: on the loop if the placement is LOOP, on any thread if it is ASYNC
+
+        `later` are the requests that get their one answer after this, by a final `send` or `fail`. For a model that is
+        not decoupled."""
         ...
 
 
@@ -149,13 +169,14 @@ class Placement(Enum):
     """Who calls `Instance.execute`."""
 
     THREAD = "thread"
-    """A thread of the instance; the call may block. With `inline_safe` also the loop, while it stays quick."""
+    """A thread of the instance; the call may block. If the model is `inline_safe`, also the event loop, while the calls
+    are measured to be quick."""
     ASYNC = "async"
-    """A thread of the instance. The call begins the batch and may return before it is over: the backend calls
-    `Responses.finished`, on any thread, and may end batches in any order. Up to `BackendModel.in_flight` batches are
-    under way in an instance."""
+    """A thread of the instance. The call starts the batch and may return before the batch has finished. The backend
+    calls `Responses.finished` on any thread, for its batches in any order. An instance has up to
+    `BackendModel.in_flight` batches at a time."""
     LOOP = "loop"
-    """The event loop; the call only passes the batch on (to a worker process) and returns at once."""
+    """The event loop. The call passes the batch on, for example to a worker process, and returns at once."""
 
 
 class Instance(Protocol):
@@ -163,43 +184,46 @@ class Instance(Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether it can run a batch; False when what it runs in is gone (P10). Asked on the event loop."""
+        """Whether it can run a batch; False if, for example, its process has ended (P10). Read on the event loop."""
         ...
 
     def execute(self, batch: Batch, responses: Responses) -> None:
-        """Runs the batch. An exception fails every request of it that has no answer yet: an Error with its own text,
-        anything else as Internal."""
+        """Runs the batch, or starts it, on the thread that `BackendModel.placement` names. An exception fails every
+        request of the batch without an answer. An Error keeps its kind and text; any other exception becomes
+        Internal."""
         ...
 
     def close(self) -> None:
-        """Gives everything back; called on a load thread when no batch runs. May block, does not raise."""
+        """Releases everything. Called on a thread of the server other than the event loop, when no batch runs. May
+        block; must not raise."""
         ...
 
 
 @runtime_checkable
 class Supervised(Protocol):
-    """An instance that may break and come back. On the event loop."""
+    """An instance that may fail and recover, such as a process that is restarted. On the event loop."""
 
     @property
     def restarts(self) -> int:
-        """How often it came back."""
+        """How often it has recovered."""
         ...
 
     def watch(self, changed: Callable[[bool, bool], None]) -> None:
-        """Has `changed` told whether it is healthy, and whether it is expected back so soon that requests should wait
-        for it: whenever that changes, and at once if it is not healthy already. It is told before the requests of a
-        batch that broke off are answered."""
+        """Registers `changed`, which takes two arguments: whether the instance is healthy, and whether requests should
+        wait because it will recover soon. The instance calls it whenever one of the two changes, and at once if it is
+        not healthy now. After a failure it calls it before it answers the requests of the batch that failed."""
         ...
 
 
 class Thread(Protocol):
-    """Does what it is given, in order."""
+    """A thread that does work in the order in which it was submitted."""
 
     def submit(self, work: Callable[[], None]) -> None: ...
 
 
 class OnItsThread(Protocol):
-    """An instance that has a thread of its own, on which it was made: `execute` is called there."""
+    """An instance that brings its own thread, for a runtime that must be used on the thread that created it. The server
+    calls `execute` on it."""
 
     @property
     def thread(self) -> Thread: ...
@@ -207,11 +231,12 @@ class OnItsThread(Protocol):
 
 @runtime_checkable
 class Rewarmed(Protocol):
-    """An instance that may come back, and then is warmed up before it says that it is healthy."""
+    """A `Supervised` instance that is warmed up after each recovery, before it reports that it is healthy."""
 
     def warm_again_by(self, warm: Callable[[Callable[[], None]], object], /) -> None:
-        """On a load thread, after it was warmed up for the first time. `warm` is called on the event loop; it executes
-        batches, and calls what it is given when that is over, however it ended."""
+        """Gives the instance the function `warm`. Called on a load thread, after the first warm-up. The instance calls
+        `warm(done)` on the event loop after each recovery; `warm` runs the warm-up batches and calls `done` when they
+        have ended, whether they succeeded or not."""
         ...
 
 
@@ -222,42 +247,47 @@ class SelfAssessing(Protocol):
     @property
     def reports_readiness(self) -> bool: ...
     def ask_ready(self, done: Callable[[bool], None], /) -> None:
-        """Tells `done` once what the model says, within seconds, possibly before this returns; False if the instance
-        is not healthy."""
+        """Calls `done` once with the answer of the model, within seconds, possibly before this method returns. The
+        answer is False if the instance is not healthy."""
         ...
 
 
 class OnDevice(Protocol):
-    """A model whose instances run on a device and take tensors there."""
+    """A model whose instances read and write tensors on a device. Its outputs stay there for the next step of an
+    ensemble, if that runs on a device too."""
 
     @property
     def copies(self) -> CopyCounter:
-        """That of the devices of all its instances."""
+        """The counter that the devices of all its instances share."""
         ...
 
 
 def is_on_device(model: object) -> TypeGuard[OnDevice]:
-    """Whether a model runs on a device. Quicker than `isinstance`, which looks up all members."""
+    """Whether a model runs on a device. Faster than `isinstance`, which looks up all members."""
     return hasattr(model, "copies")
 
 
 def is_supervised(instance: object) -> TypeGuard[Supervised]:
-    """Whether an instance may break and come back. `isinstance` would look up the members of the protocol dozens of
-    times, for each of a thousand models."""
+    """Whether an instance may fail and recover. Faster than `isinstance`, which would look up the members of the
+    Protocol dozens of times for each of a thousand models."""
     return hasattr(instance, "watch")
 
 
 def is_self_assessing(instance: object) -> TypeGuard[SelfAssessing]:
-    """Whether the model of an instance may report its readiness. Quicker than `isinstance`."""
+    """Whether the model of an instance may report its readiness. Faster than `isinstance`."""
     return hasattr(instance, "ask_ready")
 
 
 @dataclass(frozen=True, slots=True)
 class InstancePlace:
-    """Name, kind and device of an instance to create, and its number among all instances of the model version.
+    """An instance that the server wants.
 
-    A `passive` one is given no batch. It is created by a thread for which `host` is in force; threads and processes
-    that are started for it later must have it too. `host_policy` is the name that its group gives, or empty.
+    name, kind, device_id -- of the instance; `device_id` is the number of the GPU if the kind is GPU
+    index, total -- its number among all instances of the model version, and the number of these
+    passive -- it never gets a batch
+    host_policy -- the name of the host policy in its instance group, or empty
+    host -- the cores and memory of that policy. They are in force for the thread that calls `create_instance`; threads
+        and processes that the backend starts later must apply them too
     """
 
     name: str
@@ -271,29 +301,32 @@ class InstancePlace:
 
 
 class BackendModel(Protocol):
-    """A version of a model, opened by its backend. Methods are called on a load thread and may block."""
+    """A version of a model, opened by its backend. `create_instance` is called on a load thread, `close` on a closing
+    thread; both may block."""
 
     @property
     def placement(self) -> Placement: ...
     @property
     def inline_safe(self) -> bool:
-        """No user code, no waiting: may run on the event loop while it is measured to be quick. Such a model answers
-        from within `execute` only."""
+        """Whether `execute` may run on the event loop while it is measured to be quick. Only for a model that runs no
+        user code, waits for nothing, and answers only within `execute`."""
         ...
 
     @property
     def in_flight(self) -> int:
-        """How many batches an instance can have at a time; more than 1 only if `execute` returns before they are over.
-        It gets one at a time if its requests are sequences, or if the server has a rate limiter."""
+        """How many batches an instance can have at a time. With Placement.THREAD it is 1. If the requests are
+        sequences, or if the server has a rate limiter, the server gives an instance one batch at a time."""
         ...
 
     @property
     def gathers(self) -> bool:
-        """Whether a batch is better begun after everything that has arrived in this turn of the event loop."""
+        """Whether the server starts batches in the next turn of the event loop instead of at once, so that a batch has
+        all requests that arrived in this turn. Useful if starting a batch is expensive and the model is not on the
+        loop. Not related to `Batch.gather`."""
         ...
 
     def create_instance(self, place: InstancePlace) -> Instance:
-        """Raises Error when it cannot."""
+        """Raises Error."""
         ...
 
     def close(self) -> None: ...
@@ -301,9 +334,13 @@ class BackendModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """Where a model lies: its directory in the repository, the version directory, and the version's number. `code` is
-    the file that runs it where a Python-based backend serves it (R83). `opened` comes from the description
-    that the backend gave of the model just now, for the `open` that follows."""
+    """The files of a model version.
+
+    model -- its directory in the repository
+    version, number -- the version directory and its number
+    code -- the file of a Python-based backend that serves the model (R83), or None
+    opened -- `Description.opened` of the preceding `describe`, so that `open` need not open the files again, or None
+    """
 
     model: Path
     version: Path
@@ -326,8 +363,8 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that keeps a model from being loaded, unless `severity` says that it is a warning or a note. `file` and
-    `line` are to blame, if they are set. `instead` is what would be right."""
+    """A problem that `halimede check` reports about a model. `file` and `line` say where it is, if that is known.
+    `instead` says what would be right."""
 
     text: str
     file: Path | None = None
@@ -339,7 +376,7 @@ class Fault:
 
 @runtime_checkable
 class Inspecting(Protocol):
-    """A backend that can look at a model without serving it: `halimede check`."""
+    """A backend that can examine a model without serving it, for `halimede check`."""
 
     def runs_code(self, asked: Incomplete, /) -> bool:
         """Whether `describe` would run code that comes with the model."""
@@ -348,60 +385,59 @@ class Inspecting(Protocol):
     def faults(
         self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str, /
     ) -> list[Fault]:
-        """Everything that it finds. `config` is None if the configuration is not complete: then the files alone are
-        looked at. Runs nothing of the model's own; does not raise Error. Called on a load thread."""
+        """All problems of the model's files, and of its configuration unless `config` is None because the configuration
+        is not complete. Runs no code of the model; must not raise Error. Called on any thread but the event loop."""
         ...
 
 
 class Outline(Protocol):
-    """What the source of a model shows without being run: for `halimede init` (`Traits.outline`)."""
+    """What the source of a model shows without being run, for `halimede init` (`Traits.outline`)."""
 
     @property
     def completes(self) -> bool:
-        """Whether its code may complete its configuration."""
+        """Whether the code may complete the configuration."""
         ...
 
     @property
     def reads(self) -> Collection[str]:
-        """Names of the inputs that stand in the code."""
+        """Names of inputs that the code mentions."""
         ...
 
     @property
     def writes(self) -> Collection[str]:
-        """Names of the outputs that stand in the code."""
+        """Names of outputs that the code mentions."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CpuShare:
-    """The cores of the operator, as a host policy leaves them, and how many instances of a model share them (D11)."""
+    """The cores that a host policy allows, and the number of instances of a model that share them (D11)."""
 
     cores: frozenset[int]
     instances: int = 1
 
     @property
     def threads(self) -> int:
-        """The threads of one instance that has a pool of its own: its part of the cores, at least one."""
+        """The number of threads for an instance with a pool of its own: its part of the cores, at least one."""
         return max(1, len(self.cores) // max(1, self.instances))
 
     @property
     def pool(self) -> int:
-        """The threads of a pool that all instances share and whose callers work too: the callers and the pool's workers
-        (one less than this number) together are as many threads as there are cores."""
+        """The size of a pool that all instances share, if the callers work in it too. A pool of this size has one
+        worker fewer, so callers and workers together are one thread per core."""
         return max(1, len(self.cores) - self.instances + 1)
 
 
 class ProcessThreads:
-    """The number of threads of a runtime that has one setting per process (`Threads.PROCESS`). The first model fixes
-    it. Load threads."""
+    """The number of threads of a runtime that has one setting per process. The first model fixes it. Load threads."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
         self._fixed: Future[tuple[int, str]] = Future()
 
     def fix(self, model: str, threads: int) -> tuple[int, bool]:
-        """The number that the process has, and whether this model fixed it: then the caller sets it. A later model that
-        wants another one is named in the log."""
+        """Returns the number for the process, and whether this model fixed it; if so, the caller sets it in the
+        runtime. A later model that wants another number only gets a line in the log."""
         try:
             self._fixed.set_result((threads, model))
         except InvalidStateError:
@@ -420,42 +456,46 @@ class ProcessThreads:
 
 
 def cpu_share(instances: int) -> CpuShare:
-    """The share of a model with so many instances, on the cores that the calling thread may use: a host policy is in
-    force for it."""
+    """The share of a model with this number of instances, on the cores that the calling thread may use. On a load
+    thread these are the cores of the host policy."""
     return CpuShare(available_cores(), max(1, instances))
 
 
 @dataclass(frozen=True)
 class BackendContext:
-    """What the server gives a backend when it creates it. `settings` are those of `--backend-config`."""
+    """What the server gives to a backend when it creates it. `settings` are those of `--backend-config`."""
 
     loop: asyncio.AbstractEventLoop
-    """The event loop: batches of models that are placed there come from it."""
+    """The event loop of the server. It calls `execute` of models with Placement.LOOP."""
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     calls: CallPort | None = None
-    """Where models call others; only for a backend that declares `calls_models`."""
+    """Calls to other models, for a backend that declares `Traits.calls_models`; None for any other."""
     worker_poller: WorkerPoller | None = None
-    """Watches processes that the backend starts; None for one that only looks at models."""
+    """Watches the processes that the backend starts; None if the backend only examines models."""
     process_threads: ProcessThreads = field(default_factory=lambda: ProcessThreads(""))
 
 
 class Backend(Protocol):
-    """A runtime. Created once per engine, when the first model needs it, on a load thread, from a `BackendContext`."""
+    """A runtime. The server creates one per engine from a `BackendContext`, on a load thread, when the first model
+    needs it. With two homes, it creates one in each home that a model uses."""
 
     @property
     def traits(self) -> Traits: ...
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        """Those of the machine's GPUs that this runtime, as it is installed, can run on."""
+        """The GPUs, out of those of the machine, that the installed runtime can use. KIND_GPU is refused for others."""
         ...
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        """What can be completed of a configuration: what the file declares, or (user code) a changed configuration as
-        JSON values, or None. Called on a load thread, before `open`. Raises Error."""
+        """Completes a configuration: returns what the model file declares, or the changed configuration as JSON values
+        (for user code), or None. `Traits.completes` says when it is called. Called before `open`, on any thread but the
+        event loop. Raises Error."""
         ...
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
-        """Opens a model version. Raises Error with the words of the contract (R74)."""
+        """Opens a model version, on a load thread. Raises Error, with Triton's texts for one of its backends (R74)."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Releases everything, also if models are still loading or open: the server ends. Must not raise."""
+        ...

@@ -1,7 +1,7 @@
-"""Triton's backends that this server does not have: their names and formats, so that the texts and the search order of
+"""Triton's backends that this server does not have. With their names and formats, error texts and the search order of
 model files are Triton's (R41, R54, R70, R71).
 
-A backend that is built for this server moves from here into a package of its own.
+When this server gets one of these backends, its entry moves into the package of the backend.
 """
 
 from halimede.backends.traits import Format, Traits
@@ -12,7 +12,7 @@ TENSORFLOW = Traits(
         Format("model.savedmodel", "tensorflow_savedmodel", directory=True),
         Format("model.graphdef", "tensorflow_graphdef", directory=False),
     ),
-    guesses_format=False,  # either of them may be meant
+    guesses_format=False,  # a configuration with only the backend may mean either format
 )
 TENSORRT = Traits("tensorrt", formats=(Format("model.plan", "tensorrt_plan", directory=False),))
 OPENVINO = Traits("openvino", formats=(Format("model.xml"),))

@@ -1,7 +1,7 @@
-"""The backends that exist, by what they declare of themselves: those of this package, those of other distributions
-(entry points of the group `halimede.backends`), and the ones that only Triton has.
+"""The traits of all backends: those of this package, those of other distributions (entry points of the group
+`halimede.backends`), and those that only Triton has.
 
-No runtime is imported here, and nothing of the server but `Traits`. Any thread.
+Imports no runtime, and nothing of the server but `Traits`. Any thread.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "halimede.backends"
-"""The group of entry points by which another distribution brings a backend; each is a `Traits`."""
+"""The group of entry points for backends of other distributions. Each entry point is a `Traits`."""
 
 _OWN: tuple[str | Traits, ...] = (
     "halimede.backends.identity",
@@ -37,7 +37,11 @@ _OWN: tuple[str | Traits, ...] = (
 
 @cache
 def known() -> tuple[Traits, ...]:
-    """All backends, in the order in which a version directory is searched for their files."""
+    """All backends, in the order in which a version directory is searched for their files.
+
+    A backend of another distribution cannot replace one that this server has. It does replace one of `elsewhere`, in
+    the same place of the order.
+    """
     own = [import_module(each).TRAITS if isinstance(each, str) else each for each in _OWN]
     found = {traits.name: traits for traits in own}
     for entry in _entries():
@@ -45,17 +49,17 @@ def known() -> tuple[Traits, ...]:
         if traits is None:
             continue
         if traits.name in found and found[traits.name].served:
-            _warn(entry, traits.name, "there is one of this name")
+            _warn(entry, traits.name, "there is already one with this name")
         else:
             found[traits.name] = traits
     return tuple(found.values())
 
 
 def _entries() -> Iterable["EntryPoint"]:
-    """What other distributions bring."""
+    """The entry points of other distributions."""
     if not any(map(_mentions_group, sys.path)):
         return ()
-    from importlib.metadata import entry_points  # with what it needs it takes 20 ms of each start
+    from importlib.metadata import entry_points  # this import takes 20 ms of each start
 
     return entry_points(group=GROUP)
 
@@ -65,33 +69,33 @@ def _mentions_group(folder: str) -> bool:
     mark = f"[{GROUP}]".encode()
     try:
         names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))]  # noqa: PTH208
-    except OSError:  # an archive, or a folder that is not there
+    except OSError:  # an archive, or a folder that does not exist
         return False
     for name in names:
         try:
             with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:  # noqa: PTH118, PTH123 - quicker
                 if mark in file.read():
                     return True
-        except OSError:  # most have none
+        except OSError:  # most distributions have no entry points
             continue
     return False
 
 
 def _loaded(entry: "EntryPoint") -> Traits | None:
-    """What another distribution declares; None, and a warning in the log, if that cannot be imported."""
+    """The traits of an entry point. If they cannot be imported, logs a warning and returns None."""
     try:
         traits = entry.load()
-    except Exception as error:  # whatever the code of others raises must not keep the server from starting
+    except Exception as error:  # an exception in foreign code must not prevent the start of the server
         _warn(entry, entry.name, f"{type(error).__name__}: {error}")
         return None
     if isinstance(traits, Traits):
         return traits
-    _warn(entry, entry.name, f"'{entry.value}' is no Traits")
+    _warn(entry, entry.name, f"'{entry.value}' is not a Traits")
     return None
 
 
 def _warn(entry: "EntryPoint", name: str, why: str) -> None:
-    import logging  # the command line is read without it
+    import logging  # here, because reading the command line does not need it
 
     origin = f"distribution '{entry.dist.name}'" if entry.dist is not None else "an unknown distribution"
     logging.getLogger(__name__).warning("backend '%s' of %s is not used: %s", name, origin, why)
@@ -115,28 +119,29 @@ def formats() -> tuple[tuple[Traits, Format], ...]:
 
 
 def usual_files() -> list[tuple[Traits, Format]]:
-    """The file by which a model of each backend of this server is recognized; the backend that takes any code first."""
+    """The first format of each backend of this server, in reverse order: the general ones come first."""
     return [(traits, traits.formats[0]) for traits in reversed(tuple(served().values())) if traits.formats]
 
 
 def runs_python_backends() -> str:
-    """The name of the backend that serves models of Python-based ones (R83)."""
+    """The name of the backend that serves the models of Python-based backends (R83)."""
     return next(traits.name for traits in served().values() if traits.runs_python_backends)
 
 
 def alternatives() -> str:
-    """What somebody can do whose model's backend is not here."""
+    """Advice for a model whose backend this server does not have."""
     return ", or ".join(traits.alternative for traits in served().values() if traits.alternative)
 
 
 def resolve(reference: str) -> Any:
-    """What "module:name" stands for. Raises ImportError, AttributeError."""
+    """The object that "module:name" refers to. Raises ImportError, AttributeError."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 
 def set_environment() -> None:
-    """Sets the environment variables that runtimes must find, unless the operator has set them. Before any thread."""
+    """Sets the environment variables that runtimes need, unless the operator has set them. Call it before any thread
+    starts."""
     for traits in _own_traits():
         for name, value in traits.environment.items():
             os.environ.setdefault(name, value)
@@ -147,6 +152,6 @@ def _own_traits() -> Iterator[Traits]:
 
 
 def origin_of(traits: Traits) -> str:
-    """The file of a backend's implementation; its module's name if that has no file."""
+    """The file of a backend's implementation, or the name of its module if it has no file."""
     found = find_spec(traits.module)
     return (found.origin if found is not None else None) or traits.module

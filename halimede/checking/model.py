@@ -4,8 +4,9 @@ The rules are those of a load, which stops at the first problem (`models.loader`
 while a runtime opens a model file to see what it declares.
 """
 
+import re
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -14,6 +15,8 @@ from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.backends.traits import Traits
+from halimede.checking.abilities import gpu_advice, unmet
 from halimede.checking.configuration import Reviewed, review
 from halimede.checking.problems import Problem
 from halimede.checking.stray_files import stray_files
@@ -37,6 +40,8 @@ from halimede.models.warmup import sample_problems
 
 A = TypeVar("A")
 
+_OF_GPUS = re.compile("kind KIND_GPU but no|unsupported gpu id")
+"""In the texts of `config.checks` about GPUs that are not there."""
 
 _FIELDS = {
     "agent": "model_repository_agents",
@@ -178,9 +183,12 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
         return
     folder, backend = prepared
     config = _completed(model, draft, backend, folder, options)
+    _advise_on_gpus(model.reviewed.problems, backend.traits)
     if config is not None:
         model.config = config
         _review_labels(model, config)
+        for text in unmet(config, backend.traits):
+            model.add("backend", text, model.place, Severity.WARNING)
         model.attempt("state", lambda: states_for(config, model.found.folder))
         for error in sample_problems(config, model.found.folder, number):
             model.add("warmup", str(error), model.place)
@@ -205,6 +213,14 @@ def _completed(
         return None
     model.reviewed.draft = draft
     return model.reviewed.finish(gpus, backend.traits.cpu_instances)
+
+
+def _advise_on_gpus(problems: list[Problem], traits: Traits) -> None:
+    """For a backend that no GPU of any machine can serve. The general advice is for a machine without GPUs."""
+    advice = gpu_advice(traits)
+    for i, problem in enumerate(problems if advice else ()):
+        if problem.code == "instance-group" and _OF_GPUS.search(problem.text):
+            problems[i] = replace(problem, instead=advice)
 
 
 def _runs_code(draft: Draft, backend: Backend) -> bool:

@@ -35,7 +35,7 @@ from halimede.options import Endpoint, ServerOptions
 from halimede.platform.limits import allow_many_files
 from halimede.platform.loops import new_event_loop
 from halimede.platform.memory import share_memory
-from halimede.platform.offload import Offload
+from halimede.platform.offload import OffloadPool
 from halimede.traces import Sampler
 from halimede.transport.grpc.server import GrpcServer, GrpcServerOptions
 from halimede.transport.http1.connection import Http1Connection
@@ -121,7 +121,7 @@ class Server:
         except Error as error:
             self._logs.say(f"error: creating server: {error.word} - {error}")
             return 1
-        offload = Offload(loop)
+        offload = OffloadPool(loop)
         try:
             if not await self._load(engine, ended):
                 self.left_behind |= not await engine.stop(self._options.exit_timeout_secs)
@@ -177,7 +177,7 @@ class Server:
             return False
         return True
 
-    async def _open(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> bool:
+    async def _open(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> bool:
         """Opens the ports after the models are loaded (C61). Returns whether all of them opened."""
         log_table(log, options_table(self._options, __version__, EXTENSIONS))
         log.info("The modules that every request passes are %s", FORM)
@@ -192,7 +192,7 @@ class Server:
         self._say_hints(engine)
         return True
 
-    async def _open_ports(self, engine: Engine, offload: Offload, loop: asyncio.AbstractEventLoop) -> None:
+    async def _open_ports(self, engine: Engine, offload: OffloadPool, loop: asyncio.AbstractEventLoop) -> None:
         """Opens the allowed ports and logs their addresses (L6)."""
         options, port = self._options, self._port_of(engine, loop)
         scrapes = MetricsScrapes(port)
@@ -247,7 +247,7 @@ class Server:
         async def close(timeout: float) -> None:
             server.close()
             listener.drain()
-            await listener.closed(timeout, waiting)
+            await listener.wait_closed(timeout, waiting)
             listener.abort()
 
         self._closers.append(close)

@@ -43,7 +43,7 @@ from halimede.options import LogOptions, ServerOptions
 from halimede.platform.cuda import load_driver
 from halimede.platform.gpu_meters import open_gpus
 from halimede.platform.gpus import visible_gpus
-from halimede.platform.offload import Offload
+from halimede.platform.offload import OffloadPool
 from halimede.platform.timers import Timers
 from halimede.platform.worker_poller import WorkerPoller
 from halimede.requests import InferRequest, Reply, Stamp
@@ -95,7 +95,7 @@ class Engine:
         self._inferences: dict[int, tuple[Inference, ModelVersion]] = {}
         self._keys = count(1)
         self._drained: Callable[[], None] | None = None
-        self._offload = Offload(loop)
+        self._offload = OffloadPool(loop)
         self._machine = Machine(options.measuring, lambda: open_gpus(os.environ) if gpus else None)
         self._lag = LoopLag(self._engine_loop.call_at)
         metrics = custom_metrics()

@@ -80,7 +80,7 @@ def traced_message(traces: Sampler, call: GrpcCall, request: InferRequest, reply
 
 
 def _is_over(call: GrpcCall) -> bool:
-    """Whether the call is over, so that nothing can be written."""
+    """Whether the call is over. Nothing can be written then."""
     return bool(getattr(call, "over", False))
 
 

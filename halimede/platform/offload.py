@@ -1,4 +1,4 @@
-"""Work that would hold the event loop, done on a few threads, with the result brought back to the loop."""
+"""A few threads for work that would block the event loop. The results come back on the loop."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 
 
-class Offload:
-    """Call it on the event loop: `work` runs on a thread, then `done` on the loop with its result, or with an Error
-    (one that it raised, or Internal for whatever else broke)."""
+class OffloadPool:
+    """Called on the event loop, it runs `work` on a thread, then `done` on the loop with its result or with an Error:
+    the one that `work` raised, or Internal for any other exception."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 2) -> None:
         self._loop = loop

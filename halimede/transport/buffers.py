@@ -1,4 +1,4 @@
-"""Aligned buffers for large messages, which are reused once nobody refers to them.
+"""Aligned buffers for large messages. A buffer is reused when nothing refers to it.
 
 A fresh buffer of some hundred kilobytes costs as much as the bytes that go into it, because the kernel must find and
 clear its pages. This module knows nothing of messages. The event-loop thread calls `Buffers`; views of a buffer may
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT_BYTES = 64
-"""Boundary on which the first tensor lies. Vector instructions of the runtimes want it."""
+"""Boundary on which the first tensor lies. Vector instructions of the runtimes need it."""
 MIN_REUSED_BYTES = 1 << 16
 """A smaller buffer is cheaper to allocate than to keep."""
 MAX_KEPT_BYTES = 1 << 26

@@ -1,4 +1,4 @@
-"""What the transport needs of the event loop, as Protocols.
+"""The parts of the event loop that the transport needs, as Protocols.
 
 The server passes asyncio's loop. Tests pass one whose clock they move by hand, so that no test waits for real time.
 """

@@ -165,7 +165,7 @@ def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
-        # The file is there and nobody listens: a server was killed before it removed the file.
+        # The file exists and no process listens: a server was killed before it removed the file.
         except ConnectionRefusedError:
             return False
         except OSError:

@@ -194,7 +194,7 @@ def test_distribution_whose_backend_cannot_be_used_is_named_in_the_log(
     assert sorted(record.getMessage() for record in caplog.records) == [
         "backend 'gone' of distribution 'broken' is not used: ModuleNotFoundError: No module named "
         "'toy_backend_that_is_not_there'",
-        "backend 'python' of distribution 'taken' is not used: there is one of this name",
-        "backend 'wrong' of distribution 'wrong' is not used: 'toy_backend:VALUE' is no Traits",
+        "backend 'python' of distribution 'taken' is not used: there is already one with this name",
+        "backend 'wrong' of distribution 'wrong' is not used: 'toy_backend:VALUE' is not a Traits",
     ]
     del sys.modules["toy_backend"]

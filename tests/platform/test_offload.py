@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from halimede.errors import Error, Internal, NotFound
-from halimede.platform.offload import Offload
+from halimede.platform.offload import OffloadPool
 
 PATIENCE = 20.0
 
@@ -21,7 +21,7 @@ def offloaded(work: Callable[[], object]) -> tuple[object, list[str]]:
 
     async def scenario() -> object:
         loop = asyncio.get_running_loop()
-        offload, future = Offload(loop), loop.create_future()
+        offload, future = OffloadPool(loop), loop.create_future()
 
         def done(result: object) -> None:
             threads.append(threading.current_thread().name)
@@ -69,7 +69,7 @@ def test_closing_drops_what_has_not_begun() -> None:
         release.wait(PATIENCE)
 
     async def scenario() -> None:
-        offload = Offload(asyncio.get_running_loop(), threads=1)
+        offload = OffloadPool(asyncio.get_running_loop(), threads=1)
         offload(first, lambda result: None)
         for number in range(10):
             offload(partial(ran.append, number), lambda result: None)
@@ -88,7 +88,7 @@ def test_work_runs_while_the_loop_goes_on() -> None:
 
     async def scenario() -> bool:
         loop = asyncio.get_running_loop()
-        offload, future = Offload(loop), loop.create_future()
+        offload, future = OffloadPool(loop), loop.create_future()
         try:
             offload(lambda: release.wait(PATIENCE), future.set_result)
             loop.call_soon(release.set)

@@ -1,16 +1,15 @@
-"""The backend `identity`: hands each input back as an output, to show what the server itself costs."""
+"""The backend `identity`: returns each input as an output, so that the cost of the server alone can be measured."""
 
-from halimede.backends.traits import Completes, Device, Home, Reads, Traits
+from halimede.backends.traits import Completes, DeviceKind, Home, Traits
 
 TRAITS = Traits(
     "identity",
     "halimede.backends.identity.backend:IdentityBackend",
     aliases=("echo",),
     tensors_only=True,
-    reads=Reads.REQUESTS,
     completes=Completes.NEVER,
     optional_inputs=True,
     ragged=True,
     homes=(Home.SERVER, Home.CHILD),
-    devices=frozenset({Device.CPU, Device.GPU}),
+    devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
 )

@@ -1,7 +1,7 @@
-"""The built-in backend `identity`: hands each input INPUTn back as OUTPUTn, by reference and without looking at it.
+"""The built-in backend `identity`: returns each input INPUTn as OUTPUTn, by reference, without reading it.
 
-It shows what the server itself costs, so `execute` is as cheap as Python can be: no array, no copy. It knows nothing of
-runtimes. `open` runs on load threads, `execute` on an instance's thread or the event loop.
+It shows the cost of the server itself, so `execute` is as cheap as Python allows: no array, no copy. `open` runs on
+load threads, `execute` on an instance's thread or the event loop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,11 +39,11 @@ class IdentityInstance:
             responses.send(i, outputs)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 class IdentityModel:
-    """An identity model: which output each input goes to. An input without an output is dropped."""
+    """An identity model. It maps each input to an output, and drops inputs without one."""
 
     placement = Placement.THREAD
     inline_safe = True
@@ -59,7 +59,7 @@ class IdentityModel:
         return IdentityInstance(self._names)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
 class IdentityBackend:
@@ -80,4 +80,4 @@ class IdentityBackend:
         return IdentityModel(config)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""

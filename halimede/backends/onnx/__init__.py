@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from halimede.backends.traits import Device, Format, Home, Threads, Traits
+from halimede.backends.traits import DeviceKind, Format, Home, Traits
 
 TRAITS = Traits(
     "onnxruntime",
@@ -18,7 +18,6 @@ TRAITS = Traits(
     ragged=True,
     states=True,
     homes=(Home.SERVER, Home.CHILD),
-    devices=frozenset({Device.CPU, Device.GPU}),
+    devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
     cpu_instances=2,
-    threads=Threads.MODEL,
 )

@@ -1,7 +1,7 @@
 """The `onnxruntime` backend: ONNX models on the CPU or a CUDA GPU, arrays in and out without a copy.
 
-Owns the models' sessions and the way of a batch through one; knows nothing of scheduling. Opening happens on load
-threads, `execute` on an instance's thread or, where it is measured to be quick, on the event loop.
+Owns the models' sessions and the path of a batch through one; knows nothing of scheduling. Models are opened on load
+threads. `execute` runs on an instance's thread, or on the event loop while it is measured to be quick.
 
 Two choices, measured with onnxruntime 1.31 on two cores:
 
@@ -9,7 +9,7 @@ Two choices, measured with onnxruntime 1.31 on two cores:
   threads on one session did a 384-1536-384 MLP in 150 us each, on a session each in 200 us (the weights share the
   cache); tiny and large batches were equal, and the weights lie in memory once. A session per instance buys nothing.
 - `session.run` and not IOBinding: it takes contiguous arrays as they lie, and its results are views of the runtime's
-  own memory, freed with the array. A digits-like MLP takes 5 us by `run` and 9 us by IOBinding; 4 MB of output take
+  own memory, freed with the array. A small MLP takes 5 us by `run` and 9 us by IOBinding; 4 MB of output take
   116 us against 121. Only BF16, which numpy lacks, goes by IOBinding.
 """
 
@@ -97,9 +97,9 @@ class BoundRun:
 
 
 def run_of(session: Any, config: ModelConfig) -> Run:
-    """How batches run. `session.run` first looks, in Python, whether an input is missing: 0.7 us of the 6 that a small
-    model takes, 2.4 of 15 after a pause. What it then calls takes the same arguments, and is called at once if the
-    server has seen to it that all inputs are there."""
+    """The function that runs batches. `session.run` first checks, in Python, whether an input is missing: 0.7 us of the
+    6 that a small model takes, 2.4 of 15 after a pause. It then calls a function with the same arguments. That one is
+    called directly if the server guarantees that no input is missing."""
     bits = frozenset(spec.name for spec in (*config.model_inputs, *config.model_outputs) if spec.datatype is BF16)
     if bits:
         return BoundRun(session, bits).run
@@ -108,8 +108,8 @@ def run_of(session: Any, config: ModelConfig) -> Run:
 
 
 def _may_lack(config: ModelConfig) -> bool:
-    """Whether a batch may come without an input of the model: one that is optional, or one that the server adds to the
-    requests of sequences, which a warm-up sample has to bring by itself (W2)."""
+    """Whether an input of the model may be missing in a batch: an optional one, or one that the server adds to the
+    requests of sequences and that a warm-up sample must contain itself (W2)."""
     if any(spec.optional for spec in config.model_inputs):
         return True
     names = {spec.name for spec in config.model_inputs}
@@ -147,7 +147,7 @@ class OnnxModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
-    """A session that was opened to see what the model declares."""
+    """A session that was opened to describe the model."""
 
     file: ModelFile
     plan: SessionPlan
@@ -167,7 +167,7 @@ class OnnxRuntimeBackend:
             share_threads(self._settings)
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        """All, where the installed runtime has the CUDA provider; else none, so that KIND_AUTO means the CPU."""
+        """All, if the installed runtime has the CUDA provider. Otherwise none, and KIND_AUTO means the CPU."""
         return gpus if has_cuda() else ()
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description:
@@ -188,7 +188,7 @@ class OnnxRuntimeBackend:
         return bool(extras_of(asked).libraries)
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        """A file that is missing or no model; inputs and outputs that are others than configured."""
+        """A file that is missing or not a model; inputs and outputs that differ from the configuration."""
         name = folder.model.name
         try:
             path = find_file(folder, filename, name).path
@@ -238,7 +238,7 @@ class OnnxRuntimeBackend:
     def _plan(
         self, model: Settings, level: int | None, instances: int, device: int | None, extras: Extras
     ) -> SessionPlan:
-        """The plan for a model. Plans of models without settings of their own are kept, since they are all the same."""
+        """The plan for a model. Plans of models without settings of their own are kept, because they are all equal."""
         if model.values or device is not None or extras is not NONE:
             return plan_session(model, self._settings, level, instances, device, extras)
         key = (level, instances, available_cores())

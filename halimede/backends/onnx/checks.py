@@ -63,7 +63,7 @@ def _check_input(config: ModelConfig, spec: TensorSpec, model: Description) -> N
 def _check_output(config: ModelConfig, spec: TensorSpec, model: Description, is_cut: bool) -> None:
     tensor = _check_tensor(config, spec, "output", model.outputs)
     if not is_cut:
-        # For outputs the real server wants -1 where the model says so: a size would be a promise nobody keeps.
+        # The real server requires -1 for outputs if the model has -1: the model does not guarantee a size.
         _check_shape(config, spec, tensor.shape, exact=True)
 
 
@@ -110,7 +110,7 @@ def _check_sequence(config: ModelConfig, model: Description) -> None:
 
 
 def _check_ragged(config: ModelConfig, spec: TensorSpec, tensor: DescribedTensor) -> None:
-    """It is given flat, whatever its shape in a request (S36)."""
+    """A ragged input reaches the model in one dimension, whatever its shape in a request (S36)."""
     where = f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] "
     if spec.optional:
         raise Invalid(f"{where}for ragged input '{spec.name}', which is not supported for optional input")

@@ -55,8 +55,8 @@ class Extras:
         return self.filenames.get(capability(device) or "", usual)
 
     def providers(self, device: int | None, available: Collection[str]) -> tuple[Provider, ...]:
-        """Those to ask before the usual one of the device; `available` are those of the installed runtime. Raises
-        Invalid for an accelerator that nobody knows or the runtime does not have, in the real server's words."""
+        """The providers with precedence over the device's own. `available` are those of the installed runtime. Raises
+        Invalid, with the real server's text, for an accelerator that is unknown or not in the runtime."""
         wanted = [_on_gpu(each, device, available) for each in self.gpu] if device is not None else []
         wanted += [_on_cpu(each, available) for each in self.cpu]
         return tuple(wanted)

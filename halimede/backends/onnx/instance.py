@@ -1,4 +1,4 @@
-"""An instance of an ONNX model: the way of a batch through its session.
+"""An instance of an ONNX model: the path of a batch through its session.
 
 Every batch passes here, so it is one of the modules that are compiled. Knows of the runtime only the `run` that it was
 given. On an instance's thread, or on the event loop.

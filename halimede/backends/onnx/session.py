@@ -94,9 +94,12 @@ _ALLOCATOR = "session.use_device_allocator_for_initializers"
 class SessionPlan:
     """How to build a session. Equal plans for the same file give interchangeable sessions.
 
-    `device` is a GPU, None for the CPU. `cores` are those that its threads may use. `intra_threads` and `inter_threads`
-    as ONNX Runtime counts them: 1 is the calling thread alone, 0 the runtime's own choice. `run_entries` are settings
-    of each run, `providers` those that are asked before the device's own, `libraries` bring operators.
+    device -- a GPU, None for the CPU
+    cores -- the cores that its threads may use
+    intra_threads, inter_threads -- as ONNX Runtime counts them: 1 is the calling thread alone, 0 the runtime's choice
+    run_entries -- settings for each run
+    providers -- with precedence over the device's own
+    libraries -- of custom operators
     """
 
     device: int | None = None
@@ -195,8 +198,8 @@ def _cuda_options(model: Settings, device: int) -> tuple[tuple[str, str], ...]:
 
 
 def _session_options(plan: SessionPlan) -> Any:
-    """The same for sessions of the same plan: each takes what it needs of it when it is opened."""
-    # Whoever brings operators gets options of its own, which keep the libraries open.
+    """Sessions of equal plans share their options. A session reads them only when it is opened."""
+    # Options with libraries of operators keep these open, so they belong to one session.
     return _made_options(plan) if plan.libraries else _shared_options(plan)
 
 
@@ -255,8 +258,8 @@ class ModelFile(NamedTuple):
 
 
 def find_file(folder: ModelFolder, filename: str, model: str) -> ModelFile:
-    """The file to open: `filename` of the version directory, or `model.onnx` in it where it is a directory (a model
-    with external data). Raises Unavailable if there is none."""
+    """The file to open: `filename` in the version directory. If that is a directory (a model with external data), the
+    file `model.onnx` in it. Raises Unavailable if there is none."""
     path = os.path.join(folder.version, filename or "model.onnx")  # noqa: PTH118 - quicker, as `mode_of` says
     status = status_of(path)
     if status is not None and stat.S_ISDIR(status.st_mode):

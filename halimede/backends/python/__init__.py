@@ -1,6 +1,6 @@
 """The backend `python`: models that are code, a class `TritonPythonModel` (contract P)."""
 
-from halimede.backends.traits import Completes, Device, Format, Home, Reads, Threads, Traits
+from halimede.backends.traits import Completes, DeviceKind, Format, Home, Traits
 
 TRAITS = Traits(
     "python",
@@ -10,14 +10,12 @@ TRAITS = Traits(
     alternative="load it in a model.py",
     runs_user_code=True,
     runs_python_backends=True,
-    reads=Reads.REQUESTS,
     completes=Completes.ALWAYS,
     optional_inputs=True,
     ragged=True,
     states=True,
     calls_models=True,
-    devices=frozenset({Device.CPU, Device.GPU}),
-    threads=Threads.MODEL,
+    devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
     homes=(Home.CHILD, Home.SERVER),
     starts_children=True,
     outline="halimede.backends.python.source:look_at",

@@ -146,7 +146,7 @@ class PythonModel:
         return self._backend.start_instance(order, place.name, self._limit, interpreter)
 
     def close(self) -> None:
-        """Nothing to give back: instances are closed one by one."""
+        """Nothing to release: the server closes the instances."""
 
 
 class PythonBackend:

@@ -285,4 +285,4 @@ class InProcessModel:
         return instance
 
     def close(self) -> None:
-        """Nothing to give back: instances are closed one by one."""
+        """Nothing to release: the server closes the instances."""

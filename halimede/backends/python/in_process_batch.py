@@ -110,7 +110,7 @@ class InProcessBatch:
             self._settle()
 
     def run_again(self, index: int, wanted: bool) -> None:
-        """Says whether the request must run once more (P49). The server is told when `execute` returns, or now if it
+        """Says whether the request must run once more (P49). The server learns it when `execute` returns, or now if it
         has returned."""
         self._again = self._again | {index} if wanted else self._again - {index}
         if wanted and self.decoupled and not self.running:
@@ -256,7 +256,7 @@ def _references(tensor: ModelTensor) -> tuple[int, int]:
 
 
 _ALONE = _references(ModelTensor("alone", np.zeros(2)[1:]))
-"""The numbers for a tensor that alone refers to its array, as this Python counts them."""
+"""The numbers, in this Python, for an array to which nothing but its tensor refers."""
 
 
 def encodable(text: str) -> str:

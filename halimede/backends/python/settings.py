@@ -1,4 +1,4 @@
-"""The settings of the backend `python`, and those that a model has of its own (P70).
+"""The settings of the backend `python`, and the parameters of its models (P70).
 
 Called on load threads.
 """
@@ -72,10 +72,10 @@ def _number(name: str, text: str) -> int:
 
 
 def cpu_threads(config: ModelConfig, place: InstancePlace, cores: int) -> int:
-    """How many threads libraries for numbers may use in each worker, 0 if that is theirs to decide (D11).
+    """How many threads numerical libraries may use in each worker; with 0 the libraries decide (D11).
 
-    The model's own word, or, where instances share `cores`, what is each one's part of them: a library takes them all,
-    and several that do wait for each other most of the time. Raises Invalid."""
+    The model's parameter has precedence. Otherwise instances divide `cores`: by default each library uses all of them,
+    and several such libraries mostly wait for each other. Raises Invalid."""
     text = config.parameters.get(THREADS)
     if text is None:
         beside = config.instances_beside(place.host_policy)
@@ -121,8 +121,8 @@ _WAY = "EXECUTION"
 
 
 def warn_of_own_stub(model: str, folder: Path) -> None:
-    """Warns if a model brings Triton's stub program, built for another Python (P73). It speaks another protocol than
-    our workers, so it is not used."""
+    """Warns if a model has Triton's stub program, built for another Python (P73). Its protocol is not that of our
+    workers, so it is not used."""
     stub = folder / _STUB
     if stub.exists():
         log.warning(

@@ -98,7 +98,7 @@ def _handle(port: EnginePort, rpc: AdminRpc, message: Buffer, call: GrpcCall) ->
 
 
 def _answer(rpc: AdminRpc, call: GrpcCall, answer: Any) -> None:
-    # An answer may be the Error itself, since it may come when `_handle` has returned.
+    # An answer may be the Error itself, because it may come after `_handle` has returned.
     if isinstance(answer, Error):
         finish_with(call, answer)
         return

@@ -37,7 +37,7 @@ DRAINING = "GRPC server is shutting down and has stopped accepting new requests.
 
 
 UNLIMITED_POOL = 2**31 - 1
-"""The value of `--grpc-max-response-pool-size` if nobody gives one."""
+"""The default of `--grpc-max-response-pool-size`."""
 
 
 class GrpcService:
@@ -120,8 +120,8 @@ def _refuse(call: GrpcCall, error: Error, decoupled: bool | Error) -> None:
 
 
 def _unwritten(error: Exception) -> Error:
-    """Returns the error for a response that could not be written. A reply slot must not raise, whatever a model has
-    answered."""
+    """Returns the error for a response that could not be written. A reply slot must not raise, even if a model has
+    answered nonsense."""
     return error if isinstance(error, Error) else internal_error("writing a response")
 
 
@@ -160,26 +160,28 @@ class InferStream:
     """One ModelStreamInfer call (G26 to G34).
 
     Responses of models that are not decoupled are sent in the order of their requests. Responses of decoupled models
-    are sent as they come. With the metadata `triton_grpc_error: true` the first request that fails after its start ends
-    the call with its status (G29). The call delivers no more messages, and so the client's window closes, while many
-    bytes of responses wait behind a slow one, or many bytes of requests are in flight.
+    are sent at once. With the metadata `triton_grpc_error: true` the first request that fails after its start ends
+    the call with its status (G29). If many bytes of responses wait behind a slow one, or many bytes of requests are in
+    flight, the call delivers no more messages. Then the client's window closes.
+
+    `_line` has the requests whose responses must be sent in order.
 
     | state of a request | event | then |
     | --- | --- | --- |
-    | parsed | the engine knows the model | begun; a decoupled one leaves the line |
-    | parsed | the engine refuses it | refused in its place of the line |
+    | parsed | the engine knows the model | begun; leaves the line if the model is decoupled |
+    | parsed | the engine refuses it | its error is sent when it is the first in the line |
     | begun, first in the line or decoupled | a response | sent |
-    | begun, behind others in the line | a response | held |
-    | begun, behind others in the line | those before it are done | held responses are sent |
+    | begun, not the first in the line | a response | held |
+    | begun, not the first in the line | the requests before it are done | its held responses are sent |
     | begun | the last response | done |
     | any | `cancelled` | forgotten, and the engine cancels it |
     """
 
     MAX_HELD_BYTES: ClassVar[int] = 1 << 20
-    """Bytes of held responses from which on the call delivers no more messages. Messages that were delivered before are
-    begun."""
+    """With this many bytes of held responses, the call delivers no more messages. Requests that were delivered before
+    still begin."""
     MAX_IN_FLIGHT_BYTES: ClassVar[int] = 1 << 28
-    """Bytes of requests in flight from which on the call delivers no more messages."""
+    """With this many bytes of requests in flight, the call delivers no more messages."""
     OVERHEAD_BYTES: ClassVar[int] = 1 << 12
     """Bytes that a request counts in addition to its message."""
 
@@ -231,7 +233,7 @@ class InferStream:
             self._ask(reply)
         except Exception as error:
             reply.refuse(error)
-        # The call is told once, and again only after it went on.
+        # Once, and again only after the call has resumed.
         if self._is_full and not self._holding:
             self._holding = True
             self.call.hold_back()

@@ -29,7 +29,7 @@ from halimede.front.http.handling import (
     PLAIN,
     POST,
     HttpExchange,
-    Offloader,
+    Offload,
     Route,
     RouteHandler,
     ask,
@@ -57,7 +57,7 @@ Written = tuple[int, bytes, bytes]
 class HttpAdmin:
     """The rows of the route table. `max_input_size` is the limit of JSON (H17)."""
 
-    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int) -> None:
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size

@@ -1,13 +1,13 @@
 """Compressed bodies of inferences: small ones on the event loop, large ones on another thread (H140, H141).
 
 `wire.http.compression` knows which codings there are and what they do. Event-loop thread only, except for the work
-given to `Offloader`.
+given to `Offload`.
 """
 
 from collections.abc import Sequence
 
 from halimede.errors import Error
-from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, Offloader, run_offloaded, status_of
+from halimede.front.http.handling import JSON, Answerable, ExchangeWrapper, Offload, run_offloaded, status_of
 from halimede.tensors import Buffer
 from halimede.wire.http.compression import (
     IDENTITY,
@@ -48,7 +48,7 @@ def error_fields(error: Error) -> bytes:
     return JSON + _ACCEPTS if isinstance(error, UnsupportedCoding) else JSON
 
 
-def answering(exchange: Answerable, accepts: bytes, offload: Offloader) -> Answerable:
+def answering(exchange: Answerable, accepts: bytes, offload: Offload) -> Answerable:
     """Returns the exchange to answer on, with compression if Accept-Encoding asks for it."""
     coding = accepted_coding(accepts)
     return exchange if coding is None else _CompressingExchange(exchange, coding, offload)
@@ -59,7 +59,7 @@ class _CompressingExchange(ExchangeWrapper[Answerable]):
 
     __slots__ = ("_coding", "_offload")
 
-    def __init__(self, exchange: Answerable, coding: bytes, offload: Offloader) -> None:
+    def __init__(self, exchange: Answerable, coding: bytes, offload: Offload) -> None:
         super().__init__(exchange)
         self._coding = coding
         self._offload = offload

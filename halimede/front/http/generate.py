@@ -19,7 +19,7 @@ from halimede.front.http.handling import (
     POST,
     AnswerStream,
     HttpExchange,
-    Offloader,
+    Offload,
     Route,
     Streamable,
     ask,
@@ -50,7 +50,7 @@ class HttpGenerate:
     def __init__(
         self,
         port: EnginePort,
-        offload: Offloader,
+        offload: Offload,
         max_input_size: int,
         traces: Sampler = UNTRACED,
         tells_load: bool = True,
@@ -122,7 +122,7 @@ class HttpGenerate:
 
 
 def _encode(answer: InferResponse | Error) -> _Encoded:
-    """Encodes a response. Never raises: whatever a model has answered, its client gets an answer."""
+    """Encodes a response. Never raises: the client gets an answer even if the model answers nonsense."""
     if isinstance(answer, InferResponse):
         try:
             return 200, encode_generate(answer)
@@ -135,7 +135,7 @@ def _encode(answer: InferResponse | Error) -> _Encoded:
 
 
 class GenerateReply(ABC):
-    """The reply slot of one request. It encodes what is sent to it, in order; large responses on another thread.
+    """The reply slot of one request. It encodes responses in order; large ones on another thread.
 
     | state | event | then |
     | --- | --- | --- |
@@ -151,7 +151,7 @@ class GenerateReply(ABC):
     tells_end = True
     """Whether an end without a response is written."""
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         self._exchange = exchange
         self._offload = offload
         self._encoding = False
@@ -224,7 +224,7 @@ class SingleReply(GenerateReply):
 
     __slots__ = ("_count", "_first")
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._count = 0
         self._first: _Encoded = 200, NOT_ONE
@@ -256,14 +256,14 @@ class EventReply(GenerateReply):
 
     tells_end = False
 
-    def __init__(self, exchange: Streamable, offload: Offloader) -> None:
+    def __init__(self, exchange: Streamable, offload: Offload) -> None:
         super().__init__(exchange, offload)
         self._stream: AnswerStream | None = None
 
     def _deliver(self, encoded: _Encoded | None, final: bool) -> bool:
         if self._stream is None:
             self._stream = self._exchange.begin(200 if encoded is None else encoded[0], EVENTS)
-        # Set before sending, since the answer may end the exchange.
+        # Set before sending, because the answer may end the exchange.
         self.over = final
         return self._stream.send(() if encoded is None else event(encoded[1]), final)
 

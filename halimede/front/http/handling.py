@@ -1,17 +1,17 @@
-"""What every HTTP handler works with: exchanges, the rows of the route table, errors, and work for other threads.
+"""The common parts of all HTTP handlers: exchanges, the rows of the route table, errors, and work for other threads.
 
-Knows the engine's port and no path. Event-loop thread only, except for the work that is given to `Offloader`.
+Knows the engine's port and no path. Event-loop thread only, except for the work that an `Offload` gets.
 
-The Protocols of an exchange, each with more than the one before:
+Three Protocols describe an exchange. Each one extends the one above it:
 
-| name | a handler can |
+| Protocol | a handler can |
 | --- | --- |
 | `Answerable` | answer it whole |
 | `Streamable` | answer it whole or in parts |
 | `HttpExchange` | also read the request |
 
-`transport.http1.exchange.Http1Exchange` is the implementation. `ExchangeWrapper` is the base of what changes an answer
-on its way.
+`transport.http1.exchange.Http1Exchange` implements them. `ExchangeWrapper` is the base class of objects that change an
+answer before it is sent.
 """
 
 import logging
@@ -46,7 +46,7 @@ JSON = b"Content-Type: application/json\r\n"
 PLAIN = b""
 """No header fields. The transport then says text/plain."""
 OFFLOAD_BYTES = 1 << 20
-"""JSON of more bytes is neither parsed nor written on the event loop."""
+"""Larger JSON is neither parsed nor written on the event loop."""
 
 GET = frozenset({b"GET"})
 POST = frozenset({b"POST"})
@@ -102,7 +102,7 @@ class Answerable(Protocol):
     def respond(self, status: int, fields: bytes, body: Sequence[Buffer]) -> None: ...
 
     def fail(self) -> None:
-        """Answers that the server failed, or cuts off an answer that has begun."""
+        """Answers with an internal error, or cuts off an answer that has begun."""
         ...
 
 
@@ -153,26 +153,27 @@ class HttpExchange(Streamable, Protocol):
     on_gone: Callable[[], None]
 
 
-class Offloader(Protocol):
+class Offload(Protocol):
     """Runs `work` on another thread, then `done` on the event loop with its result, or the Error that it raised."""
 
     def __call__(self, work: Callable[[], A], done: Callable[[A | Error], None]) -> None: ...
 
 
 def run_offloaded(
-    offload: Offloader,
+    offload: Offload,
     exchange: Answerable,
     work: Callable[[], A],
     done: Callable[[A | Error], None],
     even_if_gone: bool = False,
 ) -> None:
-    """Runs `work` for an exchange on another thread, then `done` with its result. If `done` fails, the client is told.
+    """Runs `work` for an exchange on another thread, then `done` with its result. If `done` fails, the client gets an
+    internal error.
 
     If the client has gone before the work begins, the work is skipped and `done` gets Cancelled, unless `even_if_gone`.
     """
 
     def unless_gone() -> A:
-        # Checked on the other thread, when the work begins: it may have waited behind others.
+        # Checked on the other thread, when the work begins, because it may have waited for a thread.
         if exchange.gone and not even_if_gone:
             raise Cancelled("the client has gone")
         try:
@@ -193,11 +194,11 @@ def run_offloaded(
 
 
 def with_body_read(
-    offload: Offloader, exchange: HttpExchange, read: Callable[[], A], done: Callable[[A | Error], None]
+    offload: Offload, exchange: HttpExchange, read: Callable[[], A], done: Callable[[A | Error], None]
 ) -> None:
-    """Calls `done` with what `read` makes of the body, or with the Error that it raised. A large body is read on
-    another thread, even if its client has gone, because it may ask for a change."""
-    # Only large JSON holds the loop for long.
+    """Calls `done` with the result of `read`, which decodes the body, or with the Error that it raised. A large body is
+    decoded on another thread, even if its client has gone, because it may ask for a change."""
+    # Only large JSON occupies the loop for long.
     if len(exchange.body) > OFFLOAD_BYTES:
         run_offloaded(offload, exchange, read, done, even_if_gone=True)
         return

@@ -1,7 +1,7 @@
-"""The HTTP front end: which path means what, and how an inference is answered.
+"""The HTTP front end: the routes, and the path of an inference from its request to its answer.
 
-Holds an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
-parsed and written on another thread (see `Offloader`).
+Has an engine port and no socket. The transport calls it with whole requests. Event-loop thread only; large JSON is
+parsed and written on another thread (see `Offload`).
 """
 
 import logging
@@ -22,7 +22,7 @@ from halimede.front.http.handling import (
     POST,
     Answerable,
     HttpExchange,
-    Offloader,
+    Offload,
     Route,
     RouteHandler,
     ask,
@@ -75,7 +75,7 @@ class HttpService:
     def __init__(
         self,
         port: EnginePort,
-        offload: Offloader,
+        offload: Offload,
         max_input_size: int,
         access: Access = OPEN,
         client_memory: bool = True,
@@ -254,7 +254,7 @@ class InferReply:
 
     __slots__ = ("_exchange", "_form", "_offload", "over")
 
-    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offloader) -> None:
+    def __init__(self, exchange: Answerable, form: wire.ResponseForm, offload: Offload) -> None:
         self._exchange = exchange
         self._form = form
         self._offload = offload

@@ -23,7 +23,7 @@ from halimede.front.http.handling import (
     JSON,
     POST,
     HttpExchange,
-    Offloader,
+    Offload,
     Route,
     RouteHandler,
     ask,
@@ -43,7 +43,7 @@ class HttpSharedMemory:
     """The rows of the route table. `max_input_size` is the limit of JSON (H17). `allowed`: clients may register
     memory."""
 
-    def __init__(self, port: EnginePort, offload: Offloader, max_input_size: int, allowed: bool) -> None:
+    def __init__(self, port: EnginePort, offload: Offload, max_input_size: int, allowed: bool) -> None:
         self._port = port
         self._offload = offload
         self._limit = max_input_size

@@ -1,9 +1,9 @@
-"""gRPC calls with any number of messages both ways, and how each side slows the other (back-pressure).
+"""gRPC calls with any number of messages in both directions, and their back-pressure.
 
-Knows no inference. Event-loop thread only; a large message is compressed and decompressed on another thread.
+Knows nothing of inference. Event-loop thread only; a large message is compressed and decompressed on another thread.
 
-The way of a received message: bytes of the client → `_backlog` (bytes that wait) → the reader → `_inbox` (messages that
-wait) → decompression → `StreamObserver.message`.
+The path of a received message: bytes of the client → `_backlog` (waiting bytes) → the reader → `_inbox` (waiting
+messages) → decompression → `StreamObserver.message`.
 
 | condition | messages wait in | ends when |
 | --- | --- | --- |
@@ -12,7 +12,7 @@ wait) → decompression → `StreamObserver.message`.
 | a message is being decompressed (`_decompressing`) | `_inbox`, `_backlog` | `_inflated` |
 | the budget of the turn is spent | `_backlog` | `_read_on`, in a later turn |
 
-The way of a sent message: `send` → `_to_compress` → HTTP/2 stream. The status waits in `_status` until `_to_compress`
+The path of a sent message: `send` → `_to_compress` → HTTP/2 stream. The status waits in `_status` until `_to_compress`
 is empty.
 """
 
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 BACKLOG_BYTES_PER_TURN = 1 << 16
 """Waiting bytes that are parsed in one turn of the loop."""
 MAX_PARSED_MESSAGES = 32
-"""Messages that are parsed before the first of them is handed on. At most this many wait as objects; the rest waits as
-bytes."""
+"""Messages that are parsed before the first of them is delivered. At most this many wait as objects; the others wait
+as bytes."""
 
 
 class BidirectionalCall(CallStream):
-    """A call with any number of messages both ways.
+    """A call with any number of messages in both directions.
 
     While the client does not take its answers, or the service holds back, messages are not delivered, and the client's
     window is not refilled. What arrives then waits as bytes, because small messages take much more memory as objects.
@@ -124,8 +124,8 @@ class BidirectionalCall(CallStream):
         self._deliver()
 
     def _read(self, data: memoryview) -> int:
-        """Parses bytes, and hands messages on as far as the turn, the client and the service have room. Returns how
-        many bytes were taken."""
+        """Parses bytes and delivers messages, until the budget of the turn, the client or the service stops it. Returns
+        the number of bytes taken."""
         reader, budget = self._reader or self._new_reader(), self._server.message_budget
         at, end = 0, len(data)
         try:
@@ -156,7 +156,7 @@ class BidirectionalCall(CallStream):
         # One message may be compressed while the next is prepared.
         return not self.full and len(self._to_compress) < 2
 
-    # From the waiting.
+    # Called by the writer, while data wait for the client's window.
 
     def take(self, limit: int) -> list[Buffer]:
         before = self.queued
@@ -173,14 +173,14 @@ class BidirectionalCall(CallStream):
         self._on_sent.clear()
         super().drop()
 
-    # What comes.
+    # Received messages.
 
     def _deliver(self) -> None:
         self._hand_on_all()
         self._settle()
 
     def _hand_on_all(self) -> None:
-        """Hands messages on, in order, as long as the client takes its answers and the service its messages."""
+        """Delivers messages, in order, as long as the client takes its answers and the service its messages."""
         observer, inbox, reader = self._observer, self._inbox, self._reader
         if reader is not None and reader.messages:
             self._server.message_budget.spend(len(reader.messages))
@@ -196,14 +196,14 @@ class BidirectionalCall(CallStream):
             except MessageFault as fault:
                 self.fail(fault.code, fault.text)
                 return
-            # Another thread decompresses it. The messages behind it must wait, to keep the order.
+            # Another thread decompresses it. The messages behind it wait, to keep the order.
             if whole is None:
                 self._decompressing = True
             else:
                 self._hand_on(whole)
 
     def _settle(self) -> None:
-        """After messages were handed on: refills the client's window, and goes on with what waits."""
+        """Called after messages were delivered. Refills the client's window, and continues with the backlog."""
         if not self._inbox and not self._held_back and self._writable:
             # Bytes in the backlog stay unread, so that the client cannot send as many again.
             backlog = len(self._backlog)
@@ -213,8 +213,8 @@ class BidirectionalCall(CallStream):
                 self._go_further(backlog)
 
     def _go_further(self, backlog: int) -> None:
-        """Goes on with the backlog, or tells the service that the client has ended its side."""
-        # The end of the client's side comes after all its messages, and once.
+        """Continues with the backlog, or tells the service that the client has ended its side."""
+        # The service learns once, after all messages, that the client has ended its side.
         if self._decompressing or self._half_closed_told or self.over or self._observer is None:
             return
         if backlog:
@@ -228,7 +228,7 @@ class BidirectionalCall(CallStream):
                 self.fail(INTERNAL, UNREADABLE)
 
     def _read_on_later(self) -> None:
-        """Parses the backlog in another turn of the loop, since much may have come."""
+        """Parses the backlog in another turn of the loop, because it may be long."""
         if not self._read_on_due:
             self._read_on_due = True
             self._server.message_budget.wait(partial(self._guarded, self._read_on))
@@ -269,7 +269,7 @@ class BidirectionalCall(CallStream):
 
     def canceller(self) -> Cancel | None:
         observer, self._observer = self._observer, None
-        # Senders that wait, and messages that wait, have no purpose any more.
+        # Neither waiting senders nor waiting messages are of use now.
         self._resumes.clear()
         self._inbox.clear()
         self._backlog.clear()
@@ -281,7 +281,7 @@ class BidirectionalCall(CallStream):
         if self._head.answers == IDENTITY:
             return self._send(0, message)
         self._to_compress.append(message)
-        # Otherwise a message before it is being compressed, and this one follows it.
+        # Otherwise an earlier message is being compressed, and this one follows it.
         if len(self._to_compress) == 1:
             self._compress()
         return self._writable
@@ -328,10 +328,10 @@ class BidirectionalCall(CallStream):
     def on_sent(self, done: Callable[[], None]) -> None:
         if self.over:
             done()
-        # More may be sent until then. It is waited for as well.
+        # Messages that are being compressed are not queued yet. Ask again when they are.
         elif self._to_compress:
             self._resumes.append(partial(self.on_sent, done))
-        # It is called when the client's window has taken all that is queued now.
+        # `done` is called when the client's window has taken everything that is queued now.
         elif self.queued:
             self._on_sent.append((self._taken + self.queued, done))
         else:

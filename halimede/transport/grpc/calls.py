@@ -29,7 +29,7 @@ OK = 0
 
 
 class GrpcCall(Protocol):
-    """A call, as the transport shows it. No method raises, also after the client has gone."""
+    """A call, as the service sees it. No method raises, even after the client has gone."""
 
     @property
     def metadata(self) -> Metadata: ...

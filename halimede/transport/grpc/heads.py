@@ -1,4 +1,4 @@
-"""The heads of gRPC calls: what a request's head says, whether its call is accepted, and the fields of the answers.
+"""The heads of gRPC calls: the contents of a request's head, whether its call is accepted, the fields of answers.
 
 Pure. Source: the gRPC-over-HTTP/2 protocol description.
 """
@@ -93,7 +93,7 @@ class HeadCompiler:
             return _MALFORMED
         fields = dict(head.fields)
         try:
-            # Metadata are decoded only if the call is accepted, since that is what costs time.
+            # Metadata are decoded only if the call is accepted, because decoding takes most of the time.
             refusal = self._refusal(head, fields)
             metadata = () if refusal else _metadata(head.fields, MAX_HEADER_LIST_BYTES - head.byte_size)
         except MessageFault as fault:

@@ -1,4 +1,4 @@
-"""Message framing, compression, timeouts, and the text of a status, as gRPC over HTTP/2 has them.
+"""Message framing, compression, timeouts, and the text of a status, as gRPC over HTTP/2 defines them.
 
 Source: the gRPC-over-HTTP/2 protocol description and its compression document. Pure except for the reader, which holds
 the message that is being received. Knows no connection and no inference.

@@ -123,7 +123,7 @@ class CallStream(Http2Stream):
         raise NotImplementedError
 
     def canceller(self) -> Cancel | None:
-        """Returns, once, the callback that tells the service that nobody takes its answer."""
+        """Returns, once, the callback that tells the service that its answer has no reader."""
         raise NotImplementedError
 
     def _cancel_service(self) -> None:

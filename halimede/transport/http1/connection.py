@@ -1,11 +1,11 @@
-"""One HTTP/1 connection: turns bytes into whole requests, and answers into bytes. Knows no inference.
+"""One HTTP/1 connection: turns bytes into whole requests, and answers into bytes. Knows nothing of inference.
 
 httptools parses heads. The connection itself receives a body with a Content-Length that does not come with its head,
 straight into the buffer that the request keeps; in a large one the first tensor lies on a 64-byte boundary. Requests
-are answered one after the other, in order. Malformed HTTP ends the connection without an answer, as in Triton.
-Event-loop thread only.
+are answered one after another, in order. Malformed HTTP ends the connection without an answer, as in Triton. There is
+no time limit for a head, a body or an idle connection. Event-loop thread only.
 
-What is received, and the attributes that say so:
+The states of receiving, with the attributes that hold them:
 
 | state | attributes | event | then |
 | --- | --- | --- | --- |
@@ -17,7 +17,7 @@ What is received, and the attributes that say so:
 | in a body | not `_in_head` | the parser has the whole body | the request is taken; between requests |
 | in a sized body | `_missing` | the last byte | the request is taken; between requests |
 
-What is answered:
+The states of answering:
 
 | state | attributes | event | then |
 | --- | --- | --- | --- |
@@ -144,7 +144,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._current = None
         self._waiting.clear()
         if isinstance(current, Http1AnswerStream):
-            # The stream tells its exchange.
+            # The stream passes it on to its exchange.
             current.leave()
         elif current is not None:
             waiting.insert(0, current)
@@ -152,7 +152,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             exchange.leave()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers. Nothing more is read from it until it does."""
+        """The client does not read its answers. The server reads nothing more from it until it does."""
         self._write_paused = True
         if isinstance(self._current, Http1AnswerStream):
             self._current.pause_writing()
@@ -162,7 +162,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         if isinstance(self._current, Http1AnswerStream):
             if len(self._waiting) < MAX_PIPELINED_REQUESTS:
-                # If nothing were read, a client that goes while the stream is silent would go unnoticed.
+                # Without reading, the server would not notice that the client goes while the stream is silent.
                 self._read_on()
             self._current.resume_writing()
         else:
@@ -234,14 +234,14 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self._go_on_without_upgrade()
                 continue
             except httptools.HttpParserCallbackError:
-                # A callback of ours raised. That is no fault of the client.
+                # A callback of ours raised. The client is not at fault.
                 raise
             except httptools.HttpParserError as error:
                 log.debug("malformed HTTP: %s", error)
                 self._end()
                 return
             break
-        # Also trailers and chunk extensions without end are counted, since `on_body` alone resets the count.
+        # Endless trailers and chunk extensions count too, because only `on_body` resets the count.
         if self._silent_bytes > MAX_HEAD_BYTES:
             self._end()
         elif self._head.body_size and not self._ending:
@@ -312,7 +312,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             return
         self._silent_bytes = 0
         parser, headers = self._parser, self._headers
-        # A coding that the server does not undo would be taken for the body itself.
+        # The server cannot decode any other coding, and would take the encoded bytes for the body.
         if b"transfer-encoding" in headers and not _only_chunked(headers):
             self._end()
             return
@@ -409,7 +409,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._current is not None:
             self._probe()
             if len(self._waiting) <= MAX_PIPELINED_REQUESTS // 2 and not self._write_paused:
-                # If nothing were read, a client that goes while its answer is made would go unnoticed.
+                # Without reading, the server would not notice that the client goes while its answer is made.
                 self._read_on()
         elif not self._write_paused and not self._end_if_idle():
             self._continue()
@@ -466,14 +466,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not keep_alive:
             self._waiting.clear()
             self._ending = True
-        # On the usual way, one request after the other, nothing else is to do.
+        # If requests come one at a time, nothing else remains to do.
         if self._ending or self._waiting or not self._reading or self._owes_continue:
             self._next()
 
     def begin(self, exchange: Http1Exchange, status: int, fields: bytes) -> Http1AnswerStream:
-        """Begins an answer in parts. The stream takes the place of the exchange until it has ended, so that nothing
-        else can answer meanwhile."""
-        # HTTP/1.0 has no chunks: only the end of the connection tells where the answer ends.
+        """Begins an answer in parts. The stream takes the place of the exchange until it has ended, so that no other
+        answer can come in between."""
+        # HTTP/1.0 has no chunks: only the end of the connection marks the end of the answer.
         keep_alive = exchange.head.keep_alive and not self._listener.draining and not exchange.head.http10
         framing = b"" if exchange.head.http10 else b"Transfer-Encoding: chunked\r\n"
         connection = b"" if keep_alive or exchange.head.http10 else b"Connection: close\r\n"
@@ -483,11 +483,12 @@ class Http1Connection(asyncio.BufferedProtocol):
         if exchange is self._current:
             self._current = stream
         else:
+            # The exchange was answered before, or the client has gone: what the stream gets is dropped.
             stream.abandon()
         return stream
 
     def _streamed(self, keep_alive: bool) -> None:
-        """The last part of an answer in parts is written."""
+        """The last part of an answer in parts was written."""
         self._current = None
         if not keep_alive or self._listener.draining:
             self._waiting.clear()
@@ -495,11 +496,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._next()
 
     def fail(self, exchange: Http1Exchange) -> None:
-        """Answers that the server failed. If the answer has begun, no other can be given: the connection is cut off."""
+        """Answers with an internal error. If another answer has begun, the connection is cut off instead."""
         current = self._current
         if isinstance(current, Http1AnswerStream) and current.answers(exchange):
             current.abandon()
-            # Part of another answer is on its way. Only a cut tells the client that it is not complete.
+            # A part of the answer was sent. Only a cut shows the client that it is not complete.
             if current.begun:
                 self.abort()
                 return
@@ -509,7 +510,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     # Ending.
 
     def close_if_idle(self) -> None:
-        """Closes the connection if no answer is due. No answer is on its way then either."""
+        """Closes the connection if no answer is due or being sent."""
         if self._current is None and not self._waiting and not self._closed:
             self._ending = self._closed = True
             self._transport.close()
@@ -519,8 +520,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def _end(self) -> None:
-        """Takes no further request, and closes when the earlier ones are answered. Until then bytes are read and
-        discarded, since otherwise a client that goes would go unnoticed."""
+        """Takes no further request, and closes when the earlier ones are answered. Until then it reads and discards
+        bytes, because it would not notice otherwise that the client goes."""
         self._ending = True
         self._end_if_idle()
 
@@ -530,7 +531,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not self._closed:
             self._closed = True
             listener = self._listener
-            # A client that has ended its side cannot be waited for.
+            # After the client has ended its side, there is no end to wait for.
             if self._half_closed is None:
                 close_lingering(self._transport, listener.scratch, listener.call_later, self.connection_lost)
             else:
@@ -540,7 +541,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
 def _first_tensor(head: Http1Head) -> int:
     """Returns where the first tensor begins in the body: after the JSON."""
-    # A value that is no number is refused later. Here it only means that no tensor is aligned.
+    # The front refuses a value that is not a number. Here it only means that no tensor is aligned.
     length = head.headers.get(b"inference-header-content-length")
     return int(length) if length and len(length) < 20 and length.isdigit() else 0
 

@@ -79,7 +79,7 @@ class Http1Exchange:
         return self._connection.begin(self, status, fields)
 
     def fail(self) -> None:
-        """Answers with status 500, because the server failed. If the answer has begun, the connection is cut off. If
+        """Answers with status 500, for a failure of the server. If the answer has begun, the connection is cut off. If
         the request was answered, nothing happens."""
         self._connection.fail(self)
 
@@ -145,7 +145,7 @@ class Http1AnswerStream:
             return True
         size = sum(map(len, body))
         parts: list[Buffer] = [self._head]
-        # An empty head says that it was written (`begun`).
+        # An empty head means that it was written (`begun`).
         self._head = b""
         if not self._chunked:
             parts += body

@@ -12,14 +12,14 @@ from halimede.tensors import Buffer
 from halimede.transport.event_loop import CallLater, TimerHandle
 
 ANSWER_START = b"HTTP/1."
-"""What every answer begins with. These bytes can be sent before the answer is known."""
+"""The first bytes of every answer. They can be sent before the answer is known."""
 FIRST_PROBE_SECONDS = 0.05
 """Delay before the first probe. Each later delay is twice the one before, so a quick answer is not probed at all."""
 
 
 class HalfClosed:
-    """Takes the writes of answers, in place of the transport, after the client has ended its side. If a probe finds
-    nobody, the transport calls `connection_lost`."""
+    """Takes the writes of answers, in place of the transport, after the client has ended its side. If a probe fails
+    because the client is gone, the transport calls `connection_lost`."""
 
     def __init__(self, transport: WriteTransport, call_later: CallLater) -> None:
         self._transport = transport
@@ -42,7 +42,7 @@ class HalfClosed:
             return
         self._transport.write(ANSWER_START[self._sent : self._sent + 1])
         self._sent += 1
-        # After the last common byte the answer decides what follows. There is no more to send ahead.
+        # All common bytes are sent. The next ones depend on the answer.
         if self._sent < len(ANSWER_START):
             self._delay *= 2
             self._next = self._call_later(self._delay, self._send_probe)

@@ -68,7 +68,9 @@ class Http1Listener:
         if not self.connections and self._empty is not None:
             self._empty.set()
 
-    async def closed(self, timeout: float, waiting: Callable[[float, int], None] = lambda left, count: None) -> None:
+    async def wait_closed(
+        self, timeout: float, waiting: Callable[[float, int], None] = lambda left, count: None
+    ) -> None:
         """Waits until no connection is left, for at most `timeout` seconds.
 
         `waiting` is called at once, and each second after that, with the seconds and the connections that are left.

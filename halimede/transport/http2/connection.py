@@ -1,4 +1,4 @@
-"""One HTTP/2 connection of a server: frames in, streams kept, answers out (RFC 9113; sections stand beside the rules).
+"""One HTTP/2 connection of a server: reads frames, keeps streams, writes answers (comments name sections of RFC 9113).
 
 Knows no gRPC and no inference. Event-loop thread only.
 
@@ -13,7 +13,7 @@ Knows no gRPC and no inference. Event-loop thread only.
 | any | | the client breaks a rule of the connection | GOAWAY with the code, streams lost; closing |
 | any | | `abort_calls` | streams reset; closing |
 | closing | `_closing` | the last bytes were taken, or a timer | lost |
-| any | | `connection_lost` | the streams are told; lost |
+| any | | `connection_lost` | the streams end; lost |
 
 Window updates and RST_STREAM of a stream that is over are normal, because the client may not know yet. `_resets` has
 the last streams that this side has reset: DATA and HEADERS for those are dropped, for other closed streams they are
@@ -149,7 +149,7 @@ class Http2Connection(FrameReader, Generic[H]):
             self._transport.abort()
 
     def eof_received(self) -> bool:
-        """The client has ended its side. It can make no more calls, and nobody receives its answers."""
+        """The client has ended its side. It can make no more calls, and its answers have no reader."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,7 +205,7 @@ class Http2Connection(FrameReader, Generic[H]):
             receiver.ended()
 
     def _may_receive(self, stream: Http2Stream, length: int, ends: bool) -> bool:
-        """Whether the body may go on like this. Resets the stream if not."""
+        """Whether the body may continue in this way. Resets the stream if not."""
         if stream.remote_ended:
             self._reset_because(stream, Code.STREAM_CLOSED)
             return False
@@ -320,13 +320,13 @@ class Http2Connection(FrameReader, Generic[H]):
         if len(settings) > MAX_SETTINGS_PER_FRAME:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many settings in one frame")
         for number, value in settings:
-            self.out.apply(number, value, self._streams.values())
+            self.out.apply_setting(number, value, self._streams.values())
         self.out.put_control(_SETTINGS_ACK)
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
         """Handles WINDOW_UPDATE (section 6.9)."""
         out = self.out
-        # Window updates are counted by what was sent to the client, since an honest one sends them for that.
+        # The more data the client got, the more window updates it may send: an honest one sends them for data.
         if not self._floods.allow_window_update(out.data_frames + (self._last_id >> 1)):
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "too many: WINDOW_UPDATE")
         if not stream_id:
@@ -448,10 +448,10 @@ class Http2Connection(FrameReader, Generic[H]):
         self._flood(self._floods.resets.take(self._now()), "broken calls")
 
     def _finished(self, stream: SendingStream) -> None:
-        """The answer has ended. A client that still sends is told to stop (section 8.1)."""
+        """The answer has ended. A client that still sends gets the order to stop (section 8.1)."""
         self._streams.pop(stream.id, None)
         stream.over = True
-        # Otherwise the client would send the rest of a body that nobody reads.
+        # Otherwise the client would send the rest of a body that is not read.
         if not stream.remote_ended and stream.id != self._ended_by_head:
             self._resets.add(stream.id)
             self.out.put_control(rst_stream(stream.id, Code.NO_ERROR))

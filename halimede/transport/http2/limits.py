@@ -54,7 +54,7 @@ class FloodLimits:
         self.refusals = TokenBucket(10_000, 5_000)
         """Calls that were answered by their heads alone. A harmless client may have mistaken the service."""
         self.empty_frames = TokenBucket(1000, 100)
-        """Frames without effect: empty DATA, PRIORITY, unknown kinds, answers to pings that nobody sent."""
+        """Frames without effect: empty DATA, PRIORITY, unknown kinds, answers to pings that were not sent."""
         self._updates = 0
 
     def allow_window_update(self, occasions: int) -> bool:
@@ -126,7 +126,7 @@ class PingStrikes:
         """Counts a ping of a client with `calls` open calls. Returns False if there were too many strikes."""
         keepalive = self._keepalive
         idle = not calls and not keepalive.permit_without_calls
-        # Pings of an idle client keep a connection open that nobody uses.
+        # Pings of an idle client keep an unused connection open.
         least = IDLE_PING_INTERVAL_SECONDS if idle else keepalive.min_ping_interval
         early = now < self._last + least
         self._last = now

@@ -71,8 +71,8 @@ class Http2Listener(Generic[H]):
         self.on_empty: Callable[[], None] = lambda: None
 
     def agrees(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the client of a new connection speaks HTTP/2, as far as TLS tells."""
-        # Without TLS a client cannot say which protocol it speaks. Its preface is checked instead.
+        """Whether the client of a new connection uses HTTP/2, if TLS has negotiated a protocol."""
+        # Without TLS there is no negotiation. The preface is checked instead.
         tls = transport.get_extra_info("ssl_object") if self._alpn else None
         return tls is None or tls.selected_alpn_protocol() == "h2"
 

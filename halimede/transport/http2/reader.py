@@ -54,10 +54,10 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_BLOCK_BYTES = 1 << 16
 """Bytes of a header block, and the largest frame that must be in the receive buffer as a whole."""
 MAX_CONTINUATIONS = 64
-"""CONTINUATION frames of a header block. Without a limit, small ones cost more than they bring."""
+"""CONTINUATION frames of a header block. Without a limit, small ones would cost the server more than the client."""
 
 _WHOLE = frozenset((HEADERS, CONTINUATION, SETTINGS, RST_STREAM, PING, PRIORITY))
-"""The kinds of frames that are handed on whole."""
+"""The kinds of frames that are delivered whole."""
 
 
 class ReceiveBuffer:
@@ -119,7 +119,7 @@ class FrameReader(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def on_data_end(self, receiver: DataReceiver, ends: bool) -> None:
-        """Handles the end of a DATA frame whose data were handed on in parts."""
+        """Handles the end of a DATA frame whose data were delivered in parts."""
         raise NotImplementedError
 
     def on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
@@ -127,14 +127,14 @@ class FrameReader(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def on_continued(self, stream_id: int) -> None:
-        """Handles the first frame of a header block that goes on in further frames."""
+        """Handles the first frame of a header block that continues in further frames."""
         raise NotImplementedError
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
         raise NotImplementedError
 
     def on_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Handles a frame of another kind that is handed on whole."""
+        """Handles a frame of another kind, which is delivered whole."""
         raise NotImplementedError
 
     def on_other(self, kind: int, length: int, stream_id: int) -> None:
@@ -172,7 +172,7 @@ class FrameReader(asyncio.BufferedProtocol):
         self._receiver = None
 
     def _on_preface(self, end: int) -> int:
-        """Checks what has come of the preface, byte by byte (section 3.4)."""
+        """Checks the bytes of the preface that have arrived (section 3.4)."""
         done = len(PREFACE) - self._preface_left
         came = bytes(self._receive_buffer.view[: min(end, self._preface_left)])
         if not PREFACE.startswith(came, done):
@@ -185,7 +185,7 @@ class FrameReader(asyncio.BufferedProtocol):
         kept."""
         received, view, unpack = self._receive_buffer.bytes, self._receive_buffer.view, HEAD.unpack_from
         while not self._stopped:
-            # A DATA frame of an earlier read goes on.
+            # A DATA frame of an earlier read continues.
             if self._data_left or self._padding_left:
                 at = self._on_part(at, end)
             if self._skip:
@@ -207,7 +207,7 @@ class FrameReader(asyncio.BufferedProtocol):
                 self._check_order(kind, flags, stream_id)
             stop = start + length
             if kind == DATA:
-                # The most frequent case: a whole frame without padding, handed on with one call.
+                # The most frequent case: a whole frame without padding, delivered with one call.
                 if stop <= end and length and not flags & PADDED:
                     self.on_data(stream_id, view[start:stop], bool(flags & END_STREAM))
                     at = stop
@@ -249,7 +249,7 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "a header block is interrupted")
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Handles a frame that is there as a whole."""
+        """Handles a frame that has arrived as a whole."""
         if kind == HEADERS:
             if flags & (PADDED | WITH_PRIORITY):
                 payload = _without_extras(flags, stream_id, payload)
@@ -271,7 +271,7 @@ class FrameReader(asyncio.BufferedProtocol):
             raise ConnectionFault(Code.PROTOCOL_ERROR, "CONTINUATION of nothing")
         block.data += payload
         block.frames += 1
-        # The CONTINUATION flood (CERT VU#421644): the block could go on forever.
+        # The CONTINUATION flood (CERT VU#421644): the block could continue forever.
         if len(block.data) > MAX_BLOCK_BYTES or block.frames > MAX_CONTINUATIONS:
             raise ConnectionFault(Code.ENHANCE_YOUR_CALM, "header block too large")
         if flags & END_HEADERS:
@@ -300,14 +300,14 @@ class FrameReader(asyncio.BufferedProtocol):
         return at
 
     def _on_part(self, at: int, end: int) -> int:
-        """Handles what has come of the DATA frame under way."""
+        """Handles the bytes of the current DATA frame that have arrived."""
         if self._data_left and at < end:
             step = min(self._data_left, end - at)
             self._data_left -= step
             receiver = self._receiver
             if receiver is not None and not receiver.over:
                 receiver.received(self._receive_buffer.view[at : at + step])
-                # For less than that a read of its own costs more than the copy.
+                # For fewer bytes, a separate read costs more than the copy.
                 if self._data_left >= MIN_MAX_FRAME_BYTES and (room := receiver.room()) is not None:
                     self._direct = room[: self._data_left]
             at += step
@@ -320,7 +320,7 @@ class FrameReader(asyncio.BufferedProtocol):
         return at
 
     def _fill(self, nbytes: int) -> None:
-        """A part of a large message was received where it belongs."""
+        """A part of a large message was received into its buffer."""
         receiver, direct = self._receiver, self._direct
         assert receiver is not None
         assert direct is not None

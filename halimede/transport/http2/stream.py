@@ -1,6 +1,6 @@
-"""One HTTP/2 stream: what it still has to send, and how much the peer may send on it.
+"""One HTTP/2 stream: its queue of data to send, and the number of bytes that the peer may send on it.
 
-It is the base class of the streams that a user of the transport makes. Event-loop thread only.
+It is the base class of the streams of a protocol on top, such as gRPC. Event-loop thread only.
 
 | state | event | then |
 | --- | --- | --- |
@@ -106,7 +106,7 @@ class Http2Stream:
     # Receiving window.
 
     def consume(self, count: int) -> None:
-        """Gives bytes back to the window of the stream. The peer is told when half of the window is free."""
+        """Gives bytes back to the window of the stream. The peer gets a WINDOW_UPDATE when half of it is free."""
         self._unconsumed += count
         # After END_STREAM or a reset the client sends no more, so it needs no window.
         if self._unconsumed >= RECEIVE_WINDOW_BYTES // 2 and not self.remote_ended and not self.over:
@@ -132,7 +132,7 @@ class Http2Stream:
         out = self.out
         size = sum(map(len, buffers))
         # Data of this stream that wait must go first.
-        if not self.queued and out.takes(size) and size <= self.window:
+        if not self.queued and out.can_send_now(size) and size <= self.window:
             self.window -= size
             out.put_data(HEAD.pack(size << 8 | DATA, 0, self.id), buffers, size)
             return True
@@ -157,8 +157,8 @@ class Http2Stream:
         """Sends headers, all data, and trailers. If the windows have room, they are written as one piece."""
         out = self.out
         size = sum(map(len, buffers))
-        # The general way: each part waits for the windows by itself.
-        if self.over or self.queued or size > self.window or not out.takes(size):
+        # The general case: each part waits for the windows by itself.
+        if self.over or self.queued or size > self.window or not out.can_send_now(size):
             self.send_headers(fields)
             self.send_data(*buffers)
             self.send_trailers(trailers)
@@ -176,7 +176,7 @@ class Http2Stream:
         if not self.over:
             self.out.reset(self, code)
 
-    # What the outbox calls.
+    # Called by the writer.
 
     def take(self, limit: int) -> list[Buffer]:
         """Takes at most `limit` bytes from the head of the queue."""
@@ -187,7 +187,7 @@ class Http2Stream:
             buffer = queue[0]
             length = len(buffer)
             if length > limit:
-                # The buffer is larger than the window: a part of it goes, and the rest stays.
+                # The buffer is larger than the limit: a part of it is taken, and the rest stays.
                 view = memoryview(buffer)
                 queue[0] = view[limit:]
                 taken.append(view[:limit])

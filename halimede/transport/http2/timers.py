@@ -129,7 +129,7 @@ class ConnectionTimers:
         self._next = self._loop.call_later(keepalive.timeout, self._unanswered, self._loop.time())
 
     def _unanswered(self, asked_at: float) -> None:
-        """Aborts the connection if nothing came since the ping. Any bytes count, not the answer alone."""
+        """Aborts the connection if no byte has arrived since the ping. Any byte counts, not only the answer."""
         if self.heard_at >= asked_at:
             self._watch()
         else:

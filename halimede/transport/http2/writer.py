@@ -3,12 +3,12 @@
 Streams whose data must wait take turns, one frame each. All frames of a turn of the loop are written together at its
 end. Event-loop thread only.
 
-| a stream's data | event | then |
+| data of a stream | event | then |
 | --- | --- | --- |
-| fits into the windows, nothing waits | `send_data` | put at once |
-| does not fit | `enqueue` | queued on the stream, which takes its turn (`_turns`) |
-| queued, the stream's window is empty | its turn comes | it waits without a turn, for WINDOW_UPDATE or SETTINGS |
-| queued | `wake` with an open window | it takes its turn |
+| fits into the windows, and nothing waits | `send_data` | put at once |
+| does not fit | `enqueue` | queued on the stream, which enters the queue of turns (`_turns`) |
+| queued, and the stream's window is empty | the stream has its turn | it leaves the queue of turns |
+| queued, not in the queue of turns | `wake` after WINDOW_UPDATE or SETTINGS | it enters the queue of turns |
 | queued, last byte put | | the trailers are put, if there are any |
 | queued | `forget` | dropped |
 """
@@ -40,7 +40,7 @@ JOIN_BYTES = 1 << 16
 MAX_BURST_BYTES = 1 << 20
 """Bytes that are written before the transport is asked whether it takes more."""
 CONGESTED_BYTES = 1 << 26
-"""Bytes that wait for the windows of one client, over all its streams, from which on none of its new calls is begun."""
+"""While this many bytes wait for the windows of one client, over all its streams, none of its new calls begins."""
 
 
 class SendingStream(Protocol):
@@ -65,9 +65,9 @@ class SendingStream(Protocol):
 class FrameWriter:
     """Writes frames.
 
-    `finished` is called with a stream whose trailers were put, `abandoned` with one that this side has reset, and
-    `on_uncongested` when the client has taken enough of what waited. `call_soon` runs a callback at the end of the
-    loop's turn.
+    `finished` is called with a stream after its trailers were put, `abandoned` with a stream that this side has reset,
+    and `on_uncongested` when the client has taken enough of the waiting bytes. `call_soon` runs a callback at the end
+    of the loop's turn.
     """
 
     __slots__ = (
@@ -144,9 +144,9 @@ class FrameWriter:
         if not self._flush_due:
             self._schedule()
 
-    def takes(self, size: int) -> bool:
-        """Whether the connection could send data of this size in one frame now."""
-        # Data of other streams waits already: what is sent now would overtake it.
+    def can_send_now(self, size: int) -> bool:
+        """Whether the connection can send data of this size in one frame now."""
+        # Data of other streams waits already, and must not be overtaken.
         if self._turns or self.write_paused or self._size >= MAX_BURST_BYTES:
             return False
         return size <= self.max_frame and size <= self.window
@@ -174,10 +174,10 @@ class FrameWriter:
 
     @property
     def congested(self) -> bool:
-        """Whether so much waits for this client that no new call of it is begun."""
+        """Whether so many bytes wait for this client that no new call of it may begin."""
         return self.pending >= CONGESTED_BYTES
 
-    def apply(self, number: int, value: int, streams: Iterable[SendingStream]) -> None:
+    def apply_setting(self, number: int, value: int, streams: Iterable[SendingStream]) -> None:
         """Applies one setting of the peer (section 6.5.2). Raises ConnectionFault."""
         if number == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW_BYTES:
@@ -214,7 +214,7 @@ class FrameWriter:
 
     def wake(self, stream: SendingStream) -> None:
         """Gives the stream a turn if it can send."""
-        # A stream with its turn has it already. One without window would take a turn in vain.
+        # A stream that waits is in the queue already. One without window could send nothing in its turn.
         if stream.queued and not stream.waiting and stream.window > 0:
             stream.waiting = True
             self._turns.append(stream)
@@ -226,7 +226,7 @@ class FrameWriter:
         self._deferred.pop(stream, None)
         if stream.waiting:
             stream.waiting = False
-            # If it is its turn just now, it is not in the queue of turns.
+            # During its own turn the stream is not in the queue.
             with suppress(ValueError):
                 self._turns.remove(stream)
         self._sent(stream.queued)
@@ -250,16 +250,16 @@ class FrameWriter:
             else:
                 stream.waiting = False
                 if stream.trailers is not None:
-                    # The stream is over, so nobody waits for its queue.
+                    # The stream is over, so no sender waits for room in its queue.
                     stream.put_trailers()
                     continue
-            # The sender is woken after the turn was given back, because it may queue more.
+            # Only now, after the stream has left or entered the queue: the sender may queue more.
             stream.data_sent()
 
     def _sent(self, count: int) -> None:
         was_congested = self.congested
         self.pending -= count
-        # In a later step of the loop: calls that begin here would send while another stream is sending.
+        # Later in the loop's turn: a call that begins here would send while another stream is sending.
         if was_congested and not self.congested:
             self._call_soon(self._resume_deferred)
 
@@ -271,7 +271,8 @@ class FrameWriter:
         return self._transport.get_write_buffer_size()
 
     def hold(self) -> None:
-        """Collects frames until `flush`."""
+        """Collects frames until the caller calls `flush`."""
+        # Nothing is scheduled: the mark only keeps `put` from doing so.
         self._flush_due = True
 
     def _schedule(self) -> None:
@@ -279,7 +280,9 @@ class FrameWriter:
         self._call_soon(self.flush)
 
     def flush(self) -> None:
-        """Writes the frames that were put, and of the queued data as much as the windows and the transport take."""
+        """Writes the frames that were put, and as much queued data as the windows and the transport take."""
+        # A sender that is woken meanwhile puts frames, which the loop below writes. Without the mark, `put` would
+        # schedule another flush for them.
         self._flush_due = True
         if self._turns:
             self._pump()
@@ -289,7 +292,7 @@ class FrameWriter:
             # The connection is lost. The frames are dropped.
             if self.closed:
                 break
-            # These answers are counted: the client asks for them and reads nothing.
+            # Counted against a client that asks for answers and does not read them.
             if self.write_paused:
                 self.backlog += size
             if size <= JOIN_BYTES:

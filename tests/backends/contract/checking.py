@@ -1,16 +1,14 @@
 """Runs a situation with an adapter that says itself which ones its backend cannot be in."""
 
-import os
-import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from halimede.backends.api import Backend, BackendContext
 from halimede.backends.testing import Adapter, Situation, Unsupported
+from halimede.backends.testing_child import InChildren
+from halimede.backends.traits import Traits
 
 
 class Declared(Adapter, Protocol):
@@ -20,23 +18,12 @@ class Declared(Adapter, Protocol):
     def cannot(self) -> Mapping[str, str]: ...
 
 
-class ChildHome:
-    """What differs for a backend in child processes. In front of its adapter."""
+class DeclaredInChildren(InChildren):
+    """`cannot` is that of the adapter unless it is given."""
 
-    reloads = 5
-    """Each takes a process."""
-
-    def create(self, context: BackendContext) -> Backend:
-        settings = {**context.settings, "home": "child"}
-        backend: Backend = super().create(replace(context, settings=settings))  # type: ignore[misc] # the adapter has it
-        return backend
-
-    def kill(self, instance: object) -> None:
-        pid: int = instance.pid  # type: ignore[attr-defined] # instances in children have one
-        os.kill(pid, signal.SIGKILL)
-
-    def copies(self, instance: object) -> int | None:
-        return None
+    def __init__(self, adapter: Declared, traits: Traits, cannot: Mapping[str, str] | None = None) -> None:
+        super().__init__(adapter, traits)
+        self.cannot = adapter.cannot if cannot is None else cannot
 
 
 def check(situation: Situation, adapter: Declared, folder: Path) -> None:

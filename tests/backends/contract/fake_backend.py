@@ -9,7 +9,7 @@ from time import sleep
 import numpy as np
 
 from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.traits import Completes, Device, Home, Traits
+from halimede.backends.traits import Completes, DeviceKind, Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.devices import CopyCounter
 from halimede.platform.wakeable_thread import WakeableThread
@@ -21,8 +21,7 @@ TRAITS = Traits(
     "tests.backends.contract.fake_backend:FakeBackend",
     completes=Completes.NEVER,
     optional_inputs=True,
-    devices=frozenset({Device.CPU, Device.GPU}),
-    in_flight=2,
+    devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
     homes=(Home.SERVER, Home.CHILD),
 )
 
@@ -100,10 +99,10 @@ class FakeModel:
     placement = Placement.ASYNC
     inline_safe = False
     gathers = False
+    in_flight = 2
 
     def __init__(self, role: str, gate: Path) -> None:
         self.copies = CopyCounter()
-        self.in_flight = TRAITS.in_flight
         self._role = role
         self._gate = gate
 

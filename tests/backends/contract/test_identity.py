@@ -11,7 +11,7 @@ from halimede.backends.api import Backend, BackendContext
 from halimede.backends.creation import create_backend
 from halimede.backends.identity import TRAITS
 from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import ChildHome, check
+from tests.backends.contract.checking import Declared, DeclaredInChildren, check
 
 _ROLES = ("echo", "ragged", "optional", "sequence")
 
@@ -48,11 +48,7 @@ class IdentityAdapter:
         return None
 
 
-class IdentityInChildren(ChildHome, IdentityAdapter):
-    """The same in child processes."""
-
-
-@pytest.mark.parametrize("adapter", [IdentityAdapter, IdentityInChildren])
+@pytest.mark.parametrize("adapter", [IdentityAdapter(), DeclaredInChildren(IdentityAdapter(), TRAITS)])
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
-def test_identity_keeps_the_contract(situation: Situation, adapter: type[IdentityAdapter], tmp_path: Path) -> None:
-    check(situation, adapter(), tmp_path)
+def test_identity_keeps_the_contract(situation: Situation, adapter: Declared, tmp_path: Path) -> None:
+    check(situation, adapter, tmp_path)

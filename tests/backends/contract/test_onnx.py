@@ -13,7 +13,7 @@ from halimede.backends.api import Backend, BackendContext
 from halimede.backends.creation import create_backend
 from halimede.backends.onnx import TRAITS
 from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import ChildHome, check
+from tests.backends.contract.checking import Declared, DeclaredInChildren, check
 from tests.backends.onnx_models import model, value
 
 _ROWS: list[int | str | None] = ["batch", 2]
@@ -105,11 +105,7 @@ class OnnxAdapter:
         return None
 
 
-class OnnxInChildren(ChildHome, OnnxAdapter):
-    """The same in child processes."""
-
-
-@pytest.mark.parametrize("adapter", [OnnxAdapter, OnnxInChildren])
+@pytest.mark.parametrize("adapter", [OnnxAdapter(), DeclaredInChildren(OnnxAdapter(), TRAITS)])
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))
-def test_onnx_keeps_the_contract(situation: Situation, adapter: type[OnnxAdapter], tmp_path: Path) -> None:
-    check(situation, adapter(), tmp_path)
+def test_onnx_keeps_the_contract(situation: Situation, adapter: Declared, tmp_path: Path) -> None:
+    check(situation, adapter, tmp_path)

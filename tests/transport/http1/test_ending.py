@@ -184,7 +184,7 @@ def test_closed_waits_for_the_last_connection() -> None:
     async def check() -> None:
         client = Client().send(request("GET", "/a"))
         client.listener.drain()
-        waiting = asyncio.ensure_future(client.listener.closed(LIMIT))
+        waiting = asyncio.ensure_future(client.listener.wait_closed(LIMIT))
         await turns()
         assert not waiting.done()
         echo(client.exchanges[0])
@@ -196,9 +196,9 @@ def test_closed_waits_for_the_last_connection() -> None:
 
 def test_closed_returns_at_once_without_connections_and_after_the_timeout_with_them() -> None:
     async def check() -> None:
-        await asyncio.wait_for(Http1Listener(echo).closed(LIMIT), LIMIT)
+        await asyncio.wait_for(Http1Listener(echo).wait_closed(LIMIT), LIMIT)
         client = Client().send(request("GET", "/a"))
-        await asyncio.wait_for(client.listener.closed(0.01), LIMIT)
+        await asyncio.wait_for(client.listener.wait_closed(0.01), LIMIT)
         assert client.listener.connections
 
     asyncio.run(check())
@@ -211,7 +211,7 @@ def test_connection_that_comes_after_the_last_went_is_waited_for() -> None:
         listener = Http1Listener(lambda exchange: None)
         first = Client(listener=listener)
         told: list[int] = []
-        waiting = asyncio.ensure_future(listener.closed(LIMIT, lambda left, count: told.append(count)))
+        waiting = asyncio.ensure_future(listener.wait_closed(LIMIT, lambda left, count: told.append(count)))
         await turns()
         first.lose()
         late = Client(listener=listener)
@@ -265,7 +265,7 @@ def over_sockets(
             writer.close()
             server.close()
             listener.abort()
-            await listener.closed(LIMIT)
+            await listener.wait_closed(LIMIT)
         assert not listener.connections
 
     with asyncio.Runner(loop_factory=new_loop) as runner:

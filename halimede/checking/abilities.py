@@ -1,0 +1,36 @@
+"""What a configuration asks of a backend that cannot do it, as far as the backend's traits say so. Pure; any thread."""
+
+from collections.abc import Iterator
+
+from halimede.backends.traits import DeviceKind, Traits
+from halimede.config import ModelConfig
+from halimede.config.model_config import InstanceKind
+
+
+def gpu_advice(traits: Traits) -> str:
+    """What to write instead of KIND_GPU or a list of GPUs; empty if the backend can run on a GPU."""
+    if DeviceKind.GPU in traits.devices:
+        return ""
+    return f"kind: KIND_CPU and no gpus; backend '{traits.name}' runs on CPUs only"
+
+
+def unmet(config: ModelConfig, traits: Traits) -> Iterator[str]:
+    """A load accepts each of these, as in Triton, but the model cannot behave as its configuration says."""
+    backend = f"backend '{traits.name}'"
+    if DeviceKind.GPU not in traits.devices and any(each.kind is InstanceKind.GPU for each in config.instance_groups):
+        yield f"{backend} runs on CPUs only, but an instance_group has a GPU"
+    if config.sequence_batching is not None and config.sequence_batching.states and not traits.states:
+        names = ", ".join(f"'{state.input_name}'" for state in config.sequence_batching.states)
+        yield f"{backend} has no implicit states, so the states of sequence_batching never change: {names}"
+    if not traits.ragged:
+        for spec in config.inputs:
+            if spec.allow_ragged_batch:
+                yield f"{backend} has no ragged inputs, but input '{spec.name}' sets allow_ragged_batch"
+        targets = [each.targets for each in config.batch_inputs] + [each.targets for each in config.batch_outputs]
+        for each in targets:
+            listed = ", ".join(f"'{name}'" for name in each)
+            yield f"{backend} has neither batch inputs nor batch outputs, but one has the target_name {listed}"
+    if not traits.optional_inputs:
+        for spec in config.inputs:
+            if spec.optional:
+                yield f"{backend} needs all inputs, but input '{spec.name}' is optional"
