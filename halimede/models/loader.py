@@ -132,6 +132,8 @@ class LoadedVersion:
     """By the name of the output (H82)."""
     limiter_slots: LimiterSlots | None = None
     """The slots of the instances at the rate limiter, if there is one."""
+    checks_outputs: bool = True
+    """Whether responses must have the names and datatypes of the configuration (`Traits.checks_outputs`)."""
     strategy: BatchStrategy | None = None
     states: ModelStates | None = None
     """The initial implicit states of a sequence, if the model has any."""
@@ -285,6 +287,7 @@ def _open_version(
         load_seconds=monotonic() - began,
         labels=labels,
         limiter_slots=limiter_slots,
+        checks_outputs=backend.traits.checks_outputs,
         strategy=strategy,
         states=states,
         contents=contents,

@@ -13,6 +13,7 @@ import numpy as np
 
 from halimede.devices import Device, DeviceArray, DeviceMemory, HostArray, as_error, begin_copy, is_host
 from halimede.errors import Error, Internal, Invalid
+from halimede.scheduling.assembly import unexpected_output
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, MemoryKind, Shape, Tensor, array_of, tensor_of
 
@@ -85,11 +86,13 @@ def scatter_from(
     types: Mapping[str, DataType],
 ) -> None:
     """Answers every request of the batch when the device has computed the outputs. Raises Internal if an output lacks
-    rows."""
+    rows, or if the model has no output of that name."""
     requests = execution.requests
     rows = sum(one.batch_size for one in requests)
     host: dict[str, HostArray] = {}
     for name, array in outputs.items():
+        if name not in types:
+            raise unexpected_output(name, None, types)
         if rows and (not array.shape or array.shape[0] != rows):
             raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {rows}")
         if isinstance(array, np.ndarray):

@@ -192,3 +192,20 @@ def test_place_of_an_array_is_what_it_says_of_itself() -> None:
 def test_failure_that_is_an_error_keeps_its_kind() -> None:
     error = Invalid("x")
     assert as_error(error) is error
+
+
+def test_output_that_the_configuration_does_not_have_is_refused_before_anything_is_copied() -> None:
+    device = FakeDevice(eager=True)
+    batch, _ = execution(asking(on_host(1)))
+    with pytest.raises(Internal, match="returned output 'w', but the configuration has: 'y', 'z'"):
+        batch.scatter({"w": output(device, 1)}, device)
+    assert not device.begun
+
+
+def test_output_on_the_host_of_another_dtype_fails_its_requests() -> None:
+    device = FakeDevice(eager=True)
+    batch, _ = execution(asking(on_host(1), on_host(2)))
+    batch.scatter({"y": np.zeros((2, 1), np.int32)}, device)
+    batch.finished()
+    text = "tensor 'y' of type FP32 needs an array of float32, got int32"
+    assert [str(error) for error in answers(batch)] == [text, text]
