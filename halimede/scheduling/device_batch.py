@@ -14,6 +14,7 @@ import numpy as np
 from halimede.devices import Device, DeviceArray, DeviceMemory, HostArray, as_error, begin_copy, is_host
 from halimede.errors import Error, Internal, Invalid
 from halimede.scheduling.assembly import unexpected_output
+from halimede.scheduling.backend_failures import log_exception
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, MemoryKind, Shape, Tensor, array_of, tensor_of
 
@@ -103,6 +104,8 @@ def scatter_from(
             host[name] = copied.view(types[name].numpy).reshape(tuple(array.shape))
 
     def answer(failure: Exception | None) -> None:
+        if failure is not None and not isinstance(failure, Error):
+            log_exception(requests, failure)
         start = 0
         for i, one in enumerate(requests):
             stop = start + one.batch_size

@@ -15,6 +15,7 @@ from halimede.devices import Device, DeviceArray, HostArray
 from halimede.errors import Error, Internal
 from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, place, scatter
+from halimede.scheduling.backend_failures import log_exception
 from halimede.scheduling.device_batch import gather_into, gathered_shape, scatter_from
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
@@ -230,6 +231,7 @@ class Execution:
         except Error as error:
             self.break_off(error)
         except BaseException as error:  # a thread of the server outlives whatever a backend does, SystemExit included
+            log_exception(self.requests, error)
             self.break_off(Internal(f"{type(error).__name__}: {error}"))
         else:
             if finishes:

@@ -167,7 +167,7 @@ def test_output_without_the_rows_of_the_batch_fails_before_any_copy() -> None:
     assert device.begun == []
 
 
-def test_failure_of_the_device_fails_the_requests() -> None:
+def test_failure_of_the_device_fails_the_requests(caplog: pytest.LogCaptureFixture) -> None:
     device = FakeDevice()
     batch, _ = execution(asking(on_host(1), on_host(2)))
     batch.scatter({"y": output(device, 1, 2)}, device)
@@ -175,6 +175,7 @@ def test_failure_of_the_device_fails_the_requests() -> None:
     device.failure = RuntimeError("an illegal memory access was encountered")
     device.run()
     assert [str(error) for error in answers(batch)] == ["RuntimeError: an illegal memory access was encountered"] * 2
+    assert len(caplog.records) == 1
 
 
 def test_memory_of_a_device_that_fails_raises() -> None:
