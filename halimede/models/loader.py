@@ -30,6 +30,7 @@ from halimede.config import (
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.models.abilities import check_abilities
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import FoundModel, version_names
@@ -262,6 +263,7 @@ def _open_version(
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
+    check_abilities(config, backend.traits)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)

@@ -99,9 +99,13 @@ class Execution:
         return [one.request.inputs[name] for one in self.requests]
 
     def shape(self, name: str) -> Shape:
+        if self.ragged is not None:
+            self.ragged.check_gather(name)
         return gathered_shape(self.requests, name)
 
     def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        if self.ragged is not None:
+            self.ragged.check_gather(name)
         gather_into(self.requests, name, into, device)
         self.input_end = self._clock()
 
