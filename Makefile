@@ -9,6 +9,8 @@ RESULTS := bench/results
 FRAMEWORKS := .cache/frameworks
 AZURITE := .cache/azurite
 SERVE_FLAGS ?=
+# Tests with servers often wait. One module runs in one process, because its tests share a server.
+SERVERS := -n auto --maxprocesses=4 --dist=loadfile
 MEASURED := $(BIN)/halimede serve --model-repository={repo} --exit-on-error=false --allow-client-shm=true \
   --http-address=127.0.0.1 --grpc-address=127.0.0.1 --http-port={http} --grpc-port={grpc} --metrics-port={metrics}
 
@@ -22,7 +24,8 @@ serve: compiled demo ## install, build the demo models, serve them on ports 8000
 	@exec $(BIN)/halimede serve --model-repository=$(REPOSITORY) $(SERVE_FLAGS)
 
 test: unit compiled ## run all tests; the servers run compiled if there is a C compiler
-	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest tests/compat tests/conformance tests/examples
+	HALIMEDE_COMPILED=$(if $(CI),only,$(or $(HALIMEDE_COMPILED),on)) $(BIN)/python -m pytest $(SERVERS) \
+	  tests/compat tests/conformance tests/examples
 
 compiled: $(VENV)/.demo ## compile the hot modules; used until a source changes (HALIMEDE_COMPILED=off: do nothing)
 	@HALIMEDE_COMPILED=$(filter off,$(HALIMEDE_COMPILED)) $(BIN)/python -m tools.compile --optional

@@ -24,7 +24,8 @@ class Cause(Enum):
 
 ADVICE: Mapping[Cause, str] = MappingProxyType(
     {
-        Cause.CONFIGURATION: "correct its configuration; 'halimede check REPOSITORY' names every problem",
+        Cause.CONFIGURATION: "correct its configuration; 'halimede check REPOSITORY' names its problems, and with "
+        "--load those that only a load shows",
         Cause.FILE: "its backend cannot read the file: export or copy it again",
         Cause.ENVIRONMENT: "the runtime as it is installed lacks something: install what the message names",
         Cause.MACHINE: "this machine cannot run it: look at its devices and its free memory, or change instance_group",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import cast
 
 from halimede.backends.api import Backend, BackendContext
+from halimede.backends.child.settings import of_backend
 from halimede.backends.homes import BackendOfTwoHomes
 from halimede.backends.registry import resolve
 from halimede.backends.traits import Home, Traits
@@ -23,7 +24,8 @@ def create_backend(traits: Traits, context: BackendContext) -> Backend:
         context = replace(context, calls=None)
     if Home.CHILD not in traits.homes or traits.starts_children:
         return create_in_this_process(traits, context)
-    return BackendOfTwoHomes(traits, context, lambda: create_in_this_process(traits, context))
+    in_server = replace(context, settings=of_backend(context.settings))
+    return BackendOfTwoHomes(traits, context, lambda: create_in_this_process(traits, in_server))
 
 
 def create_in_this_process(traits: Traits, context: BackendContext) -> Backend:

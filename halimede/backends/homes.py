@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halimede.backends.api import Backend, BackendContext, BackendModel, Fault, Inspecting, ModelFolder
 from halimede.backends.child.settings import HOME_SETTING, chosen_home
+from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 
@@ -68,7 +69,9 @@ class BackendOfTwoHomes:
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         backend = self.of_model(asked.parameters, asked.name)
-        return backend.faults(asked, config, folder, filename) if isinstance(backend, Inspecting) else []
+        if not isinstance(backend, Inspecting):
+            return [not_inspected(self.traits)]
+        return backend.faults(asked, config, folder, filename)
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
         return self.of_model(config.parameters, config.name).open(config, folder)

@@ -49,9 +49,13 @@ def known() -> tuple[Traits, ...]:
         if traits is None:
             continue
         if traits.name in found and found[traits.name].served:
-            _warn(entry, traits.name, "there is already one with this name")
-        else:
-            found[traits.name] = traits
+            _warn(entry, traits.name, "is not used: there is already one with this name")
+            continue
+        owners = {each.filename: name for name, other in found.items() if name != traits.name for each in other.formats}
+        for file in (each.filename for each in traits.formats if each.filename in owners):
+            words = f"is not recognized by '{file}', a file of '{owners[file]}': its models must say"
+            _warn(entry, traits.name, f'{words} backend: "{traits.name}"')
+        found[traits.name] = traits
     return tuple(found.values())
 
 
@@ -86,25 +90,32 @@ def _loaded(entry: "EntryPoint") -> Traits | None:
     try:
         traits = entry.load()
     except Exception as error:  # an exception in foreign code must not prevent the start of the server
-        _warn(entry, entry.name, f"{type(error).__name__}: {error}")
+        _warn(entry, entry.name, f"is not used: {type(error).__name__}: {error}")
         return None
     if isinstance(traits, Traits):
         return traits
-    _warn(entry, entry.name, f"'{entry.value}' is not a Traits")
+    _warn(entry, entry.name, f"is not used: '{entry.value}' is not a Traits")
     return None
 
 
-def _warn(entry: "EntryPoint", name: str, why: str) -> None:
+def _warn(entry: "EntryPoint", name: str, what: str) -> None:
     import logging  # here, because reading the command line does not need it
 
     origin = f"distribution '{entry.dist.name}'" if entry.dist is not None else "an unknown distribution"
-    logging.getLogger(__name__).warning("backend '%s' of %s is not used: %s", name, origin, why)
+    logging.getLogger(__name__).warning("backend '%s' of %s %s", name, origin, what)
 
 
 @cache
 def served() -> Mapping[str, Traits]:
     """The backends whose models this server can run, by name."""
     return MappingProxyType({traits.name: traits for traits in known() if traits.served})
+
+
+def packages() -> set[str]:
+    """The packages of the backends of other distributions."""
+    own = __name__.partition(".")[0]
+    found = {traits.module.rpartition(".")[0] or traits.module for traits in served().values()}
+    return {name for name in found if name.partition(".")[0] != own}
 
 
 def traits_of(name: str) -> Traits | None:

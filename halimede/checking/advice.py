@@ -134,5 +134,6 @@ def advised(problem: Problem) -> Problem:
         if match is not None:
             return replace(problem, instead=advice if isinstance(advice, str) else advice(match))
     # The general advice about a configuration is to run this command.
-    general = {cause.value: advice for cause, advice in ADVICE.items() if cause is not Cause.CONFIGURATION}
-    return replace(problem, instead=general.get(problem.code, ""))
+    if problem.cause is None or problem.cause is Cause.CONFIGURATION:
+        return problem
+    return replace(problem, instead=ADVICE[problem.cause])

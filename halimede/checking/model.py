@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from halimede.agents.registry import BUILT_IN, is_there
 from halimede.backends.api import Backend, Fault, Inspecting, ModelFolder, Severity
+from halimede.backends.inspection import not_inspected
 from halimede.backends.traits import Traits
 from halimede.checking.abilities import gpu_advice, unmet
 from halimede.checking.configuration import Reviewed, review
@@ -68,11 +69,18 @@ class ModelReview:
     is_hidden: bool = False
     """Whether something of the model can only be seen by running code."""
 
-    def add(self, code: str, text: str, file: Path | None = None, severity: Severity = Severity.ERROR) -> None:
+    def add(
+        self,
+        code: str,
+        text: str,
+        file: Path | None = None,
+        severity: Severity = Severity.ERROR,
+        cause: Cause | None = None,
+    ) -> None:
         """Adds a problem of the folder, or of `file`; if that is the configuration, with its line."""
         place = file or self.found.folder
         line = self.reviewed.source.line_of(text, _FIELDS.get(code, "")) if place == self.reviewed.file else 0
-        problem = Problem(code, text, place, line, severity=severity)
+        problem = Problem(code, text, place, line, severity=severity, cause=cause)
         # Each version is reviewed, and most find the same.
         if not any((p.text, p.line) == (text, line) for p in self.problems):
             self.problems.append(problem)
@@ -87,7 +95,7 @@ class ModelReview:
         try:
             return work()
         except Error as error:
-            self.add(code, str(error), file or self.place)
+            self.add(code, str(error), file or self.place, cause=error.cause)
         except OSError as error:
             self.add("unreadable", f"cannot be read: {error.strerror}", Path(error.filename or self.found.folder))
         return None
@@ -196,10 +204,27 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
         for error in sample_problems(config, model.found.folder, number):
             model.add("warmup", str(error), model.place)
         _review_strategy(model, config, folder)
-    if isinstance(backend, Inspecting) and not model.is_hidden:
+    if not model.is_hidden:
+        _review_file(model, draft, config, backend, folder, options)
+
+
+def _review_file(
+    model: ModelReview,
+    draft: Draft,
+    config: ModelConfig | None,
+    backend: Backend,
+    folder: ModelFolder,
+    options: LoadOptions,
+) -> None:
+    """Lets the backend look at its files."""
+    unseen = not_inspected(backend.traits)
+    faults = [unseen]
+    if isinstance(backend, Inspecting):
         asked = draft.incomplete(gpus=options.gpus, default_instance_count=backend.traits.cpu_instances)
-        for fault in backend.faults(asked, config, folder, draft.model_filename):
-            _add_fault(model, fault)
+        faults = backend.faults(asked, config, folder, draft.model_filename)
+    for fault in faults:
+        _add_fault(model, fault)
+    model.is_hidden |= any(fault.severity is Severity.NOTE and fault != unseen for fault in faults)
 
 
 def _completed(
@@ -212,7 +237,7 @@ def _completed(
         if options.auto_complete and draft.needs_description and not model.is_hidden and not _runs_code(draft, backend):
             complete(draft, backend, folder, options)
     except Error as error:
-        model.add("model-file", str(error), folder.version)
+        model.add(_code_of(error.cause, "model-file"), str(error), folder.version, cause=error.cause)
         return None
     model.reviewed.draft = draft
     return model.reviewed.finish(gpus, backend.traits.cpu_instances)
@@ -231,17 +256,20 @@ def _runs_code(draft: Draft, backend: Backend) -> bool:
 
 
 def _add_fault(model: ModelReview, fault: Fault) -> None:
-    code = "not-seen" if fault.severity is Severity.NOTE else "model-file"
-    if fault.cause in (Cause.ENVIRONMENT, Cause.MACHINE):  # nothing of the model is wrong
-        code = fault.cause.value
+    code = _code_of(fault.cause, "not-seen" if fault.severity is Severity.NOTE else "model-file")
     file, line = fault.file, fault.line
     if file is None:
         line = model.reviewed.source.line_of(fault.text)
         file = model.reviewed.file if line else model.found.folder
-    problem = Problem(code, fault.text, file, line, fault.instead, fault.severity)
+    problem = Problem(code, fault.text, file, line, fault.instead, fault.severity, fault.cause)
     if not any(each.text == fault.text and each.line in (line, 0) for each in model.problems):
         model.problems.append(problem)
-    model.is_hidden |= fault.severity is Severity.NOTE
+
+
+def _code_of(cause: Cause | None, otherwise: str) -> str:
+    """The code of a problem that a backend found."""
+    # Nothing of the model is wrong then.
+    return cause.value if cause in (Cause.ENVIRONMENT, Cause.MACHINE) else otherwise
 
 
 def _review_files(model: ModelReview, folder: Path) -> None:

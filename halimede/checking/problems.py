@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from halimede.backends.api import Severity
+from halimede.errors import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +21,5 @@ class Problem:
     line: int = 0
     instead: str = ""
     severity: Severity = Severity.ERROR
+    cause: Cause | None = None
+    """What is to blame, as far as the backend knows: there is general advice for it."""

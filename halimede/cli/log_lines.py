@@ -1,7 +1,7 @@
 """One record of the log as text: Triton's line formats (L1 to L3), and lines of JSON. Pure; any thread.
 
-A record may have the attributes `model`, `version` and `request_id`, which say what it is about. They are fields of a
-line of JSON. The other formats add them to a message that does not name them.
+A record may have the attributes `model`, `version`, `instance` and `request_id`, which say what it is about. They are
+fields of a line of JSON. The other formats add them to a message that does not name them.
 """
 
 import logging
@@ -60,7 +60,7 @@ class TritonFormatter(logging.Formatter):
 
 
 def _said(record: logging.LogRecord) -> str:
-    """The message. Request and model are added if it does not name them."""
+    """The message. Request, model and instance are added if it does not name them."""
     message = record.getMessage()
     left_out = getattr(record, LEFT_OUT, 0)
     more = f" ({left_out} more of this)" if left_out else ""
@@ -69,9 +69,12 @@ def _said(record: logging.LogRecord) -> str:
     request_id, model = getattr(record, "request_id", ""), getattr(record, "model", "")
     if request_id and str(request_id) not in message:
         message = f"[request id: {request_id}] {message}"
+    about, instance = [], getattr(record, "instance", "")
     if model and str(model) not in message:
-        message = f"{message} (model '{model}' version {getattr(record, 'version', '-')})"
-    return message + more
+        about.append(f"model '{model}' version {getattr(record, 'version', '-')}")
+    if instance and str(instance) not in message:
+        about.append(f"instance '{instance}'")
+    return f"{message} ({', '.join(about)}){more}" if about else message + more
 
 
 class JsonFormatter(logging.Formatter):
@@ -87,7 +90,7 @@ class JsonFormatter(logging.Formatter):
             "line": record.lineno,
             "message": record.getMessage(),
         }
-        for name in ("model", "version", "request_id", ROWS, LEFT_OUT):
+        for name in ("model", "version", "instance", "request_id", ROWS, LEFT_OUT):
             value = getattr(record, name, None)
             if value is not None and value != "":
                 line[name] = value

@@ -1,9 +1,12 @@
 """Installs the server's logging: Triton's line formats, streams and levels over the standard library's `logging`.
 
-Every room logs to a logger below `halimede`; only `cli` calls `install`. The thread that logs formats the line. Another
-thread writes it, so a slow terminal or disk never holds up the event loop. While the reader of a stream is stuck, up to
-`MAX_WAITING` lines wait. Further lines are lost and counted. An error that repeats within a second is written once,
-with the number of repetitions.
+Every room logs to a logger below `halimede`; only `cli` calls `install`. Backends of other distributions log below
+their packages (`attach`). Records that no handler takes come here too: warnings and errors, unless a logger has another
+level. Records of loggers that a library or a model has configured do not.
+
+The thread that logs formats the line. Another thread writes it, so a slow terminal or disk never holds up the event
+loop. While the reader of a stream is stuck, up to `MAX_WAITING` lines wait. Further lines are lost and counted. An
+error that repeats within a second is written once, with the number of repetitions.
 """
 
 import copy
@@ -68,7 +71,8 @@ def _is_wanted(options: LogOptions, level: int) -> bool:
 
 
 class Log(logging.Handler):
-    """The handler of the `halimede` logger. Any thread may log; `close` writes what is left and ends the writer."""
+    """The handler of the `halimede` logger, of those that are attached, and of last resort. Any thread may log; `close`
+    writes what is left and ends the writer."""
 
     def __init__(
         self, options: LogOptions, out: Sink, err: Sink, file: "LogFile | None", clock: Callable[[], float]
@@ -85,9 +89,19 @@ class Log(logging.Handler):
         self._is_open = True
         self._writer = threading.Thread(target=self._write, name="halimede-log", daemon=True)
         self._options = options
+        self._attached: list[logging.Logger] = []
+        self._last_resort = logging.lastResort
         self.addFilter(lambda record: _is_wanted(self._options, record.levelno))
         self.configure(options)
         self._writer.start()
+
+    def attach(self, *names: str) -> None:
+        """Takes the records of these loggers and those below, at the levels of the server."""
+        for logger in map(logging.getLogger, names):
+            logger.addHandler(self)
+            logger.propagate = False  # a handler of the root logger would write each line again
+            self._attached.append(logger)
+        self.configure(self._options)
 
     def say(self, text: str) -> None:
         """Writes a line to standard error after what was logged before. It is in no log file. Any thread."""
@@ -97,7 +111,8 @@ class Log(logging.Handler):
         """Applies these levels and this format from the next line on (L5). The file stays. Any thread."""
         self._options = options
         self.setFormatter(formatter_for(options.format, options.escape))
-        logging.getLogger(ROOT).setLevel(verbose(max(options.verbose, 0)))
+        for logger in self._attached:
+            logger.setLevel(verbose(max(options.verbose, 0)))
 
     def emit(self, record: logging.LogRecord) -> None:
         """One thread at a time: `logging.Handler` holds its lock around this."""
@@ -145,6 +160,10 @@ class Log(logging.Handler):
         """Idempotent. Waits up to `_FLUSH_SECONDS`, since the reader of a pipe may be stuck."""
         if self._is_open:
             self._is_open = False
+            for logger in self._attached:
+                logger.removeHandler(self)
+            if logging.lastResort is self:
+                logging.lastResort = self._last_resort
             self._report_repeats(self._clock() + PERIOD)
             self._report_lost()
             self._lines.put(None)
@@ -239,7 +258,9 @@ class Repeats:
         # Information is not repeated by a fault, and verbose lines are wanted one by one.
         if record.levelno < logging.WARNING:
             return True
-        key = record.levelno, record.filename, record.lineno, record.getMessage(), getattr(record, ROWS, None)
+        # Equal words of two models, or of two processes of one, are not a repetition.
+        about = [getattr(record, name, None) for name in ("model", "version", "instance", ROWS)]
+        key = record.levelno, record.filename, record.lineno, record.getMessage(), *about
         when, left_out, _ = self._written.get(key, (now - PERIOD, 0, record))
         if now - when < PERIOD:
             self.waiting += not left_out
@@ -318,17 +339,15 @@ class LogFile:
 
 
 def install(options: LogOptions, out: Sink, err: Sink, clock: Callable[[], float] = time.monotonic) -> Log:
-    """Sends what is logged below `halimede` to `out` (information) and `err` (warnings and errors), or all of it to the
-    log file (L4). Replaces an earlier installation. Raises Invalid if the file cannot be opened (C7).
+    """Sends what is logged to `out` (information) and `err` (warnings and errors), or all of it to the log file (L4).
+    Replaces an earlier installation. Raises Invalid if the file cannot be opened (C7).
     """
     file = LogFile(options.file) if options.file else None
-    logger = logging.getLogger(ROOT)
     # Tests and embedding programs install more than once in a process.
-    for earlier in [handler for handler in logger.handlers if isinstance(handler, Log)]:
-        logger.removeHandler(earlier)
+    for earlier in [handler for handler in logging.getLogger(ROOT).handlers if isinstance(handler, Log)]:
         earlier.close()
     log = Log(options, out, err, file, clock)
-    logger.addHandler(log)
-    # A handler of the root logger would write each line again.
-    logger.propagate = False
+    log.attach(ROOT)
+    # Not a handler of the root logger: `logging.basicConfig` in a model would have no effect then.
+    logging.lastResort = log
     return log

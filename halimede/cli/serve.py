@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from itertools import islice
 
 from halimede import FORM, __version__
+from halimede.backends.registry import packages
 from halimede.cli.hints import hints
 from halimede.cli.logging import Log, install, log_table
 from halimede.cli.tables import agent_table, backend_table, model_table, options_table
@@ -75,6 +76,7 @@ def serve(options: ServerOptions, port_of: PortOf = lambda engine, loop: engine)
     share_memory()  # a setting of the process that must precede its second thread, which is the log's
     try:
         logs = install(options.log, sys.stdout, sys.stderr)
+        logs.attach(*packages())
     except Error as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

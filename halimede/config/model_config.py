@@ -317,7 +317,7 @@ class CompletionRules:
     not_batching_fails: bool = True
     """Whether that is an error, and not a warning."""
     too_large: str = "model '{model}': max_batch_size is {given}, and it can run batches of {limit} at most"
-    chosen: str = "model '{model}': max_batch_size was not given and is {limit} now"
+    chosen: str = "model '{model}': max_batch_size is 0 or absent, and is {limit} now"
     """A warning about the batch size that was filled in."""
     fills_listed: bool = False
     """Whether datatypes and dims are filled in for tensors that the configuration lists without them."""

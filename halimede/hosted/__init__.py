@@ -1,5 +1,6 @@
-"""The program of a child process that runs an instance of a backend (the child home).
+"""The child home, the child's side: the program of a process that runs any backend.
 
-It is the same backend module as in the server: `batch` implements the protocols `Batch` and `Responses` on the child's
-side of the socket. `backends.child` is the server's side.
+It takes the orders of `backends.child` and runs the same backend module as the server would: `batch` implements the
+protocols `Batch` and `Responses` over frames. It imports the server's package, so both sides have one version. Frames
+and the connection come from `workers.child`, which is also the program for Python models. `workers.host` starts both.
 """

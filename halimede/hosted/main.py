@@ -1,4 +1,5 @@
-"""Starts the program of the child home: `python main.py SOCKET[,SEGMENTS] [LD_LIBRARY_PATH]`.
+"""Starts the program of the child home: `python main.py SOCKET[,SEGMENTS] LABEL [LD_LIBRARY_PATH]`. The label is for
+`ps`.
 
 The interpreter may be one of the model's own environment. So the package `halimede` is imported by path, from the
 folder of this file: its version is always the server's, and no other package of the server is found that way. The
@@ -30,7 +31,7 @@ def main() -> int:
     if str(HERE) in sys.path:  # else a module of this folder could shadow one of Python's
         sys.path.remove(str(HERE))
     descriptors = list(map(int, sys.argv[1].split(",")))
-    libraries = sys.argv[2] if len(sys.argv) > 2 else None
+    libraries = sys.argv[3] if len(sys.argv) > 3 else None
     if libraries is not None:
         # The loader has read it at the start. Programs that the backend starts need the old value.
         os.environ["LD_LIBRARY_PATH"] = libraries

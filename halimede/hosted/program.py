@@ -1,10 +1,10 @@
-"""The life of a child that hosts a backend: take the order, carry it out, then serve batches until CLOSE.
+"""The life of a child that hosts a backend: take an order, carry it out, then serve batches until CLOSE.
 
 | order | what the child does | its answer |
 |---|---|---|
-| with a method, such as `describe` | creates the backend, calls the method | READY with the result; exit |
+| with a method (`describe`) | creates the backend, calls the method | READY with the result; then it takes another |
 | without a method | opens the model, creates one instance | READY; then it runs batches until CLOSE |
-| either, and an exception | closes what it made | REFUSED with the text and kind; exit |
+| either, and an exception | closes what it made | REFUSED with the error; exit |
 
 The main thread receives batches. It runs them, or starts them if the model is placed as ASYNC. If the model is placed
 on the event loop, the thread of the loop, which this module starts, calls `execute`.
@@ -19,14 +19,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from halimede.backends.api import BackendContext, BackendModel, Instance, Placement
-from halimede.backends.child.order import Order, read_order, written
+from halimede.backends.child.order import Order, read_order, written, written_error
 from halimede.backends.creation import create_in_this_process
 from halimede.config.model_config import Description
 from halimede.errors import Error, Internal
 from halimede.hosted.batch import HostedBatch, HostedModel
 from halimede.workers.child import frames
 from halimede.workers.child.channel import BaseChannel, Channel, connect
-from halimede.workers.messages import code_of
 
 log = logging.getLogger("halimede")
 
@@ -41,31 +40,34 @@ def run(descriptor: int, segments: int | None = None) -> int:
     send_log_to(channel)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="event loop", daemon=True).start()
+    refusal: Error
     try:
         return obey(channel, loop, read_order(message.rest()))
     except Error as error:
-        text = error.message
-        code = code_of(error)
+        refusal = error
     except Exception as error:
         log.exception("the child process failed to carry out its order")
-        text = f"{type(error).__name__}: {error}"
-        code = code_of(Internal(text))
-    channel.send(frames.frame(frames.REFUSED, [text.encode("utf-8", "replace")], None, 0, code))
+        refusal = Internal(f"{type(error).__name__}: {error}")
+    channel.send(frames.frame(frames.REFUSED, [written_error(refusal)]))
     return 1
 
 
 def obey(channel: Channel, loop: asyncio.AbstractEventLoop, order: Order) -> int:
-    """Raises Error, and what the backend raises."""
+    """Carries out an order. After one with a method, further ones may come, of the same backend. Raises Error, and what
+    the backend raises."""
     with ExitStack() as made:  # closes them in reverse order, also if a later one cannot be made
         backend = create_in_this_process(order.traits, BackendContext(loop, order.settings))
         made.callback(backend.close)
-        if order.method:
+        while order.method:
             method = getattr(backend, order.method, None)
             result = method(*order.arguments) if method is not None else None
             if isinstance(result, Description):  # what the backend opened to describe the model ends with this process
                 result = replace(result, opened=None)
             channel.send(frames.frame(frames.READY, [written(result)]))
-            return 0
+            message = channel.receive()
+            if message is None:
+                return 0
+            order = read_order(message.rest())
         config, folder, place = order.arguments
         model = backend.open(config, folder)
         made.callback(model.close)

@@ -177,8 +177,21 @@ def test_backend_of_another_distribution_is_found(modules: Path) -> None:
     (model / "1" / "model.toy").touch()
     draft = read(model)
     assert (draft.backend, draft.platform, draft.model_filename) == ("toy", "toy_any", "model.toy")
+    assert registry.packages() == {"toy_backend"}
     with pool_to_look(lambda name: {}) as pool:
         assert type(pool.get("toy")).__name__ == "Toy"
+    del sys.modules["toy_backend"]
+
+
+@pytest.mark.usefixtures("fresh")
+def test_file_of_two_backends_is_named_in_the_log(modules: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (modules / "toy_backend.py").write_text(_DECLARED.replace("model.toy", "model.xml"))
+    installed(modules, "toys", "toy = toy_backend:TRAITS")
+    registry.known()
+    assert [record.getMessage() for record in caplog.records] == [
+        "backend 'toy' of distribution 'toys' is not recognized by 'model.xml', a file of 'openvino': its models must "
+        'say backend: "toy"'
+    ]
     del sys.modules["toy_backend"]
 
 
@@ -187,10 +200,13 @@ def test_distribution_whose_backend_cannot_be_used_is_named_in_the_log(
     modules: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (modules / "toy_backend.py").write_text(_DECLARED)
+    before = set(registry.served())
+    registry.served.cache_clear()
+    registry.known.cache_clear()
     installed(modules, "taken", "python = toy_backend:PYTHON")
     installed(modules, "broken", "gone = toy_backend_that_is_not_there:TRAITS")
     installed(modules, "wrong", "wrong = toy_backend:VALUE")
-    assert set(registry.served()) == {"identity", "onnxruntime", "python"}
+    assert set(registry.served()) == before
     assert sorted(record.getMessage() for record in caplog.records) == [
         "backend 'gone' of distribution 'broken' is not used: ModuleNotFoundError: No module named "
         "'toy_backend_that_is_not_there'",

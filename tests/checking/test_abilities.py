@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from halimede.backends.api import BackendModel, ModelFolder, Severity
+from halimede.backends.api import BackendModel, Fault, ModelFolder, Severity
 from halimede.backends.traits import Completes, DeviceKind, Traits
 from halimede.checking.advice import advised
 from halimede.checking.model import ModelReview, review_model
@@ -49,6 +49,12 @@ class FakeBackend:
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> None:
         return None
+
+    def runs_code(self, asked: Incomplete) -> bool:
+        return False
+
+    def faults(self, *_: object) -> list[Fault]:
+        return []
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> BackendModel:
         raise NotImplementedError

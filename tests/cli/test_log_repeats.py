@@ -47,6 +47,14 @@ def test_lines_of_different_requests_are_the_same() -> None:
     assert not repeats.admits(record(request_id="2"), 0.0)
 
 
+def test_lines_of_different_models_and_instances_are_different() -> None:
+    repeats = Repeats()
+    lines = [record(model="m", version=1), record(model="n", version=1), record(model="m", version=2)]
+    lines += [record(model="m", version=1, instance=name) for name in ("m_0_0", "m_0_1")]
+    assert all(repeats.admits(one, 0.0) for one in lines)
+    assert not any(repeats.admits(one, 0.5) for one in lines)
+
+
 def test_information_is_always_admitted() -> None:
     repeats = Repeats()
     assert all(repeats.admits(record(level=logging.INFO), 0.0) for _ in range(5))

@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from select import PIPE_BUF
 from typing import Any
@@ -190,6 +191,45 @@ def test_log_file_that_cannot_be_opened_is_an_error(console: Console, tmp_path: 
     with pytest.raises(Invalid) as caught:
         console.install(LogOptions(file=str(path)))
     assert str(caught.value) == f"Failed to open log file '{path}': No such file or directory"
+
+
+@contextmanager
+def foreign_logger() -> Iterator[logging.Logger]:
+    """A logger of a library that nobody has configured: pytest's handlers, at the root, do not see it."""
+    logger = logging.getLogger("a_library")
+    logger.propagate = False
+    yield logger
+    logger.handlers.clear()
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
+
+
+def test_warnings_of_other_loggers_are_lines_of_the_log(console: Console) -> None:
+    before = logging.lastResort
+    console.install(LogOptions())
+    with foreign_logger() as foreign:
+        foreign.info("not said")
+        foreign.warning("careful")
+        foreign.addHandler(logging.StreamHandler(io.StringIO()))
+        foreign.warning("somebody else writes this")
+    out, err = console.lines()
+    assert (out, words(err)) == ([], ["careful"])
+    assert re.match(r"W\d{4} .* test_logging\.py:\d+\] ", err[0])
+    assert logging.lastResort is before
+
+
+def test_attached_logger_has_the_levels_of_the_server(console: Console) -> None:
+    console.install(LogOptions())
+    with foreign_logger() as foreign:
+        console.log.attach(foreign.name)
+        below = foreign.getChild("backend")
+        below.info("said")
+        below.log(verbose(1), "not said")
+        console.log.configure(LogOptions(verbose=1))
+        below.log(verbose(1), "one")
+        out, _ = console.lines()
+        assert words(out) == ["said", "one"]
+        assert not foreign.handlers
 
 
 def test_second_installation_replaces_the_first(console: Console) -> None:
@@ -410,6 +450,19 @@ def test_line_names_its_model_and_request_unless_the_message_does() -> None:
     made = record("[request id: r1] model 'm9' broke")
     made.__dict__.update(model="m9", version=3, request_id="r1")
     assert TritonFormatter().format(made).endswith("\"[request id: r1] model 'm9' broke\"")
+
+
+def test_line_names_its_instance_unless_the_message_does() -> None:
+    made = record("model 'm9' broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"model 'm9' broke (instance 'i_0')\"")
+    made = record("broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"broke (model 'm9' version 3, instance 'i_0')\"")
+    assert json.loads(JsonFormatter().format(made))["instance"] == "i_0"
+    made = record("i_0 of model 'm9' broke")
+    made.__dict__.update(model="m9", version=3, instance="i_0")
+    assert TritonFormatter().format(made).endswith("\"i_0 of model 'm9' broke\"")
 
 
 def test_log_file_is_reopened_after_it_was_moved(console: Console, tmp_path: Path) -> None:

@@ -51,6 +51,14 @@ def test_model_with_a_batch_dimension_gets_batch_size_batcher_and_tensors(tmp_pa
     assert not draft.needs_description
 
 
+@pytest.mark.parametrize("text", ["", "max_batch_size: 0"])
+def test_batch_size_of_0_is_completed_like_an_absent_one(tmp_path: Path, text: str) -> None:
+    draft = draft_of(tmp_path, f'backend: "identity" {text}')
+    completed = draft.complete(replace(described((-1, 3)), rules=CompletionRules()), 4)
+    assert completed.warnings == ["model 'm': max_batch_size is 0 or absent, and is 4 now"]
+    assert draft.finish().max_batch_size == 4
+
+
 @pytest.mark.parametrize(
     ("text", "default", "size", "batcher"),
     [

@@ -1,8 +1,10 @@
 """The pair of servers of the session, and the summary of what was equal to the real server."""
 
 import os
+import pickle
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,21 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
 def results(request: pytest.FixtureRequest) -> list[Result]:
     """The list for a test's result, for the summary."""
     return request.config.stash[RESULTS]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In a process of pytest-xdist: sends the results to the process that prints the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["conformance"] = pickle.dumps(session.config.stash[RESULTS])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A process of pytest-xdist has ended. One that crashed has sent nothing."""
+    sent = getattr(node, "workeroutput", {}).get("conformance")
+    if sent is not None:
+        node.config.stash[RESULTS] += pickle.loads(sent)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from halimede.backends.registry import usual_files
 from halimede.engine.engine import Engine
 from halimede.engine_port import RepositoryIndex
 from halimede.errors import Error
@@ -31,10 +32,13 @@ def test_advice_for_a_missing_backend_is_only_in_the_log(tmp_path: Path, caplog:
     ]
 
 
+FILES = " nor a ".join(f"1/{each.filename}" for _, each in reversed(usual_files()))
+
+
 @pytest.mark.parametrize(
     ("below", "advice"),
     [
-        ("", "model 'm': its configuration names no backend, and there is neither a 1/model.onnx nor a 1/model.py"),
+        ("", f"model 'm': its configuration names no backend, and there is neither a {FILES}"),
         ("m", "model '1': '{}' looks like a model, and a repository is the directory around its models"),
     ],
 )

@@ -4,6 +4,7 @@ The server does not import the backend's module, nor its runtime. `describe`, `o
 on load threads and block until a process has answered.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +15,10 @@ from typing import Any
 from halimede.backends.api import BackendContext, Fault, InstancePlace, ModelFolder, Placement
 from halimede.backends.child.in_flight import InFlightBatch
 from halimede.backends.child.instance import ChildInstance
-from halimede.backends.child.order import Order, read, written
+from halimede.backends.child.order import Order, read, read_error, written
 from halimede.backends.child.settings import ChildSettings, execution_limit
-from halimede.backends.traits import Traits
+from halimede.backends.inspection import not_inspected
+from halimede.backends.traits import DeviceKind, Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.errors import Error, Internal, Unavailable
 from halimede.platform.hosts import available_cores
@@ -24,8 +26,9 @@ from halimede.workers.host.environments import Environments
 from halimede.workers.host.pool import WorkerPool
 from halimede.workers.host.process import Interpreter
 from halimede.workers.host.supervisor import Supervisor
-from halimede.workers.host.worker import Worker, WorkerLost, WorkerRefused, WorkerSlow
-from halimede.workers.messages import ERRORS
+from halimede.workers.host.worker import VERBATIM, Worker, WorkerLost, WorkerRefused, WorkerSlow
+
+log = logging.getLogger(__name__)
 
 PROGRAM = Path(__file__).parents[2] / "hosted" / "main.py"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
@@ -72,18 +75,20 @@ class ChildBackend:
         self._pool = WorkerPool(context.worker_poller, PROGRAM)
         self._environments = Environments()
         self._usable_gpus: dict[tuple[int, ...], Sequence[int]] = {}
+        self._looks_only = context.worker_poller is None
+        self._idle: list[tuple[Interpreter, Worker]] = []
+        """Processes that can take a further order. A server keeps none: they hold the memory of a runtime."""
 
     def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
         key = tuple(gpus)
-        if key and key not in self._usable_gpus:
+        if key and key not in self._usable_gpus and DeviceKind.GPU in self.traits.devices:
             self._usable_gpus[key] = self._call("usable_gpus", (list(gpus),))
         return self._usable_gpus.get(key, ())
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | Mapping[str, Any] | None:
-        """Runs in a process that ends afterwards: what the backend opened for it is opened again by each instance."""
-        described: Description | Mapping[str, Any] | None = self._call(
-            "describe", (asked, folder, filename), self._interpreter(asked.parameters, folder)
-        )
+        """Runs in a process of its own: what the backend opened for it is opened again by each instance."""
+        arguments = (asked, folder, filename)
+        described: Description | Mapping[str, Any] | None = self._call("describe", arguments, asked, folder)
         return described
 
     def runs_code(self, asked: Incomplete) -> bool:
@@ -91,10 +96,10 @@ class ChildBackend:
 
     def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
         try:
-            interpreter = self._interpreter(asked.parameters, folder)
-            return self._call("faults", (asked, config, folder, filename), interpreter) or []
+            found: list[Fault] | None = self._call("faults", (asked, config, folder, filename), asked, folder)
         except Error as error:
-            return [Fault(error.message)]
+            return [Fault(error.message, cause=error.cause)]
+        return [not_inspected(self.traits)] if found is None else found
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> ChildModel:
         """Checks the parameters that this package reads. The backend checks the others when the first instance opens
@@ -109,12 +114,14 @@ class ChildBackend:
         if place.kind is InstanceKind.GPU:  # the process sees this GPU alone, under the number 0
             place = InstancePlace(place.name, place.kind, 0, place.index, place.total, place.passive, place.host_policy)
         order = self._order((config, _plain(folder), place))
-        about = {"model": config.name, "version": folder.number}
+        about = {"model": config.name, "version": folder.number, "instance": place.name, VERBATIM: False}
+        interpreter = replace(interpreter, label=f"model={config.name} version={folder.number} instance={place.name}")
         supervisor = Supervisor(
             *(place.name, self._loop, self._pool, partial(self._load_model_in, model, order, about, place.name)),
             *(self._settings.patience, interpreter),
         )
         worker = supervisor.start()
+        log.info("%sinstance '%s' runs in process %d", worker.prefix, place.name, worker.pid, extra=about)
         instance = HostedInstance(
             *(worker, place.name, self._loop, supervisor, limit, self._settings.finish_limit), InFlightBatch
         )
@@ -128,10 +135,10 @@ class ChildBackend:
 
     # ---- orders
 
-    def _interpreter(self, parameters: Mapping[str, str], folder: ModelFolder) -> Interpreter:
+    def _interpreter(self, parameters: Mapping[str, str], folder: ModelFolder | None) -> Interpreter:
         """The interpreter of the model's environment, or the server's own. Raises Internal (P71)."""
         setting = parameters.get(ENVIRONMENT, "")
-        found = self._environments.interpreter(setting, folder.model) if setting else Interpreter()
+        found = self._environments.interpreter(setting, folder.model) if setting and folder else Interpreter()
         variables = os.environ if found.variables is None else found.variables
         missing = {name: value for name, value in self.traits.environment.items() if name not in variables}
         return replace(found, overrides=missing)
@@ -154,22 +161,49 @@ class ChildBackend:
         worker.about = about
         model.in_flight = read(self._ask(worker, order, f"instance '{name}'", None))
 
-    def _call(self, method: str, arguments: tuple[Any, ...], interpreter: Interpreter | None = None) -> Any:
-        """The result of a method of the backend, called in a process of its own. Raises Error."""
-        worker = self._pool.spawn(interpreter or replace(Interpreter(), overrides=dict(self.traits.environment)))
+    def _call(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        asked: Incomplete | None = None,
+        folder: ModelFolder | None = None,
+    ) -> Any:
+        """The result of a method of the backend, called in a child, which has the environment of the model that `asked`
+        and `folder` stand for. Raises Error."""
+        found = self._interpreter({} if asked is None else asked.parameters, folder)
+        interpreter = replace(found, label=f"backend={self.traits.name}")
+        worker = self._idle_worker(interpreter)
+        if asked is not None and folder is not None:
+            worker.about = {"model": asked.name, "version": folder.number, VERBATIM: False}
+        plain = tuple(_plain(each) if isinstance(each, ModelFolder) else each for each in arguments)
         try:
-            plain = tuple(_plain(each) if isinstance(each, ModelFolder) else each for each in arguments)
-            return read(self._ask(worker, self._order(plain, method), f"'{method}'", self._settings.describe_limit))
-        finally:
-            worker.kill()
-            self._pool.forget(worker)
+            result = self._ask(worker, self._order(plain, method), f"'{method}'", self._settings.describe_limit)
+        except BaseException:
+            self._end(worker)
+            raise
+        if self._looks_only:
+            self._idle.append((interpreter, worker))
+        else:
+            self._end(worker)
+        return read(result)
+
+    def _idle_worker(self, interpreter: Interpreter) -> Worker:
+        """A process that waits for an order. Only commands keep some of them, and these have one thread."""
+        for i, (has, worker) in enumerate(self._idle):
+            if has == interpreter:
+                del self._idle[i]
+                return worker
+        return self._pool.spawn(interpreter)
+
+    def _end(self, worker: Worker) -> None:
+        worker.kill()
+        self._pool.forget(worker)
 
     def _ask(self, worker: Worker, order: bytes, what: str, limit: float | None) -> bytes:
         try:
             return worker.start(order, limit)
         except WorkerRefused as error:
-            kind = ERRORS[error.code if error.code < len(ERRORS) else 0]
-            raise kind(str(error)) from error
+            raise read_error(error.content) from error
         except WorkerSlow as error:
             raise Unavailable(f"backend '{self.traits.name}', {what}: {error} from its process") from error
         except WorkerLost as error:

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from halimede.backends.traits import Traits
+from halimede.errors import Error
+from halimede.workers.messages import ERRORS, code_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +55,16 @@ def read(data: bytes) -> Any:
 def read_order(data: bytes) -> Order:
     order: Order = read(data)
     return order
+
+
+def written_error(error: Error) -> bytes:
+    """An error, with its cause and its advice. Its class becomes the one of the server that it derives from: the server
+    need not have the module of a subclass."""
+    plain = ERRORS[code_of(error)](error.message)
+    plain.cause, plain.advice = error.cause, error.advice
+    return written(plain)
+
+
+def read_error(data: bytes) -> Error:
+    error: Error = read(data)
+    return error

@@ -38,9 +38,12 @@ class ChildSettings:
     def parse(cls, settings: Mapping[str, str]) -> "ChildSettings":
         """Raises Invalid."""
         values = [_seconds(name, settings.get(name), otherwise) for name, otherwise in _LIMITS.items()]
-        own = {HOME_SETTING, *_LIMITS}
-        others = {name: value for name, value in settings.items() if name not in own}
-        return cls(values[0], values[1], values[2], others)
+        return cls(values[0], values[1], values[2], of_backend(settings))
+
+
+def of_backend(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings without those of the child home: what the backend sees, wherever it runs."""
+    return {name: value for name, value in settings.items() if name != HOME_SETTING and name not in _LIMITS}
 
 
 def _seconds(name: str, text: str | None, otherwise: float) -> float:

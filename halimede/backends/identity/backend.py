@@ -6,7 +6,7 @@ load threads, `execute` on an instance's thread or the event loop.
 
 from collections.abc import Mapping, Sequence
 
-from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import BackendContext, Batch, Fault, InstancePlace, ModelFolder, Placement, Responses
 from halimede.backends.identity import TRAITS
 from halimede.config.model_config import Description, Incomplete, ModelConfig
 from halimede.tensors import Tensor
@@ -75,6 +75,12 @@ class IdentityBackend:
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
         return None
+
+    def runs_code(self, asked: Incomplete) -> bool:
+        return False
+
+    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
+        return []
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> IdentityModel:
         return IdentityModel(config)

@@ -142,7 +142,8 @@ class PythonModel:
         """Blocks until the model is initialized, without a time limit. Raises Internal with the model's text."""
         order = start_order(self._config, self._folder, place)
         threads = cpu_threads(self._config, place, len(available_cores()))
-        interpreter = replace(self._interpreter, host=place.host, threads=threads)
+        label = f"model={self._config.name} version={self._folder.number} instance={place.name}"
+        interpreter = replace(self._interpreter, host=place.host, threads=threads, label=label)
         return self._backend.start_instance(order, place.name, self._limit, interpreter)
 
     def close(self) -> None:

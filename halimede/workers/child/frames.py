@@ -6,9 +6,9 @@ processes use this module. It knows no requests and no models. One thread at a t
 
 | kind | from | meaning | `batch`, `count`, `flags` |
 |---|---|---|---|
-| START | server | the order: what to load, as JSON; once, first | |
-| READY | child | the model is loaded; JSON | |
-| REFUSED | child | it cannot be loaded; a text. The child ends | count: error code (P46) |
+| START | server | an order, as JSON or pickled (`hosted`): a load, or another one, after which more may come | |
+| READY | child | the order is carried out; its result | |
+| REFUSED | child | it cannot be loaded: a text, or a pickled error (`hosted`). The child ends | |
 | REQUESTS | server | a batch | its number, requests |
 | ANSWERS | child | responses to requests of a batch | its number, answers, FINISHED |
 | FAILED | child | every unanswered request of a batch fails; a text | its number, -, FINISHED |
@@ -24,8 +24,8 @@ processes use this module. It knows no requests and no models. One thread at a t
 | RELEASE | both | segments that the reader no longer uses | -, how many |
 | FORGET | both | segments that the writer will not name again | -, how many |
 
-START comes first, then READY or REFUSED, then batches. A QUESTION, a CALL, a METRIC or a LOG may come at any time, also
-before READY. Apart from that the kinds have no order among each other.
+START comes first, then READY or REFUSED; after a load, batches. A QUESTION, a CALL, a METRIC or a LOG may come at any
+time, also before READY. Apart from that the kinds have no order among each other.
 """
 
 from __future__ import annotations

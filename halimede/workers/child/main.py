@@ -1,5 +1,5 @@
-"""The program of a worker process: `python main.py SOCKET[,SEGMENTS] [LD_LIBRARY_PATH]`, with descriptors that it
-inherits. It imports its own folder as the package `halimede_worker`.
+"""The program of a worker process: `python main.py SOCKET[,SEGMENTS] LABEL [LD_LIBRARY_PATH]`, with descriptors that it
+inherits; the label is for `ps`. It imports its own folder as the package `halimede_worker`.
 
 It does so by path and under a private name: the interpreter of a model may have no `halimede` package, or another
 version, and no file of this folder may shadow a module of the model.
@@ -50,8 +50,8 @@ def main() -> int:
     if folder in sys.path:
         sys.path.remove(folder)
     descriptors = list(map(int, sys.argv[1].split(",")))
-    if len(sys.argv) > 2:
-        _restore_libraries(sys.argv[2])
+    if len(sys.argv) > 3:
+        _restore_libraries(sys.argv[3])
     sys.argv = [""]
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):

@@ -35,6 +35,8 @@ class Interpreter:
     """OMP_NUM_THREADS, unless `variables` have it; 0 leaves it to the libraries."""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Variables that replace those of the same name."""
+    label: str = ""
+    """What the process is for, an argument that the program ignores: `ps` shows it."""
 
     @property
     def start_variables(self) -> Mapping[str, str] | None:
@@ -49,7 +51,8 @@ class Interpreter:
 
     def command(self, program: str, argument: str) -> list[str]:
         """The command line. With `libraries`, the last argument is the LD_LIBRARY_PATH that the program restores."""
-        return [self.path, program, argument, *([self._other_libraries] if self.libraries else ())]
+        libraries = [self._other_libraries] if self.libraries else []
+        return [self.path, program, argument, self.label, *libraries]
 
     @property
     def _other_libraries(self) -> str:

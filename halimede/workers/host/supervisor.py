@@ -95,7 +95,9 @@ class Supervisor:
             thread.start()
         except RuntimeError as error:
             log.error(
-                "'%s': no thread to restart its worker (%s); trying again in %g s", self._name, error, _NO_THREAD_DELAY
+                *("%s'%s': no thread to restart its worker (%s); trying again in %g s", worker.prefix, self._name),
+                *(error, _NO_THREAD_DELAY),
+                extra=worker.about,
             )
             self._loop.call_later(_NO_THREAD_DELAY, self._begin, worker, restart)
         else:
@@ -148,7 +150,7 @@ class Supervisor:
                 restart = self._restarts.ended(monotonic())
                 words, trace = _next_try(restart), not isinstance(error, Error)
                 log.error(
-                    *("'%s' could not be started again: %s; %s", self._name, error, words),
+                    *("%s'%s' could not be started again: %s; %s", worker.prefix, self._name, error, words),
                     exc_info=trace,
                     extra=worker.about,
                 )

@@ -53,11 +53,12 @@ class WorkerSlow(Exception):
 
 
 class WorkerRefused(Exception):
-    """The process could not carry out its order; the text says why. `code` is the kind of error (P46)."""
+    """The process could not carry out its order. `content` says why: the text of a Python model, an error of a backend
+    (`backends.child.order`)."""
 
-    def __init__(self, text: str, code: int = 0) -> None:
-        super().__init__(text)
-        self.code = code
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content.decode("utf-8", "replace"))
+        self.content = content
 
 
 class EarlyFrames:
@@ -73,7 +74,8 @@ class EarlyFrames:
 
 
 class Worker:
-    """See the table above. `about` is what log lines of the process are about: `model` and `version`."""
+    """See the table above. `about` is what log lines of the process are about: `model`, `version`, and `instance` for a
+    backend. VERBATIM: False lets the log add them to what the process logs."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -100,11 +102,14 @@ class Worker:
         return self._process.pid
 
     @property
+    def prefix(self) -> str:
+        """The beginning of a log line, "model 'm' version 1: "; empty if the process has no model yet."""
+        return f"model '{self.about['model']}' version {self.about['version']}: " if self.about else ""
+
+    @property
     def who(self) -> str:
         """The process for a log line: "model 'm' version 1: worker process 123"."""
-        about = self.about
-        model = f"model '{about['model']}' version {about['version']}: " if about else ""
-        return f"{model}worker process {self.pid}"
+        return f"{self.prefix}worker process {self.pid}"
 
     # ---- on a load thread
 
@@ -355,7 +360,7 @@ def write_to_log(frame: frames.Frame, about: Mapping[str, object]) -> None:
     file, line, text = frame.text(), int(frame.text()), frame.text()
     level = _LEVELS[frame.count % len(_LEVELS)]
     if log.isEnabledFor(level):
-        message, more = text, {**about, VERBATIM: True}
+        message, more = text, {VERBATIM: True, **about}
         if frame.flags & frames.ROWS:
             message, _, below = text.partition("\n")
             more[ROWS] = below
@@ -366,7 +371,7 @@ def _result(frame: frames.Frame) -> bytes:
     if frame.kind == frames.READY:
         return frame.rest()
     if frame.kind == frames.REFUSED:
-        raise WorkerRefused(frame.rest().decode(), frame.count)
+        raise WorkerRefused(frame.rest())
     raise frames.FrameError(f"kind {frame.kind} is no answer to an order")
 
 

@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
-from halimede.backends.traits import Home, Traits
+from halimede.backends.traits import DeviceKind, Home, Traits
 from halimede.config.model_config import Description, Incomplete, ModelConfig
-from halimede.errors import Invalid, Unsupported
+from halimede.errors import Cause, Invalid, Unsupported
 from halimede.tensors import BYTES, INT32, Tensor, array_of, tensor_of
 
-TRAITS = Traits("odd", "tests.backends.child.odd:OddBackend", homes=(Home.SERVER, Home.CHILD))
+TRAITS = Traits(
+    "odd",
+    "tests.backends.child.odd:OddBackend",
+    devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
+    homes=(Home.SERVER, Home.CHILD),
+)
 log = logging.getLogger("odd")
+
+
+class Damaged(Unsupported):
+    """A kind of error that the server does not know."""
 
 
 def text(words: str, name: str = "OUTPUT0") -> Tensor:
@@ -101,7 +110,7 @@ class OddModel:
         if self._config.parameters.get("FAIL") == "die":
             os._exit(3)
         if self._config.parameters.get("FAIL"):
-            raise Unsupported(self._config.parameters["FAIL"])
+            raise Damaged(self._config.parameters["FAIL"]).blaming(Cause.FILE)
         return OddInstance(place)
 
     def close(self) -> None:
@@ -170,7 +179,9 @@ class OddBackend:
         return [gpu for gpu in gpus if gpu % 2]
 
     def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
-        return Description((), (), warnings=(f"{asked.name} {filename} {sorted(self._settings)}",))
+        if asked.name == "bad":
+            raise Invalid("a bad model")
+        return Description((), (), warnings=(f"{asked.name} {filename} {sorted(self._settings)}", str(os.getpid())))
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> OddModel:
         kinds = {"loop": OddLoopModel, "async": OddAsyncModel}

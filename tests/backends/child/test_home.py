@@ -14,9 +14,12 @@ from halimede.backends.api import Responses
 from halimede.backends.child.backend import ChildBackend, visible_devices
 from halimede.backends.creation import create_backend
 from halimede.backends.registry import traits_of
-from halimede.backends.traits import Traits
+from halimede.backends.traits import DeviceKind, Traits
+from halimede.cli.log_lines import TritonFormatter
 from halimede.config.model_config import InstanceKind, ModelConfig
-from halimede.errors import Internal, Invalid, Unsupported
+from halimede.errors import ADVICE, Cause, Internal, Invalid, Unsupported
+from halimede.platform.processes import ends_within
+from halimede.platform.worker_poller import WorkerPoller
 from halimede.tensors import DATATYPES, Tensor, tensor_of
 from halimede.workers.child.segments import LEAST_BYTES
 from tests.backends import onnx_models
@@ -277,14 +280,24 @@ def test_log_of_a_child_is_in_the_server_s_log(rig: ChildRig, tmp_path: Path, ca
     instance.close()
     [warning] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert warning.getMessage() == "a word of warning"
-    assert (vars(warning)["table"], vars(warning)["model"], vars(warning)["version"]) == ("and its rows", "m", 1)
-    assert "closed" in [each.getMessage() for each in caplog.records]
+    fields = {"table": "and its rows", "model": "m", "version": 1, "instance": "m_0_0"}
+    assert fields.items() <= vars(warning).items()
+    assert "a word of warning (model 'm' version 1, instance 'm_0_0')" in TritonFormatter().format(warning)
+    said = [each.getMessage() for each in caplog.records]
+    assert f"model 'm' version 1: instance 'm_0_0' runs in process {instance.pid}" in said
+    assert "closed" in said
+
+
+def test_arguments_of_a_child_name_its_model_and_instance(odd: Any) -> None:
+    assert "model=m version=1 instance=m_0_0" in Path(f"/proc/{odd.pid}/cmdline").read_text().split("\0")
 
 
 def test_refusals_have_their_kind_and_leave_nothing(rig: ChildRig, tmp_path: Path) -> None:
     before = open_descriptors()
-    with pytest.raises(Unsupported, match=r"^not this model$"):
+    with pytest.raises(Unsupported, match=r"^not this model$") as caught:
         rig.start(replace(ORDERED, parameters={"FAIL": "not this model"}), tmp_path)
+    assert (type(caught.value), caught.value.cause) == (Unsupported, Cause.FILE)
+    assert caught.value.advice == ADVICE[Cause.FILE]
     with pytest.raises(Internal, match="its process ended before the model was loaded"):
         rig.start(replace(ORDERED, parameters={"FAIL": "die"}), tmp_path)
     assert open_descriptors() == before
@@ -325,8 +338,46 @@ def test_methods_of_the_backend_run_in_a_child(loop: asyncio.AbstractEventLoop, 
     assert rig.backend.usable_gpus([0, 1, 2, 3]) == [1, 3]
     assert rig.backend.usable_gpus([]) == ()
     described = rig.backend.describe(asked(), folder(tmp_path), "f")
-    assert described.warnings == ("m f ['color']",)  # type: ignore[union-attr]
+    assert described.warnings[0] == "m f ['color']"  # type: ignore[union-attr]
     rig.backend.close()
+
+
+def test_backend_for_the_cpu_is_not_asked_for_gpus_in_a_child(loop: asyncio.AbstractEventLoop) -> None:
+    traits = replace(TRAITS, implementation="nowhere:Nothing", devices=frozenset({DeviceKind.CPU}))
+    backend = create_backend(traits, context(loop, {"home": "child"}))
+    assert backend.usable_gpus([0, 1]) == ()
+    backend.close()
+
+
+@pytest.mark.parametrize("serves", [True, False], ids=["server", "command"])
+def test_command_that_looks_at_models_has_one_child_for_a_backend(
+    loop: asyncio.AbstractEventLoop, tmp_path: Path, serves: bool
+) -> None:
+    poller = WorkerPoller() if serves else None
+    backend = create_backend(TRAITS, replace(context(loop, {"home": "child"}), worker_poller=poller))
+
+    def pid(model: str) -> int:
+        described: Any = backend.describe(replace(asked(), name=model), folder(tmp_path), "f")
+        assert described.warnings[0].startswith(f"{model} f")
+        return int(described.warnings[1])
+
+    first, second = pid("m"), pid("n")
+    assert (first == second) is not serves
+    with pytest.raises(Invalid, match=r"^a bad model$"):
+        pid("bad")
+    third = pid("m")
+    assert third != second
+    backend.close()
+    assert all(ends_within(each, PATIENCE) for each in (first, second, third))
+
+
+def test_backend_gets_the_same_settings_in_both_homes(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
+    settings = {"restart-wait-seconds": "1", "execution-timeout-seconds": "5", "color": "red"}
+    for home in ("server", "child"):
+        backend = create_backend(TRAITS, context(loop, {"home": home, **settings}))
+        described = backend.describe(asked(), folder(tmp_path), "f")
+        assert described.warnings[0] == "m f ['color']"  # type: ignore[union-attr]
+        backend.close()
 
 
 def test_bad_setting_of_the_backend_is_refused_with_its_words(loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:

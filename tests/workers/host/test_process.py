@@ -71,10 +71,10 @@ def test_process_may_be_killed_and_waited_for_on_many_threads(process: Process) 
 def test_interpreter_finds_its_own_libraries_first_and_tells_the_worker_what_was_there() -> None:
     there, nothing = {"LD_LIBRARY_PATH": "/there", "A": "b"}, {"A": "b"}
     assert Interpreter("python", there).start_variables == there
-    assert Interpreter("python", there).command("main.py", "3") == ["python", "main.py", "3"]
+    assert Interpreter("python", there).command("main.py", "3") == ["python", "main.py", "3", ""]
     mine = Interpreter("python", there, "/mine/lib")
     assert mine.start_variables == {"LD_LIBRARY_PATH": "/mine/lib:/there", "A": "b"}
-    assert mine.command("main.py", "3") == ["python", "main.py", "3", "/there"]
-    mine = Interpreter("python", nothing, "/mine/lib")
+    assert mine.command("main.py", "3") == ["python", "main.py", "3", "", "/there"]
+    mine = Interpreter("python", nothing, "/mine/lib", label="model=m")
     assert mine.start_variables == {"LD_LIBRARY_PATH": "/mine/lib", "A": "b"}
-    assert mine.command("main.py", "3") == ["python", "main.py", "3", ""]
+    assert mine.command("main.py", "3") == ["python", "main.py", "3", "model=m", ""]

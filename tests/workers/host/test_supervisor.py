@@ -81,6 +81,19 @@ def test_failed_start_is_tried_again_and_told_where_requests_wait_no_longer(loop
     post.pool.close()
 
 
+def test_failed_start_is_logged_with_its_model(
+    loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    post = Post(loop)
+    first = post.supervisor.start()
+    first.about = {"model": "m", "version": 2}
+    post.failures = 1
+    post.lose(first)
+    assert post.back.wait(PATIENCE)
+    assert "model 'm' version 2: 'm_0_0' could not be started again: not today" in caplog.text
+    post.pool.close()
+
+
 def test_worker_that_comes_when_all_is_over_is_killed(loop: asyncio.AbstractEventLoop) -> None:
     post = Post(loop)
     first = post.supervisor.start()
