@@ -119,7 +119,7 @@ def scatter_from(
 
     # Before the device is asked: it may call `answer` at once, on another thread.
     execution.promise({*execution.later, *range(len(requests))})
-    device.ready(device.event(), answer)
+    device.ready(answer)
 
 
 def _part(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from halimede.devices import Device, DeviceArray, HostArray
+from halimede.devices import Device, DeviceArray, HostArray, as_error
 from halimede.errors import Error, Internal
 from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, place, scatter
@@ -136,6 +136,13 @@ class Execution:
         if not final:
             self._wait_for_room(i, error)
         self._add(Outcome(i, error, final))
+
+    def fail_all(self, error: Exception) -> None:
+        if not isinstance(error, Error):
+            log_exception(self.requests, error)
+        failure = as_error(error)
+        for i in range(len(self.requests)):
+            self._add(Outcome(i, failure, True))
 
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
         flow = self.requests[i].flow

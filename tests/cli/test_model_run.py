@@ -157,7 +157,7 @@ def test_given_version_overrides_the_policy(tmp_path: Path) -> None:
 
 
 def test_backend_written_in_python(tmp_path: Path) -> None:
-    """The example of docs/writing-a-backend.md."""
+    """The example of docs/python-based-backends.md."""
     folder = write(tmp_path, "pets", 'backend: "linear"')
     (folder / "1" / "linear.json").write_text('{"coefficients": [[0.5, -1], [2, 0.25]], "classes": ["cat", "dog"]}')
     done = run(folder, f"--backend-directory={LINEAR}", "--input", "FEATURES=[1, 2]")

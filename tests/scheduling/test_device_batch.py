@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.backends.testing.devices import FakeArray, FakeDevice
 from halimede.devices import HOST, DeviceMemory, Place, as_error, place_of
 from halimede.errors import Error, Internal, Invalid
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.tensors import FP32, HostMemory, MemoryKind, Tensor, array_of, tensor_of
-from tests.devices import FakeArray, FakeDevice
 from tests.fakes import UnreachableMemory, inference
 
 
