@@ -25,6 +25,7 @@ from halimede.backends.testing.bench import (
     PATIENCE,
     RELOADS,
     Adapter,
+    Array,
     Bench,
     NotApplicable,
     bench_of,
@@ -53,7 +54,16 @@ class Situation:
             self.run(bench)
 
 
-def _until(reached: Callable[[], bool], failure: str, seconds: float = PATIENCE) -> None:
+_WIDE = 512
+"""Numbers in a row, so that a tensor is not so small that the server copies it anyway."""
+
+
+def _wide(i: int) -> Array:
+    """Two rows that differ from those of other numbers."""
+    return np.arange(2 * _WIDE, dtype=np.float32).reshape(2, _WIDE) + i
+
+
+def _until(reached: Callable[[], bool], failure: str, seconds: float) -> None:
     deadline = monotonic() + seconds
     while not reached():
         assert monotonic() < deadline, failure
@@ -100,15 +110,13 @@ def _without_batching(bench: Bench) -> None:
 
 def _kept_answers(bench: Bench) -> None:
     """A client may read its answer late. The memory of an answer is not used again before."""
-    serving = bench.load()
+    serving = bench.load(width=_WIDE)
     replies = []
     for i in range(5):
-        replies.append(serving.send([i, i + 1]))
+        replies.append(serving.ask(serving.input(_wide(i)))[0])
         replies[-1].wait()
-    for i in range(5, 10):  # after the first ones
-        serving.echoes([i, i])
     for i, reply in enumerate(replies):
-        serving.check(reply, [[i, i + 1]])
+        serving.check(reply, _wide(i))
 
 
 def _empty_tensor(bench: Bench) -> None:
@@ -269,7 +277,7 @@ def _reload(bench: Bench) -> None:
     most = (reloads - 2) // 2
     for kind in before:
         text = f"after {reloads} reloads there are more {kind} than before: {before}, now {resources()}"
-        _until(partial(_grew_little, kind, before[kind] + most), text, 10.0)
+        _until(partial(_grew_little, kind, before[kind] + most), text, min(10.0, bench.adapter.patience))
 
 
 def _grew_little(kind: str, most: int) -> bool:
@@ -297,13 +305,14 @@ def _two_devices(bench: Bench) -> None:
 def _several_in_flight(bench: Bench) -> None:
     """`execute` starts a batch and returns, until the instance has `in_flight` batches. All of them wait for `release`.
     Each has its own memory. Each output on a device is copied to the host once."""
-    serving = bench.load("slow")
+    serving = bench.load("slow", width=_WIDE)
     most, [instance] = serving.loaded.model.in_flight, serving.counted
     if most < 2:
         raise NotApplicable("an instance has one batch at a time")
-    rows = [[[i, 2], [3, i]] for i in range(1, most + 2)]
-    replies = [serving.send(*each) for each in rows]
-    _until(lambda: instance.returned >= most, f"`execute` did not return {most} times before a batch had ended")
+    rows = [_wide(i) for i in range(1, most + 2)]
+    replies = [serving.ask(serving.input(each))[0] for each in rows]
+    failure = f"`execute` did not return {most} times before a batch had ended"
+    _until(lambda: instance.returned >= most, failure, bench.adapter.patience)
     assert instance.begun == most
     assert not any(reply.finals for reply in replies)
     bench.adapter.release()

@@ -52,6 +52,7 @@ class Adapter:
 
     name -- the name of the backend in a configuration
     reloads -- how often a model is loaded and closed again: less than `RELOADS` if each load takes a process
+    patience -- seconds until a situation fails because nothing happens
     input, output -- the names of the tensors
     input_type, output_type -- their datatypes
 
@@ -62,6 +63,7 @@ class Adapter:
 
     name = ""
     reloads = RELOADS
+    patience = PATIENCE
     input = "INPUT0"
     output = "OUTPUT0"
     input_type: DataType = FP32
@@ -300,7 +302,7 @@ class Serving:
         """Expects one response, with the output for these rows."""
         [output] = reply.outputs
         expected = self._adapter.expected(np.asarray(rows, np.float32))
-        assert np.array_equal(output, expected), f"{output.tolist()} instead of {expected.tolist()}"
+        assert np.array_equal(output, expected), f"{output} instead of {expected}"
 
     def echoes(self, *rows: Sequence[float]) -> None:
         """Sends one request and checks the response."""

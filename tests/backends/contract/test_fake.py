@@ -1,5 +1,5 @@
-"""The contract suite with a backend that has a device, answers later, and has three batches in flight: in the server, and
-in child processes."""
+"""The contract suite with a backend that has a device, answers later, and has three batches in flight: in the server,
+and in child processes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
