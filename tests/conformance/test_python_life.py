@@ -91,6 +91,26 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([request.parameters()], object))])
 """
 
+_SPAWNS = """
+import multiprocessing
+
+
+def tells(number):
+    return [2 * number, __name__, pb_utils.triton_string_to_numpy("TYPE_FP32").__name__]
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()) for request in requests]
+
+    def answer(self, numbers):
+        found = []
+        for method in ("spawn", "forkserver", "fork"):
+            with multiprocessing.get_context(method).Pool(1) as pool:
+                found.append(pool.map_async(tells, numbers.tolist()).get(30))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([json.dumps(found)], object))])
+"""
+
 _ONE = np.array([1], np.int32)
 
 
@@ -114,7 +134,8 @@ def pair(oracle: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pai
     waits = "dynamic_batching { preferred_batch_size: [ 6 ] max_queue_delay_microseconds: 20000000 }\n"
     _write(repository, "together", _TOGETHER, more=waits, batch=8)
     _write(repository, "sees", _SEES, "STRING")
-    flags = (*FLAGS, *(f"--load-model={name}" for name in ("counts", "together", "sees")))
+    _write(repository, "spawns", _SPAWNS, "STRING")
+    flags = (*FLAGS, *(f"--load-model={name}" for name in ("counts", "together", "sees", "spawns")))
     with pair_of(repository, folder, *flags) as both:
         yield both
 
@@ -169,6 +190,12 @@ def test_requests_of_a_batch_keep_their_own_dimensions(pair: Pair) -> None:
     requests = [{"IN": np.zeros((rows, 4), np.int32)} for rows in (1, 3, 2)]
     answers = same_of_both(pair, lambda server: over_stream(server, "together", *requests))
     assert [answer["OUT"][1] for _, answer in answers if answer is not None] == [[[3, n, 4]] * n for n in (1, 3, 2)]
+
+
+@pytest.mark.rows("P13")
+def test_spawned_processes_import_the_model_and_the_interface(pair: Pair) -> None:
+    found = same_of_both(pair, lambda server: _seen(over_grpc(server, "spawns", {"IN": _ONE})))
+    assert found == [[[2, "1.model", "float32"]]] * 3
 
 
 @pytest.mark.rows("P80")

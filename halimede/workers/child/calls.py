@@ -20,6 +20,7 @@ from .batch import ANSWER_RECORD, ANSWERED_WITH, ASKED_WITH, IS_ERROR, NOTHING, 
 from .channel import BaseChannel
 from .metric_frames import ServerMetrics
 from .requests import InferenceRequest
+from .signatures import NO_CAST, Refused, compiled_name, flag, text
 from .values import ErrorCode, InferenceResponse, Tensor, TritonError, TritonModelException
 
 if TYPE_CHECKING:
@@ -158,6 +159,13 @@ class _Listener:
         return not self._waiting
 
 
+def _path(key: Any) -> str:
+    try:
+        return text(key)
+    except Refused:
+        raise RuntimeError(NO_CAST) from None
+
+
 class ModelCaller:
     """The calls and metrics of an instance. `name` is its model, `instance` the instance. After `close`, in `finalize`,
     calls are refused: the models that they name may be unloaded already."""
@@ -278,26 +286,28 @@ class ModelCaller:
 
     def load_model(self, model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
         """Loads a model (P28). Blocks until it serves. Raises TritonModelException."""
-        if not isinstance(model_name, str) or not isinstance(config, str):
-            raise TypeError("load_model(model_name: str, config: str = '', files: dict = None)")
+        model_name, config = text(model_name), text(config)
         if files is not None and not isinstance(files, dict):
             raise TritonModelException(
                 f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
             )
         meta, contents = [frames.text_record(config)], []
         for path, content in (files or {}).items():
-            contents.append(bytes(content))
-            meta.append(frames.tensor_record(path, _UINT8, (len(content),), len(content)))
+            if not isinstance(content, bytes):
+                raise TypeError(f"Object of type '{compiled_name(type(content))}' is not an instance of 'bytes'")
+            contents.append(content)
+            meta.append(frames.tensor_record(_path(path), _UINT8, (len(content),), len(content)))
         self._ask(frames.LOAD, "Failed to load model: ", model_name, meta, contents, len(contents))
 
     def unload_model(self, model_name: str, unload_dependents: bool = False) -> None:
         """Unloads a model (P29). Returns when it takes no more requests. Raises TritonModelException."""
-        self._ask(frames.UNLOAD, "Failed to unload model: ", model_name, [], [], int(bool(unload_dependents)))
+        dependents = int(flag(unload_dependents))
+        self._ask(frames.UNLOAD, "Failed to unload model: ", text(model_name), [], [], dependents)
 
     def is_model_ready(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model takes requests (P30). Raises TritonModelException for a version that is no number."""
-        version = frames.text_record(model_version)
-        return bool(self._ask(frames.IS_READY, "Failed to check model readiness: ", model_name, [version], []))
+        version = frames.text_record(text(model_version))
+        return bool(self._ask(frames.IS_READY, "Failed to check model readiness: ", text(model_name), [version], []))
 
     def _ask(self, what: int, failed: str, name: str, meta: list[bytes], contents: list[bytes], index: int = 0) -> int:
         if self._closed:

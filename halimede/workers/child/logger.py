@@ -9,6 +9,7 @@ from typing import Any
 
 from . import frames
 from .channel import BaseChannel
+from .signatures import MODULE, Refused, native, text
 
 
 class LogLevel(enum.IntEnum):
@@ -25,6 +26,9 @@ Level = LogLevel
 """Models print the type, so it has the name of the interface."""
 
 
+_ONE_MESSAGE = "(message: str) -> None"
+
+
 class Logger:
     """Class methods only. `logger_for` makes the subclass that writes to the server's log."""
 
@@ -34,33 +38,41 @@ class Logger:
     ERROR = Level.ERROR
     VERBOSE = Level.VERBOSE
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError(f"{MODULE}.Logger: No constructor defined!")
+
     @classmethod
+    @native(f"(message: str, level: {MODULE}.Logger.LogLevel = <LogLevel.INFO: 0>) -> None", hidden=1)
     def log(cls, message: str, level: Level = Level.INFO) -> None:
         if not isinstance(level, Level):
-            raise TypeError(f"log(message: str, level: Logger.LogLevel = INFO), not {level!r}")
+            raise Refused
         cls._write(message, level)
 
     @classmethod
+    @native(_ONE_MESSAGE, hidden=1)
     def log_info(cls, message: str) -> None:
         cls._write(message, Level.INFO)
 
     @classmethod
+    @native(_ONE_MESSAGE, hidden=1)
     def log_warn(cls, message: str) -> None:
         cls._write(message, Level.WARNING)
 
     @classmethod
+    @native(_ONE_MESSAGE, hidden=1)
     def log_error(cls, message: str) -> None:
         cls._write(message, Level.ERROR)
 
     @classmethod
+    @native(_ONE_MESSAGE, hidden=1)
     def log_verbose(cls, message: str) -> None:
         cls._write(message, Level.VERBOSE)
 
     @classmethod
     def _write(cls, message: str, level: Level) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"message must be str, not {type(message)}")
-        caller = sys._getframe(2)
+        written: Any = message
+        message = written.decode(errors="replace") if isinstance(written, (bytes, bytearray)) else text(written)
+        caller = sys._getframe(3)  # past `native`
         cls._emit(int(level), os.path.basename(caller.f_code.co_filename), caller.f_lineno, message)
 
     @classmethod

@@ -53,6 +53,7 @@ def main() -> int:
     if len(sys.argv) > 3:
         _restore_libraries(sys.argv[3])
     sys.argv = [""]
+    del sys.modules["__main__"].__file__  # processes that a model spawns would run this file
     faulthandler.enable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None if the server has closed its own

@@ -11,6 +11,7 @@ import json
 from contextlib import suppress
 from typing import Any, ClassVar, Protocol, SupportsFloat
 
+from .signatures import MISSING, MODULE, NO_CAST, Refused, constructor, native, refusal, text
 from .values import TritonModelException
 
 
@@ -90,7 +91,7 @@ class Metric:
         metric._number = number
         return metric
 
-    def increment(self, value: SupportsFloat, /) -> None:
+    def increment(self, value: SupportsFloat = MISSING, /) -> None:
         """Adds to a counter (0 or more) or to a gauge. Raises TritonModelException."""
         amount = self._checked("increment", value)
         if self._kind is MetricKind.HISTOGRAM:
@@ -99,14 +100,14 @@ class Metric:
             raise self._failed("increment", _MONOTONIC)
         self._life.keeper.change(self._number, INCREMENT, amount)
 
-    def set(self, value: SupportsFloat, /) -> None:
+    def set(self, value: SupportsFloat = MISSING, /) -> None:
         """Sets a gauge. Raises TritonModelException."""
         amount = self._checked("set", value)
         if self._kind is not MetricKind.GAUGE:
             raise self._failed("set", self._has_no("Set"))
         self._life.keeper.change(self._number, SET, amount)
 
-    def observe(self, value: SupportsFloat, /) -> None:
+    def observe(self, value: SupportsFloat = MISSING, /) -> None:
         """Adds an observation to a histogram. Raises TritonModelException."""
         amount = self._checked("observe", value)
         if self._kind is not MetricKind.HISTOGRAM:
@@ -124,8 +125,8 @@ class Metric:
         try:
             amount = _as_float(value)
         except (TypeError, ValueError, OverflowError):
-            signature = "(self: c_python_backend_utils.Metric, arg0: float) -> None"
-            raise TypeError(_incompatible(verb, "function", signature, (self, value))) from None
+            given = (self,) if value is MISSING else (self, value)
+            raise refusal(verb, f"(self: {MODULE}.Metric, arg0: float) -> None", given, {}) from None
         self._check_open(verb)
         return amount
 
@@ -168,13 +169,11 @@ class MetricFamily:
     _keeper: ClassVar[MetricKeeper | None] = None
     """None while a configuration is completed."""
 
+    @constructor(f"MetricFamily(name: str, description: str, kind: {MODULE}.MetricKind)")
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
-        if not _is_text(name) or not _is_text(description) or not isinstance(kind, MetricKind):
-            signature = (
-                "c_python_backend_utils.MetricFamily(name: str, description: str, kind: "
-                "c_python_backend_utils.MetricKind)"
-            )
-            raise TypeError(_incompatible("__init__", "constructor", signature, (name, description, kind)))
+        name, description = text(name), text(description)
+        if not isinstance(kind, MetricKind):
+            raise Refused
         keeper = self._keeper
         if keeper is None:
             raise TritonModelException(f"Error when creating MetricFamily: {_NOT_HERE}")
@@ -183,6 +182,7 @@ class MetricFamily:
         life.number = keeper.make_family(name, description, int(kind))
         life.open = True
 
+    @native(f"(self: {MODULE}.MetricFamily, labels: object = None, buckets: object = None) -> {MODULE}.Metric")
     def Metric(  # noqa: N802  # the interface's name
         self, labels: dict[str, str] | None = None, buckets: list[Any] | None = None
     ) -> _Metric:
@@ -207,7 +207,7 @@ class MetricFamily:
         try:
             return [_as_float(bound) for bound in buckets]
         except (TypeError, ValueError, OverflowError):
-            raise RuntimeError(_NO_CAST) from None
+            raise RuntimeError(NO_CAST) from None
 
     def __reduce__(self) -> Any:
         raise TypeError(f"cannot pickle '{type(self).__module__}.{type(self).__name__}' object")
@@ -231,29 +231,9 @@ def _as_float(value: Any) -> float:
     return float(value)
 
 
-def _is_text(value: Any) -> bool:
-    """Whether the value is a text that can be sent: it has no lone surrogates."""
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
-def _incompatible(function: str, what: str, signature: str, arguments: tuple[Any, ...]) -> str:
-    """The error of Triton's classes for arguments of the wrong type."""
-    return (
-        f"{function}(): incompatible {what} arguments. The following argument types are supported:\n"
-        f"    1. {signature}\n\nInvoked with: {', '.join(map(repr, arguments))}"
-    )
-
-
 _MONOTONIC = "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values."
 _FAMILY_GONE = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should "
     "be deleted AFTER its corresponding 'Metric' objects have been deleted."
 )
 _NOT_HERE = "it is not possible while a configuration is completed."
-_NO_CAST = (
-    "Unable to cast Python instance to C++ type (#define PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for "
-    "details)"
-)

@@ -20,6 +20,8 @@ from .model_config import ModelConfig
 from .requests import InferenceRequest
 from .values import InferenceResponse
 
+SPAWNED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawned")
+"""The folder that has `triton_python_backend_utils` for processes that a model spawns: they get this `sys.path`."""
 SETTLED_SECONDS = 3.0
 """Seconds after a change of a source before its bytecode may be kept (`_are_fresh`)."""
 HIDDEN = "__tracebackhide__"
@@ -147,15 +149,15 @@ class UserModel:
             raise self._failed("the import", error) from error
 
     def _import_of_version(self, name: str) -> Any:
-        sys.path += [self.folder, self._directory]
+        sys.path += [self.folder, self._directory, SPAWNED]
         package = ModuleSpec(self._version, None, is_package=True)
         package.submodule_search_locations = [self.folder]  # so no folder of this name elsewhere is searched
         sys.modules[self._version] = module_from_spec(package)
         return __import__(f"{self._version}.{name}", fromlist=["TritonPythonModel"])
 
     def _import_of_backend(self, name: str) -> Any:
-        """Imports the file under its plain name, with only its own folder on the path, as Triton does (R83)."""
-        sys.path.append(os.path.dirname(self.path))
+        """Imports the file under its plain name, with no other folder of models on the path, as Triton does (R83)."""
+        sys.path += [os.path.dirname(self.path), SPAWNED]
         finder = _OneFile(name, self.path)
         sys.meta_path.insert(0, finder)
         try:
@@ -181,7 +183,7 @@ class UserModel:
         if not hasattr(kind, "auto_complete_config"):
             return "null"
         try:
-            completed = kind.auto_complete_config(ModelConfig(config))
+            completed = kind.auto_complete_config(ModelConfig(json.dumps(config)))
         except BaseException as error:
             raise self._failed("auto_complete_config", error) from error
         try:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
 
 class ModelConfig:
-    """A model configuration as JSON values, to be completed. What a model sets must agree with what is there. It is
-    made from such values; a model may make another one from JSON text."""
+    """A model configuration as JSON values, made from JSON text, to be completed. What a model sets must agree
+    with what is there."""
 
-    def __init__(self, config: dict[str, Any] | str) -> None:
+    def __init__(self, model_config: str) -> None:
         # Models write to this attribute, under this name: other fields have no method.
-        self._model_config: dict[str, Any] = json.loads(config) if isinstance(config, str) else copy.deepcopy(config)
+        self._model_config: dict[str, Any] = json.loads(model_config)
         self._name = str(self._model_config.get("name", ""))
         self._where = f"in auto-complete-config function for model '{self._name}'"
 
@@ -52,7 +51,7 @@ class ModelConfig:
 
     def set_model_transaction_policy(self, transaction_policy_dict: dict[str, Any]) -> None:
         """`decoupled`. Raises ValueError if the configuration says the opposite."""
-        for key in transaction_policy_dict:
+        for key in transaction_policy_dict.keys():  # noqa: SIM118  # a list is refused
             if key != "decoupled":
                 raise ValueError(f"model transaction property {self._where} contains property other than 'decoupled'.")
         present = self._model_config.setdefault("model_transaction_policy", {})
@@ -70,7 +69,7 @@ class ModelConfig:
         if any(key not in allowed for key in tensor):
             names = ", ".join(f"'{key}'" for key in allowed[:-1])
             raise ValueError(
-                f"{which} '{tensor.get('name', '')}' {where} contains property other than {names} and '{allowed[-1]}'."
+                f"{which} '{tensor['name']}' {where} contains property other than {names} and '{allowed[-1]}'."
             )
         if "name" not in tensor:
             raise ValueError(f"{which} {where} is missing 'name' property.")

@@ -6,11 +6,35 @@ They know their batch as a `RequestBatch` and other models as `Calls`. Senders m
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Union
 
-from .values import InferenceResponse, InferenceTrace, PreferredMemory, Tensor, TritonModelException, checked_parameters
+from .signatures import (
+    INT64,
+    MISSING,
+    MODULE,
+    NO_CAST,
+    UINT32,
+    UINT64,
+    Refused,
+    constructor,
+    flag,
+    integer,
+    items,
+    native,
+    refusal,
+    text,
+)
+from .values import (
+    InferenceResponse,
+    InferenceTrace,
+    MemoryType,
+    PreferredMemory,
+    Tensor,
+    TritonModelException,
+    checked_parameters,
+)
 
 if TYPE_CHECKING:
     import asyncio  # at run time, most models never need it
@@ -46,6 +70,9 @@ FINAL = 1
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
+_SEND = f"(self: {MODULE}.InferenceResponseSender, response: {MODULE}.InferenceResponse = None, flags: int = 0) -> None"
+
+
 class InferenceResponseSender:
     """Answers one request, during `execute` or after it, on any thread (P48).
 
@@ -62,8 +89,9 @@ class InferenceResponseSender:
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Sends the response; the flag FINAL may come with it or alone after it. Raises TritonModelException."""
-        if response is not None and not isinstance(response, InferenceResponse):
-            raise TypeError(f"send(response: InferenceResponse = None, flags: int = 0), not {type(response)}")
+        known = response is None or isinstance(response, InferenceResponse)
+        if not known or type(flags) is not int or not 0 <= flags <= FINAL:
+            flags = self._number(response, flags, known)
         self._check(response, flags)
         decoupled = self._batch.decoupled
         if not decoupled:
@@ -72,6 +100,14 @@ class InferenceResponseSender:
             self._batch.answer(self._index, response, flags == FINAL or not decoupled)
         self._answered = True
         self._closed = flags == FINAL
+
+    def _number(self, response: Any, flags: Any, known: bool) -> int:
+        """The flags as a number. Raises TypeError if they are none, or the response is none."""
+        if known:
+            with suppress(Refused):
+                return integer(flags, UINT32)
+        named = {} if type(flags) is int and not flags else {"flags": flags}
+        raise refusal("send", _SEND, (self, response), named)
 
     def _check(self, response: InferenceResponse | None, flags: int) -> None:
         if self._closed:
@@ -100,6 +136,28 @@ class InferenceResponseSender:
     def __del__(self) -> None:
         if not self._closed:
             self._batch.given_up(self._index)
+
+
+def _tensor_or_none(tensor: Any) -> Any:
+    if tensor is None or isinstance(tensor, Tensor):
+        return tensor
+    raise Refused
+
+
+def _correlation_id(value: Any) -> int | str:
+    try:
+        if isinstance(value, str):
+            return text(value)
+        if isinstance(value, int):
+            return integer(value, UINT64)
+    except Refused:
+        raise RuntimeError(NO_CAST) from None
+    raise TritonModelException("Correlation ID must be integer or string")
+
+
+_PREFERRED, _NO_TRACE = PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU), InferenceTrace()
+_SET = f"(self: {MODULE}.InferenceRequest, arg0: int) -> None"
+_CALL = f"(self: {MODULE}.InferenceRequest, decoupled: bool = False) -> object"
 
 
 class InferenceRequest:
@@ -133,62 +191,54 @@ class InferenceRequest:
     _sender: InferenceResponseSender | None
     _trace: InferenceTrace | None
 
+    @constructor(
+        "InferenceRequest(request_id: str = '', correlation_id: object = 0, inputs: "
+        "List[triton::backend::python::PbTensor], requested_output_names: List[str], model_name: str, "
+        "model_version: int = -1, flags: int = 0, timeout: int = 0, "
+        f"preferred_memory: {MODULE}.PreferredMemory = <{MODULE}.PreferredMemory object at {id(_PREFERRED):#x}>, "
+        f"trace: {MODULE}.InferenceTrace = <{MODULE}.InferenceTrace object at {id(_NO_TRACE):#x}>, "
+        "parameters: object = None)"
+    )
     def __init__(
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
-        inputs: Iterable[Tensor] | None = None,
-        requested_output_names: Iterable[str] | None = None,
-        model_name: str | None = None,
+        inputs: Sequence[Tensor] = MISSING,
+        requested_output_names: Sequence[str] = MISSING,
+        model_name: str = MISSING,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        preferred_memory: PreferredMemory | None = None,
-        trace: InferenceTrace | None = None,
+        preferred_memory: PreferredMemory = _PREFERRED,
+        trace: InferenceTrace = _NO_TRACE,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        if inputs is None or requested_output_names is None or model_name is None:
-            raise TypeError("InferenceRequest needs inputs, requested_output_names and model_name")
-        if not isinstance(preferred_memory, (PreferredMemory, type(None))):
-            raise TypeError(f"InferenceRequest takes a PreferredMemory here, not {preferred_memory!r}")
-        if not isinstance(trace, (InferenceTrace, type(None))):
-            raise TypeError(f"InferenceRequest takes an InferenceTrace here, not {trace!r}")
-        for text in (request_id, model_name):
-            if not isinstance(text, str):
-                raise TypeError(f"InferenceRequest takes a str here, not {text!r}")
-        model_version, flags, timeout = map(operator.index, (model_version, flags, timeout))  # numpy's too
-        if flags < 0 or timeout < 0:
-            raise TypeError(f"InferenceRequest takes no negative flags or timeout: {flags}, {timeout}")
-        if not isinstance(correlation_id, (int, str)):
-            raise TritonModelException("Correlation ID must be integer or string")
-        tensors = list(inputs)
-        for tensor in tensors:
-            if tensor is None:
-                raise TritonModelException(
-                    f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be "
-                    "empty."
-                )
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"inputs must be Tensor objects, not {type(tensor)}")
-        outputs = () if isinstance(requested_output_names, str) else tuple(requested_output_names)
-        if isinstance(requested_output_names, str) or not all(isinstance(name, str) for name in outputs):
-            raise TypeError(f"requested_output_names must be a list of names, not {requested_output_names!r}")
+        tensors = [_tensor_or_none(tensor) for tensor in items(inputs)]
+        outputs = tuple(text(name) for name in items(requested_output_names))
+        if not isinstance(preferred_memory, PreferredMemory) or not isinstance(trace, InferenceTrace):
+            raise Refused
+        self._id = request_id = text(request_id)
+        self.model_name = model_name = text(model_name)
+        self.model_version = integer(model_version, INT64)
+        self._flags = integer(flags, UINT32)
+        self._timeout = integer(timeout, UINT64)
+        if correlation_id is None:
+            raise Refused
+        self._parameters = checked_parameters(parameters)
+        self._correlation_id = _correlation_id(correlation_id)
+        if None in tensors:
+            raise TritonModelException(
+                f"Input tensor for request with id '{request_id}' and model name '{model_name}' should not be empty."
+            )
         if "" in outputs:
             raise TritonModelException(
                 f"Requested output name for request with id '{request_id}' and model name '{model_name}' should not be "
                 "empty."
             )
-        self._id = request_id
-        self._correlation_id = correlation_id
         self._inputs = tensors
         self._outputs = outputs
-        self.model_name = model_name
-        self.model_version = model_version
-        self._flags = flags
-        self._timeout = timeout
         self.preferred_memory = preferred_memory
         self._trace = trace
-        self._parameters = checked_parameters(parameters)
         self._sender = None
         self._batch = None
         self._index = 0
@@ -222,11 +272,9 @@ class InferenceRequest:
     def flags(self) -> int:
         return self._flags
 
-    def set_flags(self, flags: int) -> None:
-        flags = operator.index(flags)
-        if flags < 0:
-            raise TypeError(f"set_flags(flags: int), not {flags!r}")
-        self._flags = flags
+    @native(_SET)
+    def set_flags(self, flags: int, /) -> None:
+        self._flags = integer(flags, UINT32)
 
     def timeout(self) -> int:
         """Microseconds; 0 if the client gave none."""
@@ -258,20 +306,23 @@ class InferenceRequest:
             raise TritonModelException("Only a request that execute was called with can be cancelled.")
         return self._batch.is_cancelled(self._index)
 
-    def set_release_flags(self, flags: int) -> None:
+    @native(_SET)
+    def set_release_flags(self, flags: int, /) -> None:
         """With RELEASE_RESCHEDULE the request runs once more after this `execute` (P49)."""
-        flags = operator.index(flags)
+        flags = integer(flags, UINT32)
         if self._batch is not None:
             self._batch.run_again(self._index, flags & RELEASE_RESCHEDULE != 0)
 
+    @native(_CALL)
     def exec(self, decoupled: bool = False) -> Answered:
         """The response of another model, which may be an error; with `decoupled`, an iterator over its responses (P50,
         P51). Blocks. Any thread."""
-        return self._carrier().execute(self, bool(decoupled))
+        return self._carrier().execute(self, flag(decoupled))
 
+    @native(_CALL)
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Answered]:
         """A future, on the running loop, of the response of another model (P52)."""
-        return self._carrier().execute_async(self, bool(decoupled))
+        return self._carrier().execute_async(self, flag(decoupled))
 
     def _carrier(self) -> Calls:
         if self._caller is None:

@@ -15,6 +15,7 @@ from .logger import Logger
 from .metrics import Metric, MetricFamily, MetricKind, family_type
 from .model_config import ModelConfig
 from .requests import InferenceRequest, InferenceResponseSender
+from .signatures import MODULE, native
 from .values import (
     NUMPY_TYPES,
     InferenceResponse,
@@ -84,43 +85,47 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | tuple[(
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     """The elements of serialized BYTES as a one-dimensional object array of `bytes`."""
-    elements = deserialize(encoded_tensor)
+    elements = deserialize(encoded_tensor) if len(encoded_tensor) else []
     array = np.empty(len(elements), dtype=object)
     array[:] = elements
     return array
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    return inference_request.find_input(name)
+    try:
+        find = inference_request.find_input
+    except AttributeError:  # a stand-in, in tests of a model; or no request
+        return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+    return find(name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    """None if there is no such output, or the response is an error."""
-    if inference_response.has_error():
-        return None
     return next((tensor for tensor in inference_response.output_tensors() if tensor.name() == name), None)
 
 
 def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return _by_name(model_config.get("input", ()), name)
+    return _by_name(model_config, "input", name)
 
 
 def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return _by_name(model_config.get("output", ()), name)
+    return _by_name(model_config, "output", name)
 
 
-def _by_name(tensors: Any, name: str) -> dict[str, Any] | None:
-    return next((tensor for tensor in tensors if tensor["name"] == name), None)
+def _by_name(model_config: dict[str, Any], which: str, name: str) -> dict[str, Any] | None:
+    if which not in model_config:
+        return None
+    return next((tensor for tensor in model_config[which] if tensor["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    policy = model_config.get("model_transaction_policy")
-    return bool(policy["decoupled"]) if policy is not None else False
+    if "model_transaction_policy" not in model_config:
+        return False
+    return bool(model_config["model_transaction_policy"]["decoupled"])
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
     """The numpy type of a datatype's number; None if there is none (P23)."""
-    return NUMPY_TYPES.get(data_type)
+    return next((kind for number, kind in NUMPY_TYPES.items() if number == data_type), None)
 
 
 def numpy_to_triton_type(data_type: Any) -> int | None:
@@ -147,7 +152,7 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
     raise TritonModelException(_NO_MODELS.format("check model readiness"))
 
 
-_NO_MODELS = "Failed to {}: it is not possible while a configuration is completed."
+_NO_MODELS = "Failed to {}: it is not possible while a configuration is completed, or in a process of the model's own."
 
 
 def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> None:
@@ -162,12 +167,16 @@ def bind(model_dir: str, logger: type, caller: ModelCaller | None = None) -> Non
 
 def spoken_for(model_dir: str, logger: type, caller: ModelCaller | None) -> dict[str, Any]:
     """The names of this module that belong to one worker, or to one instance in the server's process."""
-    names = {} if caller is None else {name: getattr(caller, name) for name in _OF_CALLER}
+    models = {name: native(each)(getattr(caller, name)) for name, each in _OF_CALLER.items()} if caller else {}
     families = family_type(caller.metrics if caller is not None else None, NATIVE)
-    return {"get_model_dir": lambda: model_dir, "Logger": logger, "MetricFamily": families, **names}
+    return {"get_model_dir": lambda: model_dir, "Logger": logger, "MetricFamily": families, **models}
 
 
-_OF_CALLER = ("load_model", "unload_model", "is_model_ready")
+_OF_CALLER = {
+    "load_model": "(model_name: str, config: str = '', files: object = None) -> None",
+    "unload_model": "(model_name: str, unload_dependents: bool = False) -> None",
+    "is_model_ready": "(model_name: str, model_version: str = '') -> bool",
+}
 
 
 def name_natively() -> None:
@@ -190,5 +199,4 @@ def name_natively() -> None:
     ModelConfig.__module__ = "triton_python_backend_utils"
 
 
-NATIVE = "c_python_backend_utils"
-"""The module of Triton's compiled classes; some models import it by this name."""
+NATIVE = MODULE

@@ -8,10 +8,13 @@ from __future__ import annotations
 import enum
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+
+from .signatures import INT64, MISSING, MODULE, Refused, constructor, integer, items, native, refusal, text
 
 BYTES, BF16 = 13, 14
 
@@ -59,6 +62,10 @@ class ErrorCode(enum.IntEnum):
     __str__ = enum.Enum.__str__  # Python 3.11 changed what an IntEnum prints
 
 
+ErrorCode.__name__ = "__ErrorCode"  # as in its repr
+ErrorCode.__qualname__ = "TritonError.__ErrorCode"
+
+
 class TritonError:
     """The failure of one request (P46)."""
 
@@ -73,10 +80,13 @@ class TritonError:
     ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
     CANCELLED = ErrorCode.CANCELLED
 
+    @constructor(
+        f"TritonError(message: str, code: {MODULE}.TritonError.__ErrorCode = <__ErrorCode.INTERNAL: 1>)",
+    )
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str) or not isinstance(code, ErrorCode):
-            raise TypeError(f"TritonError(message: str, code: TritonError.* = INTERNAL), not {message!r}, {code!r}")
-        self._message = message
+        if not isinstance(code, ErrorCode):
+            raise Refused
+        self._message = text(message)
         self._code = code
 
     def code(self) -> ErrorCode:
@@ -100,14 +110,15 @@ class PreferredMemory:
 
     __slots__ = ("device_id", "memory_type")
 
+    @constructor(
+        "PreferredMemory(preferred_memory_type: triton::backend::python::PreferredMemory::MemoryType, "
+        "preferred_device_id: int = 0)",
+    )
     def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
-        if not isinstance(preferred_memory_type, MemoryType) or not isinstance(preferred_device_id, int):
-            raise TypeError(
-                "PreferredMemory(preferred_memory_type: TRITONSERVER_MEMORY_*, preferred_device_id: int = 0), not "
-                f"{preferred_memory_type!r}, {preferred_device_id!r}"
-            )
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise Refused
         self.memory_type = preferred_memory_type
-        self.device_id = preferred_device_id
+        self.device_id = integer(preferred_device_id, INT64)
 
 
 class InferenceTrace:
@@ -149,8 +160,19 @@ def deserialize(encoded: Any) -> list[bytes]:
         at = start + length_at(view, at)[0]
         elements.append(bytes(view[start:at]))
     if at > end:
-        raise struct.error(f"a string ends {at - end} bytes beyond the buffer")
+        struct.unpack_from(f"<{at - start}s", view, start)  # raises the error
     return elements
+
+
+def _checked_name(name: Any, array: Any) -> str:
+    """The name of a tensor, if such a tensor can be made. Raises TypeError."""
+    try:
+        if isinstance(array, np.ndarray):
+            return text(name)
+    except Refused:
+        pass
+    given = [value for value in (name, array) if value is not MISSING]
+    raise refusal("__init__", f"{MODULE}.Tensor(arg0: str, arg1: numpy.ndarray)", given, {}) from None
 
 
 class Tensor:
@@ -166,11 +188,9 @@ class Tensor:
     _array: np.ndarray[Any, Any] | None
     _view: Any
 
-    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
-        if isinstance(name, bytes):
-            name = name.decode()
-        if not isinstance(array, np.ndarray) or not isinstance(name, str):
-            raise TypeError(f"Tensor(name: str, array: numpy.ndarray), not {name!r}, {type(array)}")
+    def __init__(self, name: str = MISSING, array: np.ndarray[Any, Any] = MISSING, /) -> None:
+        if type(name) is not str or not name.isascii() or not isinstance(array, np.ndarray):
+            name = _checked_name(name, array)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         number = _NUMBERS.get(array.dtype)
@@ -254,9 +274,11 @@ class Tensor:
         return 1, 0
 
     @staticmethod
-    def from_dlpack(name: str, tensor: Any) -> Tensor:
+    @native(f"(self: str, arg0: object) -> {MODULE}.Tensor")
+    def from_dlpack(name: str, tensor: Any, /) -> Tensor:
         """A copy of the memory of a DLPack capsule, or of an object that makes one. Raises TritonModelException, and
         what the object raises."""
+        name = text(name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         is_capsule = type(tensor).__name__ == "PyCapsule"
@@ -287,13 +309,43 @@ def checked_parameters(parameters: Any) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise TritonModelException(f"Expect parameters to be a dict, got {type(parameters)}")
+        raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")
+    checked = {}
     for name, value in parameters.items():
         if not isinstance(name, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
-        if type(value) not in (bool, int, str):
-            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return dict(parameters)
+        if type(value) not in _PLAIN:
+            kind = next((kind for kind in (int, str) if isinstance(value, kind)), None)
+            if kind is None:
+                raise TritonModelException(
+                    f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+                )
+            value = int(value) if kind is int else str.__str__(value)
+        checked[str.__str__(name)] = value
+    return checked
+
+
+_PLAIN = (bool, int, str)
+_RESPONSE = (
+    f"{MODULE}.InferenceResponse(output_tensors: List[{MODULE}.Tensor] = [], error: {MODULE}.TritonError = None, "
+    "parameters: object = None)"
+)
+
+
+def _checked_tensors(output_tensors: Any, error: Any, parameters: Any) -> list[Tensor]:
+    """The tensors of a response, of which some may be None. Raises TypeError."""
+    with suppress(Refused):
+        tensors = list(items(output_tensors))
+        known = all(tensor is None or isinstance(tensor, Tensor) for tensor in tensors)
+        if known and (error is None or isinstance(error, TritonError)):
+            return tensors
+    given = {"output_tensors": output_tensors, "error": error, "parameters": parameters}
+    shown = {name: value for name, value in given.items() if value is not _DEFAULTS[name]}
+    raise refusal("__init__", _RESPONSE, (), shown)
+
+
+_NO_TENSORS: Sequence[Tensor] = ()
+_DEFAULTS: dict[str, object] = {"output_tensors": _NO_TENSORS, "error": None, "parameters": None}
 
 
 class InferenceResponse:
@@ -303,21 +355,20 @@ class InferenceResponse:
 
     def __init__(
         self,
-        output_tensors: Iterable[Tensor] | None = None,
+        output_tensors: Sequence[Tensor] = _NO_TENSORS,
         error: TritonError | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
-        tensors = [] if output_tensors is None else list(output_tensors)
+        if type(output_tensors) is not list or error is not None:
+            output_tensors = _checked_tensors(output_tensors, error, parameters)
+        tensors = [*output_tensors]
         for tensor in tensors:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"output_tensors must be Tensor objects, not {type(tensor)}")
-        if error is not None and not isinstance(error, TritonError):
-            raise TypeError(f"error must be a TritonError, not {type(error)}")
+                _checked_tensors(tensors, error, parameters)
+                raise TritonModelException("Output tensor for inference response should not be empty.")
         self._tensors = tensors
         self._error = error
-        self._parameters = checked_parameters(parameters) if parameters else None
+        self._parameters = None if parameters is None else checked_parameters(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._tensors

@@ -5,23 +5,27 @@ have a socket of their own, so that neither batches nor the loop wait for a mode
 
 | state of the question | `ask` |
 |---|---|
-| none open | sends one |
-| open | waits for its answer |
-| late: LIMIT seconds without an answer | False at once, until the answer arrives |
+| none open | sends one, and waits for its answer |
+| open | waits for its answer, also if those who asked before have given up |
 | closed | False at once |
+
+Each caller waits for LIMIT seconds at most, then it is told False.
 """
 
 import asyncio
 import socket
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from halimede.workers.child.readiness import QUESTION, READY
 from halimede.workers.host.limit import Clock
 
 LIMIT = 5.0
 """Seconds after which a model that has not answered is not ready."""
+
+EARLY = 0.001
+"""Seconds by which a timer of the loop may be early."""
 
 Done = Callable[[bool], None]
 
@@ -32,26 +36,26 @@ class Question:
     def __init__(self, clock: Clock, send: Callable[[], None]) -> None:
         self._clock = clock
         self._send = send
-        self._number = 0
         self._open = False
-        self._late = False
-        self._waiting: list[Done] = []
+        self._waiting: deque[tuple[float, Done]] = deque()
+        """The end of each caller's time, in order."""
+        self._armed = False
         self._closed = False
 
     def ask(self, done: Done) -> None:
-        """Calls `done` once; at once if the model is gone or late."""
-        if self._closed or self._late:
+        """Calls `done` once; at once if the model is gone."""
+        if self._closed:
             done(False)
             return
-        self._waiting.append(done)
+        self._waiting.append((self._clock.time() + LIMIT, done))
+        if not self._armed:
+            self._arm(LIMIT)
         if not self._open:
             self._open = True
-            self._number += 1
-            self._clock.call_later(LIMIT, partial(self._run_out, self._number))
             self._send()
 
     def answered(self, ready: bool) -> None:
-        self._open = self._late = False
+        self._open = False
         self._tell(ready)
 
     def close(self) -> None:
@@ -59,14 +63,25 @@ class Question:
         self._closed = True
         self._tell(False)
 
-    def _run_out(self, number: int) -> None:
-        if self._open and number == self._number:
-            self._late = True
-            self._tell(False)
+    def _arm(self, delay: float) -> None:
+        self._armed = True
+        self._clock.call_later(delay, self._look)
+
+    def _look(self) -> None:
+        """Tells those whose time is over. One timer serves all of them: the next is set for the first who is left."""
+        self._armed = False
+        now = self._clock.time()
+        late = []
+        while self._waiting and self._waiting[0][0] <= now + EARLY:
+            late.append(self._waiting.popleft()[1])
+        if self._waiting:
+            self._arm(self._waiting[0][0] - now)
+        for done in late:
+            done(False)
 
     def _tell(self, ready: bool) -> None:
-        waiting, self._waiting = self._waiting, []
-        for done in waiting:
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
             done(ready)
 
 

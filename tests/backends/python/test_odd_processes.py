@@ -227,3 +227,15 @@ def test_death_is_followed_by_another_process(rig: Rig, instance: PythonInstance
     rig.run(instance, scripted(source))
     watch.until(DOWN, UP)
     assert pid_of(rig, instance) == instance.pid
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_process_that_a_model_spawns_has_the_interface(rig: Rig, instance: PythonInstance, method: str) -> None:
+    source = f"""
+        import multiprocessing
+        with multiprocessing.get_context("{method}").Pool(1) as pool:
+            tensor = pool.apply_async(pb_utils.Tensor, ("X", np.array([1, 2]))).get({PATIENCE})
+            models = pool.apply_async(pb_utils.InferenceRequest, ("", 0, [tensor], ["Y"], b"m")).get({PATIENCE})
+        returned = [R([T([tensor.name(), str(tensor.as_numpy().tolist()), models.inputs()[0].name()])])]
+    """
+    assert answer(rig, instance, source) == [b"X", b"[1, 2]", b"X"]

@@ -175,11 +175,31 @@ def test_error_is_a_response(ends: tuple[ModelCaller, Server], threads: ThreadPo
     assert values(result(answer)) == (TritonError.NOT_FOUND, "no such thing")
 
 
-@pytest.mark.parametrize("fields", [{"correlation_id": -1}, {"timeout": 1 << 64}, {"model_version": 1 << 63}])
-def test_request_that_no_call_can_carry_is_refused(ends: tuple[ModelCaller, Server], fields: dict[str, int]) -> None:
+def test_request_that_no_call_can_carry_is_refused(ends: tuple[ModelCaller, Server]) -> None:
     caller, _ = ends
+    made = request(1)
+    made.model_version = 1 << 63
     with pytest.raises(TritonModelException, match=r"^The inference request cannot be sent: "):
-        caller.execute(request(1, **fields), False)
+        caller.execute(made, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"correlation_id": -1}, RuntimeError),
+        ({"timeout": 1 << 64}, TypeError),
+        ({"model_version": 1 << 63}, TypeError),
+    ],
+)
+def test_request_with_a_number_out_of_range_is_refused(fields: dict[str, int], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        request(1, **fields)
+
+
+def test_files_of_a_load_must_be_bytes(ends: tuple[ModelCaller, Server]) -> None:
+    caller, _ = ends
+    with pytest.raises(TypeError, match=r"^Object of type 'int' is not an instance of 'bytes'$"):
+        caller.load_model("other", files={"file:1/x": 3})  # type: ignore[dict-item]  # what a model may do wrong
 
 
 def test_caller_that_is_closed_calls_nobody(ends: tuple[ModelCaller, Server]) -> None:

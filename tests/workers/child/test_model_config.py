@@ -12,7 +12,7 @@ TENSOR = {"name": "A", "data_type": "TYPE_FP32", "dims": [4]}
 
 
 def config(**fields: Any) -> ModelConfig:
-    return ModelConfig({"name": "m", "max_batch_size": 0, "input": [], "output": [], **fields})
+    return ModelConfig(json.dumps({"name": "m", "max_batch_size": 0, "input": [], "output": [], **fields}))
 
 
 def test_empty_configuration_is_completed() -> None:

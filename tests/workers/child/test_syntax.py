@@ -8,7 +8,7 @@ import pytest
 
 import halimede.workers.child
 
-FILES = sorted(Path(halimede.workers.child.__file__).parent.glob("*.py"))
+FILES = sorted(Path(halimede.workers.child.__file__).parent.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -86,6 +86,19 @@ def test_tensor_of_a_list_is_a_type_error() -> None:
         Tensor("x", [1, 2])  # type: ignore[arg-type]  # what a model may do wrong
 
 
+@pytest.mark.parametrize("parameters", [[], 0, "", False])
+def test_response_parameters_that_are_no_dict_are_refused_by_their_type(parameters: Any) -> None:
+    with pytest.raises(TritonModelException, match=f"got {type(parameters)}$"):
+        InferenceResponse([], parameters=parameters)
+
+
+def test_response_without_a_list_of_tensors_is_a_type_error() -> None:
+    with pytest.raises(
+        TypeError, match=r"(?s)^__init__\(\): incompatible .*Invoked with: kwargs: output_tensors=None$"
+    ):
+        InferenceResponse(output_tensors=None)  # type: ignore[arg-type]  # what a model may do wrong
+
+
 def test_bf16_tensor_is_not_an_array_but_can_be_handed_on() -> None:
     tensor = received("x", BF16, (2,), b"\x80\x3f\x00\x40")
     with pytest.raises(TritonModelException, match=r"^Tensor dtype is BF16 and cannot be converted to NumPy\."):

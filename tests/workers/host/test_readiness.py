@@ -52,14 +52,23 @@ def test_model_that_does_not_answer_is_not_ready(asked: Asked) -> None:
     asked.ask()
     assert asked.said == []
     asked.clock.pass_by(0.2)
-    assert asked.said == [False, False], "who asked later has not to wait longer"
+    assert asked.said == [False], "who asked later waits longer"
+    asked.clock.pass_by(LIMIT)
+    assert (asked.said, asked.sent) == ([False] * 2, 1)
+
+
+@pytest.mark.rows("P9")
+def test_question_under_way_is_shared_after_the_first_asker_gave_up(asked: Asked) -> None:
     asked.ask()
-    assert (asked.said, asked.sent) == ([False] * 3, 1), "it is not asked again while it has not answered"
+    asked.clock.pass_by(LIMIT + 1)
+    assert asked.said == [False]
+    asked.ask(2)
+    assert (asked.said, asked.sent) == ([False], 1), "it is not asked again while it has not answered"
     asked.question.answered(True)
-    assert asked.said == [False] * 3
+    assert asked.said == [False, True, True]
     asked.ask()
     asked.question.answered(True)
-    assert (asked.said, asked.sent) == ([False, False, False, True], 2)
+    assert (asked.said, asked.sent) == ([False, True, True, True], 2)
 
 
 def test_limit_counts_each_question_by_itself(asked: Asked) -> None:
