@@ -88,13 +88,9 @@ class Device(Protocol):
         alive until the copy has ended."""
         ...
 
-    def event(self) -> object:
-        """Records an event after all work that was started so far."""
-        ...
-
-    def ready(self, event: object, done: Callable[[Exception | None], None]) -> None:
-        """Calls `done` once, on any thread, when the event has happened: with None, or with the exception of the work
-        before it. Must not block. It should not start a thread for each batch."""
+    def ready(self, done: Callable[[Exception | None], None]) -> None:
+        """Calls `done` once, on any thread, when all work that was started so far has ended: with None, or with the
+        exception of this work. Must not block. It should not start a thread for each batch."""
         ...
 
 
@@ -133,7 +129,7 @@ class DeviceMemory:
                     failures.append(failure)
                 over.set()
 
-            self.device.ready(self.device.event(), done)
+            self.device.ready(done)
             over.wait()
             if failures:
                 raise as_error(failures[0])

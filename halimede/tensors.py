@@ -235,10 +235,16 @@ def tensor_of(name: str, datatype: DataType, array: npt.NDArray[Any]) -> Tensor:
     """The array as a tensor, without a copy if it is contiguous and not small. BYTES takes an object array of
     `bytes` (or `str`).
 
-    The caller sees to it that the array's dtype is `datatype.numpy`.
+    Raises Internal if the array's dtype is not `datatype.numpy`, or if an element of BYTES is of another type.
     """
+    if array.dtype is not datatype.numpy and array.dtype != datatype.numpy:
+        raise Internal(f"tensor '{name}' of type {datatype} needs an array of {datatype.numpy}, got {array.dtype}")
     if datatype is BYTES:
-        return Tensor(name, datatype, array.shape, HostMemory(join_bytes(array.reshape(-1).tolist())))
+        try:
+            joined = join_bytes(array.reshape(-1).tolist())
+        except TypeError:
+            raise Internal(f"tensor '{name}' of type BYTES has an element that is neither bytes nor str") from None
+        return Tensor(name, datatype, array.shape, HostMemory(joined))
     if array.nbytes <= SMALL_BYTES:
         return Tensor(name, datatype, array.shape, HostMemory(array.tobytes()))
     return Tensor(name, datatype, array.shape, HostMemory(np.ascontiguousarray(array).data.cast("B")))

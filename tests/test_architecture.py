@@ -43,7 +43,7 @@ ROOMS: Mapping[str, frozenset[str]] = MappingProxyType(
             "workers.child": "",
             "backends": "backends.traits backends.registry devices config workers workers.child requests tensors "
             "errors platform",
-            "backends.testing": "backends models scheduling platform requests tensors errors",
+            "backends.testing": "backends backends.traits devices models scheduling platform requests tensors errors",
             "hosted": "backends config devices models scheduling workers workers.child requests tensors errors",
             "agents": "errors",
             "storage": "errors platform",

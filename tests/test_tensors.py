@@ -216,3 +216,18 @@ def test_region_reference_is_plain_data_that_the_host_cannot_reach() -> None:
     assert (crossed, crossed.kind, crossed.byte_size) == (reference, MemoryKind.SHARED, 8)
     with pytest.raises(Internal, match="shared memory region 'r' was not looked up"):
         crossed.host()
+
+
+def test_tensor_of_an_array_with_another_dtype_is_refused() -> None:
+    neither = "tensor 'x' of type BYTES has an element that is neither bytes nor str"
+    for datatype, array, text in (
+        (FP32, np.zeros((2, 3)), "tensor 'x' of type FP32 needs an array of float32, got float64"),
+        (FP32, np.zeros(2, np.int32), "tensor 'x' of type FP32 needs an array of float32, got int32"),
+        (FP32, np.zeros(2, ">f4"), "tensor 'x' of type FP32 needs an array of float32, got >f4"),
+        (BYTES, np.array([b"a"]), "tensor 'x' of type BYTES needs an array of object, got |S1"),
+        (BYTES, np.array([1], object), neither),
+        (BYTES, np.array([None, b"a"], object), neither),
+    ):
+        with pytest.raises(Internal) as raised:
+            tensor_of("x", datatype, array)
+        assert str(raised.value) == text

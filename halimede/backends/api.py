@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeGuard, runtime_checkable
 
 import numpy.typing as npt
 
-from halimede.backends.traits import Traits
+from halimede.backends.traits import DeviceKind, Traits
 from halimede.config.model_config import Description, Incomplete, InstanceKind, ModelConfig
 from halimede.devices import CopyCounter, Device, DeviceArray, HostArray
 from halimede.errors import Cause, Error
@@ -122,6 +122,11 @@ class Responses(Protocol):
         """Answers request `i` with an error."""
         ...
 
+    def fail_all(self, error: Exception) -> None:
+        """Answers each request of the batch without an answer with an error. An Error keeps its kind and text; any
+        other exception becomes Internal, and the log gets its traceback."""
+        ...
+
     def again(self, i: int) -> None:
         """Returns request `i` to the queue, to run once more (S72). Only for iterative sequence models; the request of
         any other model fails."""
@@ -179,8 +184,26 @@ class Placement(Enum):
     """The event loop. The call passes the batch on, for example to a worker process, and returns at once."""
 
 
+P = ParamSpec("P")
+
+
+def guarded(responses: Responses, work: Callable[P, None]) -> Callable[P, None]:
+    """Wraps `work`, which ends a batch of Placement.ASYNC after `execute` has returned: the server does not see what it
+    raises. The function that is returned calls `work`, then `finished`; if `work` raises, it calls `fail_all` first."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            work(*args, **kwargs)
+        except Exception as error:
+            responses.fail_all(error)
+        finally:
+            responses.finished()
+
+    return run
+
+
 class Instance(Protocol):
-    """One copy of a model."""
+    """One copy of a model. `BaseInstance` has defaults."""
 
     @property
     def healthy(self) -> bool:
@@ -197,6 +220,16 @@ class Instance(Protocol):
         """Releases everything. Called on a thread of the server other than the event loop, when no batch runs. May
         block; must not raise."""
         ...
+
+
+class BaseInstance:
+    """An `Instance` that is always healthy and has nothing to release. A subclass adds `execute`."""
+
+    __slots__ = ()
+    healthy = True
+
+    def close(self) -> None:
+        """Nothing to release."""
 
 
 @runtime_checkable
@@ -302,7 +335,7 @@ class InstancePlace:
 
 class BackendModel(Protocol):
     """A version of a model, opened by its backend. `create_instance` is called on a load thread, `close` on a closing
-    thread; both may block."""
+    thread; both may block. `BaseModel` has defaults."""
 
     @property
     def placement(self) -> Placement: ...
@@ -330,6 +363,19 @@ class BackendModel(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class BaseModel:
+    """A `BackendModel` whose instances run one batch at a time on threads of the server, and which has nothing to
+    release. A subclass adds `create_instance`, and overrides what differs."""
+
+    placement = Placement.THREAD
+    inline_safe = False
+    in_flight = 1
+    gathers = False
+
+    def close(self) -> None:
+        """Nothing to release. The server closes the instances first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +523,7 @@ class BackendContext:
 
 class Backend(Protocol):
     """A runtime. The server creates one per engine from a `BackendContext`, on a load thread, when the first model
-    needs it. With two homes, it creates one in each home that a model uses."""
+    needs it. With two homes, it creates one in each home that a model uses. `BaseBackend` has defaults."""
 
     @property
     def traits(self) -> Traits: ...
@@ -499,3 +545,23 @@ class Backend(Protocol):
     def close(self) -> None:
         """Releases everything, also if models are still loading or open: the server ends. Must not raise."""
         ...
+
+
+class BaseBackend:
+    """A `Backend` that cannot complete a configuration and has nothing to release. A subclass adds `traits` and `open`,
+    and overrides what differs."""
+
+    traits: Traits
+
+    def __init__(self, context: BackendContext) -> None:
+        self.context = context
+
+    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
+        """All GPUs of the machine if the traits have GPUs, else none."""
+        return gpus if DeviceKind.GPU in self.traits.devices else ()
+
+    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -82,12 +82,15 @@ class Traits:
     """Whether the models see only the tensors of a request. Then the response cache compares nothing else."""
     completes: Completes = Completes.MISSING
     optional_inputs: bool = False
-    """Whether models can have optional inputs. If not, `halimede check` warns about them."""
+    """Whether models can have optional inputs. If not, a load refuses them (BC7)."""
     ragged: bool = False
-    """Whether models can have ragged inputs, batch inputs and batch outputs (S36, S37, S39). If not, `halimede check`
-    warns about them."""
+    """Whether models can have ragged inputs, batch inputs and batch outputs (S36, S37, S39). If not, a load refuses
+    ragged inputs, and `halimede check` warns about the others."""
     states: bool = False
     """Whether models can have implicit states (S67). If not, `halimede check` warns about them."""
+    checks_outputs: bool = True
+    """Whether a response must have outputs of the configuration, with their datatypes. Triton does not check what
+    Python models return (P77)."""
     runs_python_backends: bool = False
     """Whether it serves the models of `NAME/model.py` in the backend directory (R83)."""
     calls_models: bool = False

@@ -15,7 +15,8 @@ def gpu_advice(traits: Traits) -> str:
 
 
 def unmet(config: ModelConfig, traits: Traits) -> Iterator[str]:
-    """A load accepts each of these, as in Triton, but the model cannot behave as its configuration says."""
+    """A load accepts each of these, as in Triton, but the model cannot behave as its configuration says. What a load
+    refuses is in `models.abilities`."""
     backend = f"backend '{traits.name}'"
     if DeviceKind.GPU not in traits.devices and any(each.kind is InstanceKind.GPU for each in config.instance_groups):
         yield f"{backend} runs on CPUs only, but an instance_group has a GPU"
@@ -23,14 +24,7 @@ def unmet(config: ModelConfig, traits: Traits) -> Iterator[str]:
         names = ", ".join(f"'{state.input_name}'" for state in config.sequence_batching.states)
         yield f"{backend} has no implicit states, so the states of sequence_batching never change: {names}"
     if not traits.ragged:
-        for spec in config.inputs:
-            if spec.allow_ragged_batch:
-                yield f"{backend} has no ragged inputs, but input '{spec.name}' sets allow_ragged_batch"
         targets = [each.targets for each in config.batch_inputs] + [each.targets for each in config.batch_outputs]
         for each in targets:
             listed = ", ".join(f"'{name}'" for name in each)
             yield f"{backend} has neither batch inputs nor batch outputs, but one has the target_name {listed}"
-    if not traits.optional_inputs:
-        for spec in config.inputs:
-            if spec.optional:
-                yield f"{backend} needs all inputs, but input '{spec.name}' is optional"

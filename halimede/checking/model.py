@@ -32,6 +32,7 @@ from halimede.config import (
 )
 from halimede.config.files import read_whole
 from halimede.errors import Cause, Error
+from halimede.models.abilities import refused_abilities
 from halimede.models.agents import Agents
 from halimede.models.loader import Backends, LoadOptions, complete, find_backend, version_folder
 from halimede.models.repository import FoundModel, fingerprint, version_names
@@ -195,6 +196,8 @@ def _review_version(model: ModelReview, draft: Draft, number: int, backends: Bac
     if config is not None:
         model.config = config
         _review_labels(model, config)
+        for text in refused_abilities(config, backend.traits):
+            model.add("backend", text, model.place)
         for text in unmet(config, backend.traits):
             model.add("backend", text, model.place, Severity.WARNING)
         model.attempt("state", lambda: states_for(config, model.found.folder))

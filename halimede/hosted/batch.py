@@ -252,6 +252,9 @@ class HostedBatch:
             self._answers.wait_for_room(i)
         self._execution.fail(i, error, final)
 
+    def fail_all(self, error: Exception) -> None:
+        self._execution.fail_all(error)
+
     def again(self, i: int) -> None:
         self._execution.again(i)
 

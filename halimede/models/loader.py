@@ -30,6 +30,7 @@ from halimede.config import (
 )
 from halimede.config.files import is_directory
 from halimede.errors import Error, Internal, Invalid, Unavailable, Unsupported
+from halimede.models.abilities import check_abilities
 from halimede.models.agents import Agents, Engagement
 from halimede.models.contents import digest_of
 from halimede.models.repository import FoundModel, version_names
@@ -132,6 +133,8 @@ class LoadedVersion:
     """By the name of the output (H82)."""
     limiter_slots: LimiterSlots | None = None
     """The slots of the instances at the rate limiter, if there is one."""
+    checks_outputs: bool = True
+    """Whether responses must have the names and datatypes of the configuration (`Traits.checks_outputs`)."""
     strategy: BatchStrategy | None = None
     states: ModelStates | None = None
     """The initial implicit states of a sequence, if the model has any."""
@@ -260,6 +263,7 @@ def _open_version(
             folder = replace(folder, opened=described.opened)
     gpus = backend.usable_gpus(options.gpus)
     config = draft.finish(gpus=gpus, default_instance_count=backend.traits.cpu_instances)
+    check_abilities(config, backend.traits)
     labels = {spec.name: read_labels(found.folder, spec, found.name) for spec in config.outputs}
     wanted = places(config, options.host_policies)
     strategy = _strategy_of(config, folder, found)
@@ -285,6 +289,7 @@ def _open_version(
         load_seconds=monotonic() - began,
         labels=labels,
         limiter_slots=limiter_slots,
+        checks_outputs=backend.traits.checks_outputs,
         strategy=strategy,
         states=states,
         contents=contents,

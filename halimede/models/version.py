@@ -349,6 +349,7 @@ def _runner_config(loaded: LoadedVersion, inline: bool) -> RunnerConfig:
         gathers=loaded.model.gathers,
         ragged=ragged_of(config),
         stateful=loaded.states is not None,
+        checks_outputs=loaded.checks_outputs,
     )
 
 

@@ -38,13 +38,16 @@ def scatter(
 ) -> list[list[Tensor]]:
     """For each inference its rows of `arrays`, as the outputs that it asked for. They are views, not copies.
 
-    Raises Internal if an array has another number of rows than the batch.
+    Raises Internal if an array has another number of rows than the batch, or another dtype than its output, and if the
+    model has no output of that name.
     """
     total = 0
     for inference in rows:
         total += inference.batch_size
-    if total:  # 0: the model does not batch, and its arrays have no dimension of rows
-        for name, array in arrays.items():
+    for name, array in arrays.items():
+        if name not in datatypes:
+            raise unexpected_output(name, None, datatypes)
+        if total:  # 0: the model does not batch, and its arrays have no dimension of rows
             shape = array.shape
             if not shape or shape[0] != total:
                 raise Internal(f"output '{name}' has shape {list(shape)} for a batch of {total}")
@@ -58,6 +61,16 @@ def scatter(
         )
         start = end
     return parts
+
+
+def unexpected_output(name: str, datatype: DataType | None, datatypes: Mapping[str, DataType]) -> Internal:
+    """The error for an output that the configuration does not have, or has with another datatype. `datatypes` are those
+    of the configuration."""
+    if name in datatypes:
+        text = f"the backend returned output '{name}' with type {datatype}, but the configuration has {datatypes[name]}"
+        return Internal(text)
+    known = ", ".join(f"'{each}'" for each in datatypes)
+    return Internal(f"the backend returned output '{name}', but the configuration has: {known}")
 
 
 def place(outputs: Sequence[Tensor], destinations: Mapping[str, Destination]) -> list[Tensor]:

@@ -13,6 +13,8 @@ import numpy as np
 
 from halimede.devices import Device, DeviceArray, DeviceMemory, HostArray, as_error, begin_copy, is_host
 from halimede.errors import Error, Internal, Invalid
+from halimede.scheduling.assembly import unexpected_output
+from halimede.scheduling.backend_failures import log_exception
 from halimede.scheduling.inference import Inference
 from halimede.tensors import DataType, MemoryKind, Shape, Tensor, array_of, tensor_of
 
@@ -85,11 +87,13 @@ def scatter_from(
     types: Mapping[str, DataType],
 ) -> None:
     """Answers every request of the batch when the device has computed the outputs. Raises Internal if an output lacks
-    rows."""
+    rows, or if the model has no output of that name."""
     requests = execution.requests
     rows = sum(one.batch_size for one in requests)
     host: dict[str, HostArray] = {}
     for name, array in outputs.items():
+        if name not in types:
+            raise unexpected_output(name, None, types)
         if rows and (not array.shape or array.shape[0] != rows):
             raise Internal(f"output '{name}' has shape {list(array.shape)} for a batch of {rows}")
         if isinstance(array, np.ndarray):
@@ -100,6 +104,8 @@ def scatter_from(
             host[name] = copied.view(types[name].numpy).reshape(tuple(array.shape))
 
     def answer(failure: Exception | None) -> None:
+        if failure is not None and not isinstance(failure, Error):
+            log_exception(requests, failure)
         start = 0
         for i, one in enumerate(requests):
             stop = start + one.batch_size
@@ -113,7 +119,7 @@ def scatter_from(
 
     # Before the device is asked: it may call `answer` at once, on another thread.
     execution.promise({*execution.later, *range(len(requests))})
-    device.ready(device.event(), answer)
+    device.ready(answer)
 
 
 def _part(

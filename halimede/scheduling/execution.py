@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy.typing as npt
 
-from halimede.devices import Device, DeviceArray, HostArray
+from halimede.devices import Device, DeviceArray, HostArray, as_error
 from halimede.errors import Error, Internal
 from halimede.requests import Parameters
 from halimede.scheduling.assembly import gather, place, scatter
+from halimede.scheduling.backend_failures import log_exception
 from halimede.scheduling.device_batch import gather_into, gathered_shape, scatter_from
 from halimede.scheduling.flow import cost_of
 from halimede.scheduling.inference import Inference
@@ -98,9 +99,13 @@ class Execution:
         return [one.request.inputs[name] for one in self.requests]
 
     def shape(self, name: str) -> Shape:
+        if self.ragged is not None:
+            self.ragged.check_gather(name)
         return gathered_shape(self.requests, name)
 
     def gather(self, name: str, into: HostArray | DeviceArray, device: Device | None = None) -> None:
+        if self.ragged is not None:
+            self.ragged.check_gather(name)
         gather_into(self.requests, name, into, device)
         self.input_end = self._clock()
 
@@ -131,6 +136,13 @@ class Execution:
         if not final:
             self._wait_for_room(i, error)
         self._add(Outcome(i, error, final))
+
+    def fail_all(self, error: Exception) -> None:
+        if not isinstance(error, Error):
+            log_exception(self.requests, error)
+        failure = as_error(error)
+        for i in range(len(self.requests)):
+            self._add(Outcome(i, failure, True))
 
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
         flow = self.requests[i].flow
@@ -230,6 +242,7 @@ class Execution:
         except Error as error:
             self.break_off(error)
         except BaseException as error:  # a thread of the server outlives whatever a backend does, SystemExit included
+            log_exception(self.requests, error)
             self.break_off(Internal(f"{type(error).__name__}: {error}"))
         else:
             if finishes:

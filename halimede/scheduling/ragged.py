@@ -51,6 +51,13 @@ class Ragged:
         self._batch_inputs = batch_inputs
         self._cut = cut
 
+    def check_gather(self, name: str) -> None:
+        """Raises Internal for an input that cannot be gathered row by row into an array of the backend."""
+        if name in self._flat:
+            raise Internal(f"input '{name}' is ragged: it is read by arrays(), and not by gather()")
+        if any(name in each.targets for each in self._batch_inputs):
+            raise Internal(f"input '{name}' is a batch input: it is read by arrays(), and not by gather()")
+
     def gather(self, requests: Sequence[Inference]) -> dict[str, Array]:
         """The inputs of a batch by name, including those that the server computes. Raises Internal if a request lacks
         the input that these are computed from."""

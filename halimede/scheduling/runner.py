@@ -39,6 +39,7 @@ from time import monotonic_ns
 
 from halimede.errors import Cancelled, Error, Internal, Invalid
 from halimede.requests import Answer, InferResponse, Parameters, Stamp
+from halimede.scheduling.assembly import unexpected_output
 from halimede.scheduling.execution import Execution, Outcome
 from halimede.scheduling.flow import Flow, cost_of
 from halimede.scheduling.inference import QUEUED, RUNNING, SETTLED, Inference
@@ -554,6 +555,8 @@ class Runner:
             if inference.state is RUNNING:  # else a null row, or an answer after the final one
                 try:
                     self._deliver(execution, inference, outcome, now)
+                except Error as error:  # the outputs do not fit the configuration
+                    self._settle(inference, error, now, Reason.BACKEND)
                 except Exception as error:
                     self._settle(inference, self._internal_error(error), now, Reason.OTHER)
 
@@ -685,10 +688,13 @@ class Runner:
 def response_of(
     outputs: Sequence[Tensor], parameters: Parameters | None, inference: Inference, config: RunnerConfig
 ) -> InferResponse:
-    """The response with the requested outputs, in the shape that clients see."""
-    wanted, restore = inference.outputs, config.restore
+    """The response with the requested outputs, in the shape that clients see. Raises Internal for an output that the
+    configuration does not have, or has with another datatype."""
+    wanted, restore, types = inference.outputs, config.restore, config.datatypes
     kept = []
     for tensor in outputs:
         if tensor.name in wanted:
             kept.append(tensor if restore is None else restore(tensor))
+        if types.get(tensor.name) is not tensor.datatype and config.checks_outputs:
+            raise unexpected_output(tensor.name, tensor.datatype, types)
     return InferResponse(inference.request.id, config.model_name, config.model_version, kept, parameters)

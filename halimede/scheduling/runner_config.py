@@ -70,6 +70,7 @@ class RunnerConfig:
     completes_later -- the backend's `execute` returns before the batch has finished (Placement.ASYNC)
     ragged -- how requests of different shapes share a batch; None if they do not
     stateful -- the server keeps states of the model's sequences
+    checks_outputs -- responses must have the names and datatypes of the configuration
     """
 
     model_name: str
@@ -83,3 +84,4 @@ class RunnerConfig:
     completes_later: bool = False
     ragged: Ragged | None = None
     stateful: bool = False
+    checks_outputs: bool = True

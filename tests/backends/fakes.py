@@ -86,6 +86,9 @@ class FakeResponses:
     def on_writable(self, i: int, resume: Callable[[], None]) -> None:
         raise AssertionError("no backend under test answers more than once")
 
+    def fail_all(self, error: Exception) -> None:
+        raise AssertionError("no backend under test fails a whole batch")
+
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
 

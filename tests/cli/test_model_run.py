@@ -157,7 +157,7 @@ def test_given_version_overrides_the_policy(tmp_path: Path) -> None:
 
 
 def test_backend_written_in_python(tmp_path: Path) -> None:
-    """The example of docs/writing-a-backend.md."""
+    """The example of docs/python-based-backends.md."""
     folder = write(tmp_path, "pets", 'backend: "linear"')
     (folder / "1" / "linear.json").write_text('{"coefficients": [[0.5, -1], [2, 0.25]], "classes": ["cat", "dog"]}')
     done = run(folder, f"--backend-directory={LINEAR}", "--input", "FEATURES=[1, 2]")
@@ -231,3 +231,41 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("usage: halimede model run PATH [options]\n")
     assert "--backend-directory DIRECTORY" in out
+
+
+_BROKEN = """
+    from halimede.backends.identity.backend import IdentityBackend, IdentityInstance, IdentityModel
+    from halimede.backends.traits import Home, Traits
+
+    class BrokenInstance(IdentityInstance):
+        def execute(self, batch, responses):
+            raise KeyError("broken in execute")
+
+    class BrokenModel(IdentityModel):
+        def create_instance(self, place):
+            return BrokenInstance({})
+
+    class BrokenBackend(IdentityBackend):
+        def open(self, config, folder):
+            return BrokenModel(config)
+
+    TRAITS = Traits("broken", "broken_backend:BrokenBackend", homes=(Home.SERVER, Home.CHILD))
+"""
+
+
+@pytest.mark.parametrize("home", ["server", "child"])
+def test_traceback_of_a_backend_is_shown(tmp_path: Path, home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = tmp_path / "packages"
+    metadata = packages / "broken_backend-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (packages / "broken_backend.py").write_text(textwrap.dedent(_BROKEN))
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-backend\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[halimede.backends]\nbroken = broken_backend:TRAITS\n")
+    monkeypatch.setenv("PYTHONPATH", f"{packages}{os.pathsep}{Path(__file__).parents[2]}")
+    config = 'backend: "broken" input { name: "INPUT0" data_type: TYPE_INT32 dims: 1 }\n'
+    config += 'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: 1 }'
+    done = run(write(tmp_path, "m", config), "--input=INPUT0=1", f"--backend-config=broken,home={home}")
+    assert done.returncode == 1
+    assert "model 'm': its backend raised an exception" in done.stderr
+    assert 'raise KeyError("broken in execute")' in done.stderr
+    assert done.stderr.endswith("error: KeyError: 'broken in execute'\n")

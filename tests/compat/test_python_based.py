@@ -80,7 +80,7 @@ def infer(serving: Serving, model: str, name: str = "INPUT0", datatype: str = "I
 
 @pytest.mark.rows("R83")
 def test_framework_is_served_by_python_only(start: Start, tmp_path: Path) -> None:
-    """The example of docs/writing-a-backend.md, over HTTP."""
+    """The example of docs/python-based-backends.md, over HTTP."""
     weights = tmp_path / "models" / "pets" / "1" / "linear.json"
     weights.parent.mkdir(parents=True)
     weights.write_text('{"coefficients": [[0.5, -1], [2, 0.25]], "classes": ["cat", "dog"]}')

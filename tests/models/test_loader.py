@@ -9,7 +9,7 @@ import pytest
 
 from halimede.backends.api import InstancePlace, ModelFolder, Placement
 from halimede.config import DescribedTensor, Description, InstanceGroup, InstanceKind, ModelConfig
-from halimede.errors import Error, Internal, Invalid, NotFound, Unavailable
+from halimede.errors import Cause, Error, Internal, Invalid, NotFound, Unavailable
 from halimede.models.contents import digest_of
 from halimede.models.inspection import inspect_model
 from halimede.models.loader import (
@@ -481,3 +481,26 @@ def test_load_opens_no_further_version_once_the_server_ends(tmp_path: Path) -> N
     assert list(result.failures) == [2, 3]
     assert {str(error) for error in result.failures.values()} == {"Server exiting"}
     assert len(backend.opened) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        (
+            "optional: true",
+            "'optional' is set to true for input 'x' while the backend model doesn't support optional input",
+        ),
+        (
+            "allow_ragged_batch: true",
+            "'allow_ragged_batch' is set to true for input 'x' of model 'm', but backend 'fake' has no ragged inputs",
+        ),
+    ],
+)
+def test_load_refuses_inputs_that_the_backend_does_not_have(tmp_path: Path, field: str, text: str) -> None:
+    config = CONFIG.replace("dims: [ 4 ] }", f"dims: [ 4 ] {field} }}", 1)
+    backend = FakeBackend()
+    error = failure(load_model(tmp_path / "without", config, backend))
+    assert isinstance(error, Invalid)
+    assert (str(error), error.cause, backend.opened) == (text, Cause.CONFIGURATION, [])
+    backend.traits = replace(FakeBackend.traits, optional_inputs=True, ragged=True)
+    assert opened(load_model(tmp_path / "with", config, backend)).instances

@@ -45,7 +45,9 @@ class Rig:
         self.instances = [FakeInstance(behave) for behave in behaviours]
         self._settled = settled
         config = RunnerConfig(
-            "m", 3, {"x": FP32}, decoupled, inline_safe, on_loop, gathers=gathers, completes_later=in_flight > 0
+            *("m", 3, dict.fromkeys("xyz", FP32), decoupled, inline_safe, on_loop),
+            gathers=gathers,
+            completes_later=in_flight > 0,
         )
         self.runner = Runner(
             config,

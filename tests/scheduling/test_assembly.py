@@ -141,3 +141,15 @@ def test_strings_of_any_batch_are_unchanged(requests: list[list[bytes]]) -> None
     rows = [asking(tensor_of("x", BYTES, strings(*one)), batch_size=len(one)) for one in requests]
     parts = scatter(rows, gather(rows), {"x": BYTES})
     assert [array_of(part).ravel().tolist() for [part] in parts] == requests
+
+
+def test_scatter_refuses_outputs_that_the_configuration_does_not_have() -> None:
+    with pytest.raises(Internal, match="returned output 'z', but the configuration has: 'x', 'y'"):
+        scatter([asking(batch_size=1)], {"z": floats(1)}, {"x": FP32, "y": FP32})
+
+
+@pytest.mark.parametrize("batch_sizes", [(2,), (1, 1), (0,)])
+def test_scatter_refuses_an_array_of_another_dtype(batch_sizes: tuple[int, ...]) -> None:
+    rows = [asking(batch_size=size) for size in batch_sizes]
+    with pytest.raises(Internal, match="'x' of type FP32 needs an array of float32, got float64"):
+        scatter(rows, {"x": np.zeros((2, 2))}, {"x": FP32})

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from halimede.backends.testing.devices import FakeArray, FakeDevice
 from halimede.devices import HOST, DeviceMemory, Place, as_error, place_of
 from halimede.errors import Error, Internal, Invalid
 from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.tensors import FP32, HostMemory, MemoryKind, Tensor, array_of, tensor_of
-from tests.devices import FakeArray, FakeDevice
 from tests.fakes import UnreachableMemory, inference
 
 
@@ -167,7 +167,7 @@ def test_output_without_the_rows_of_the_batch_fails_before_any_copy() -> None:
     assert device.begun == []
 
 
-def test_failure_of_the_device_fails_the_requests() -> None:
+def test_failure_of_the_device_fails_the_requests(caplog: pytest.LogCaptureFixture) -> None:
     device = FakeDevice()
     batch, _ = execution(asking(on_host(1), on_host(2)))
     batch.scatter({"y": output(device, 1, 2)}, device)
@@ -175,6 +175,7 @@ def test_failure_of_the_device_fails_the_requests() -> None:
     device.failure = RuntimeError("an illegal memory access was encountered")
     device.run()
     assert [str(error) for error in answers(batch)] == ["RuntimeError: an illegal memory access was encountered"] * 2
+    assert len(caplog.records) == 1
 
 
 def test_memory_of_a_device_that_fails_raises() -> None:
@@ -192,3 +193,20 @@ def test_place_of_an_array_is_what_it_says_of_itself() -> None:
 def test_failure_that_is_an_error_keeps_its_kind() -> None:
     error = Invalid("x")
     assert as_error(error) is error
+
+
+def test_output_that_the_configuration_does_not_have_is_refused_before_anything_is_copied() -> None:
+    device = FakeDevice(eager=True)
+    batch, _ = execution(asking(on_host(1)))
+    with pytest.raises(Internal, match="returned output 'w', but the configuration has: 'y', 'z'"):
+        batch.scatter({"w": output(device, 1)}, device)
+    assert not device.begun
+
+
+def test_output_on_the_host_of_another_dtype_fails_its_requests() -> None:
+    device = FakeDevice(eager=True)
+    batch, _ = execution(asking(on_host(1), on_host(2)))
+    batch.scatter({"y": np.zeros((2, 1), np.int32)}, device)
+    batch.finished()
+    text = "tensor 'y' of type FP32 needs an array of float32, got int32"
+    assert [str(error) for error in answers(batch)] == [text, text]

@@ -144,3 +144,19 @@ def test_compute_times_of_a_backend_are_kept() -> None:
     execution.run(execute, True)
     start = execution.start
     assert execution.times() == (start, start + 5, start + 7, execution.compute_end)
+
+
+def test_exception_of_a_backend_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(batch: Execution, responses: Execution) -> None:
+        raise KeyError("nothing")
+
+    def refusing(batch: Execution, responses: Execution) -> None:
+        raise Internal("refused")
+
+    for execute in (broken, refusing):
+        execution_of(2)[0].run(execute, True)
+    [record] = caplog.records  # an Error says what happened, and needs no traceback
+    assert "the model goes on" in record.getMessage()
+    assert "nothing" not in record.getMessage()  # the log merges equal lines, and texts of exceptions differ
+    assert "in broken\n" in caplog.text
+    assert "KeyError: 'nothing'" in caplog.text

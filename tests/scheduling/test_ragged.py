@@ -178,3 +178,15 @@ def test_ragged_input_that_all_requests_of_a_batch_leave_out_is_absent() -> None
     for one in requests:
         one.request.inputs = {"other": one.request.inputs["x"]}
     assert list(ragged(config()).gather(requests)) == ["other"]
+
+
+def test_gather_of_a_ragged_input_is_refused() -> None:
+    made = BatchInput(BatchInputKind.ELEMENT_COUNT, ("n",), FP32, "x")
+    batch = Execution(asking(ones(1, 2), ones(1, 3)), 2, 0, {"y": FP32}, False, None)
+    batch.ragged = ragged(config(made=made))
+    for name, kind in (("x", "ragged"), ("n", "a batch input")):
+        text = f"input '{name}' is {kind}: it is read by arrays\\(\\), and not by gather\\(\\)"
+        with pytest.raises(Internal, match=text):
+            batch.gather(name, ones(2, 2))
+        with pytest.raises(Internal, match=text):
+            batch.shape(name)

@@ -14,6 +14,7 @@ from halimede.scheduling.execution import Execution
 from halimede.scheduling.flow import WINDOW, cost_of
 from halimede.scheduling.inline import LONG_NS
 from halimede.scheduling.runner_config import Reason
+from halimede.tensors import INT32, HostMemory, Tensor
 from tests.fakes import PATIENCE, RecordingReply, echo
 from tests.scheduling.rig import Rig, ScriptedPolicy, finishing, held_back, raising, tensor
 
@@ -566,3 +567,25 @@ def test_model_placed_on_the_loop_takes_a_batch_for_each_instance_and_no_more() 
     echo(held[2])
     held[2].finished()
     assert [reply.response.id for reply in replies] == ["0", "1", "2"]
+
+
+def refused(rigs: Callable[..., Rig], sent: Tensor) -> Error:
+    """The answer to a request whose model sends `sent` with its output. The model goes on, and nothing is logged."""
+    rig = rigs([finishing(lambda execution: execution.send(0, [tensor("x"), sent]))])
+    reply = rig.submit()
+    rig.finish(reply)
+    assert rig.observer.failures
+    assert rig.runner.waiting == 0
+    return reply.error
+
+
+def test_output_that_the_configuration_does_not_have_fails_its_request(rigs: Callable[..., Rig]) -> None:
+    error = refused(rigs, tensor("w"))
+    assert isinstance(error, Internal)
+    assert str(error) == "the backend returned output 'w', but the configuration has: 'x', 'y', 'z'"
+
+
+def test_output_of_another_datatype_fails_its_request(rigs: Callable[..., Rig]) -> None:
+    error = refused(rigs, Tensor("x", INT32, (1, 1), HostMemory(bytes(4))))
+    assert isinstance(error, Internal)
+    assert str(error) == "the backend returned output 'x' with type INT32, but the configuration has FP32"

@@ -113,6 +113,9 @@ class FakeResponses:
                 if not self.later:
                     self._over.set()
 
+    def fail_all(self, error: Exception) -> None:
+        raise AssertionError("no backend under test fails a whole batch")
+
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")
 
@@ -184,6 +187,9 @@ class FakeStream:
 
     def fail(self, i: int, error: Error, final: bool = True) -> None:
         self._say(i, error.message, final)
+
+    def fail_all(self, error: Exception) -> None:
+        raise AssertionError("no backend under test fails a whole batch")
 
     def again(self, i: int) -> None:
         raise AssertionError("no backend under test reschedules")

@@ -4,11 +4,11 @@ It shows the cost of the server itself, so `execute` is as cheap as Python allow
 load threads, `execute` on an instance's thread or the event loop.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from halimede.backends.api import BackendContext, Batch, Fault, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import BaseBackend, BaseInstance, BaseModel, Batch, InstancePlace, ModelFolder, Responses
 from halimede.backends.identity import TRAITS
-from halimede.config.model_config import Description, Incomplete, ModelConfig
+from halimede.config.model_config import ModelConfig
 from halimede.tensors import Tensor
 
 
@@ -17,12 +17,10 @@ def output_name(input_name: str) -> str:
     return "OUTPUT" + input_name.removeprefix("INPUT")
 
 
-class IdentityInstance:
+class IdentityInstance(BaseInstance):
     """Answers each request of a batch with its own tensors. Holds no state: instances may run at the same time."""
 
     __slots__ = ("_names",)
-
-    healthy = True
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
@@ -38,17 +36,11 @@ class IdentityInstance:
                     outputs.append(Tensor(output, tensor.datatype, tensor.shape, tensor.memory))
             responses.send(i, outputs)
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class IdentityModel:
+class IdentityModel(BaseModel):
     """An identity model. It maps each input to an output, and drops inputs without one."""
 
-    placement = Placement.THREAD
     inline_safe = True
-    gathers = False
-    in_flight = 1
 
     def __init__(self, config: ModelConfig) -> None:
         declared = {spec.name for spec in config.outputs}
@@ -58,32 +50,11 @@ class IdentityModel:
     def create_instance(self, place: InstancePlace) -> IdentityInstance:
         return IdentityInstance(self._names)
 
-    def close(self) -> None:
-        """Nothing to release."""
 
-
-class IdentityBackend:
+class IdentityBackend(BaseBackend):
     """Opens identity models. Needs no file, and cannot complete a configuration."""
 
     traits = TRAITS
 
-    def __init__(self, context: BackendContext) -> None:
-        """It has no settings."""
-
-    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        return gpus
-
-    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
-        return None
-
-    def runs_code(self, asked: Incomplete) -> bool:
-        return False
-
-    def faults(self, asked: Incomplete, config: ModelConfig | None, folder: ModelFolder, filename: str) -> list[Fault]:
-        return []
-
     def open(self, config: ModelConfig, folder: ModelFolder) -> IdentityModel:
         return IdentityModel(config)
-
-    def close(self) -> None:
-        """Nothing to release."""

@@ -23,10 +23,10 @@ import onnxruntime as ort
 from halimede.backends.api import (
     Arrays,
     BackendContext,
+    BaseModel,
     Fault,
     InstancePlace,
     ModelFolder,
-    Placement,
     Severity,
 )
 from halimede.backends.onnx import TRAITS
@@ -116,14 +116,11 @@ def _may_lack(config: ModelConfig) -> bool:
     return any(not names.issubset([each.name for each in sample.inputs]) for sample in config.warmup)
 
 
-class OnnxModel:
+class OnnxModel(BaseModel):
     """A version of an ONNX model: one session per device and host policy. `open_on` opens one, on the cores of the
     calling thread."""
 
-    placement = Placement.THREAD
     inline_safe = True
-    gathers = False
-    in_flight = 1
 
     def __init__(self, config: ModelConfig, open_on: Callable[[int | None, str], tuple[Any, SessionPlan]]) -> None:
         self._config = config

@@ -14,6 +14,7 @@ TRAITS = Traits(
     optional_inputs=True,
     ragged=True,
     states=True,
+    checks_outputs=False,
     calls_models=True,
     devices=frozenset({DeviceKind.CPU, DeviceKind.GPU}),
     homes=(Home.CHILD, Home.SERVER),

@@ -2,23 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from halimede.backends.testing import Adapter, Situation, Unsupported
-from halimede.backends.testing_child import InChildren
+from halimede.backends.testing import Adapter, NotApplicable, Situation
+from halimede.backends.testing.child import InChildren
 from halimede.backends.traits import Traits
 
 
-class Declared(Adapter, Protocol):
+class Declared(Adapter):
     """`cannot` has the situations that the backend cannot be in, with the reason."""
 
-    @property
-    def cannot(self) -> Mapping[str, str]: ...
+    cannot: Mapping[str, str] = {}
 
 
-class DeclaredInChildren(InChildren):
+class DeclaredInChildren(InChildren, Declared):
     """`cannot` is that of the adapter unless it is given."""
 
     def __init__(self, adapter: Declared, traits: Traits, cannot: Mapping[str, str] | None = None) -> None:
@@ -29,7 +27,7 @@ class DeclaredInChildren(InChildren):
 def check(situation: Situation, adapter: Declared, folder: Path) -> None:
     """A situation that is declared impossible must be refused by the adapter, so that the list stays true."""
     if situation.name in adapter.cannot:
-        with pytest.raises(Unsupported):
+        with pytest.raises(NotApplicable):
             situation.check(adapter, folder)
     else:
         situation.check(adapter, folder)

@@ -1,20 +1,29 @@
-"""A backend with a device, a stream that works by itself, two batches in flight, and failures: as runtimes for GPUs
+"""A backend with a device, a stream that works by itself, three batches in flight, and failures: as runtimes for GPUs
 have them, without a GPU."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import numpy as np
 
-from halimede.backends.api import BackendContext, Batch, InstancePlace, ModelFolder, Placement, Responses
+from halimede.backends.api import (
+    BaseBackend,
+    BaseInstance,
+    BaseModel,
+    Batch,
+    InstancePlace,
+    ModelFolder,
+    Placement,
+    Responses,
+)
+from halimede.backends.testing.devices import FakeArray, FakeDevice
 from halimede.backends.traits import Completes, DeviceKind, Home, Traits
-from halimede.config.model_config import Description, Incomplete, ModelConfig
+from halimede.config.model_config import ModelConfig
 from halimede.devices import CopyCounter
 from halimede.platform.wakeable_thread import WakeableThread
 from halimede.tensors import FP32, tensor_of
-from tests.devices import FakeArray, FakeDevice
 
 TRAITS = Traits(
     "fake",
@@ -34,11 +43,9 @@ def wait_for(file: Path) -> None:
         sleep(0.002)
 
 
-class FakeInstance:
+class FakeInstance(BaseInstance):
     """Gathers into memory of its device, computes there, and leaves its outputs there. Of a slow model the
     stream does nothing until the file `gate` exists."""
-
-    healthy = True
 
     def __init__(self, role: str, device_id: int, copies: CopyCounter, gate: Path) -> None:
         self._role = role
@@ -60,9 +67,16 @@ class FakeInstance:
             self._seen.add(batch.requests[0])
             responses.again(0)
         else:
-            output = device.rows(result, 1, result.shape[0]) if self._role == "wrong shape" else result
-            responses.scatter({"OUTPUT0": output}, device)
+            responses.scatter(self._outputs(result), device)
         device.do(partial(self._end, responses))
+
+    def _outputs(self, result: FakeArray) -> dict[str, Any]:
+        """On the device, except for an array that the server can see to be wrong."""
+        if self._role == "wrong shape":
+            return {"OUTPUT0": self.device.rows(result, 1, result.shape[0])}
+        if self._role == "wrong datatype":
+            return {"OUTPUT0": np.zeros(tuple(result.shape))}
+        return {"OUTPUT9" if self._role == "unknown output" else "OUTPUT0": result}
 
     def close(self) -> None:
         self._stream.stop()
@@ -95,11 +109,9 @@ class FakeInstance:
         responses.finished()
 
 
-class FakeModel:
+class FakeModel(BaseModel):
     placement = Placement.ASYNC
-    inline_safe = False
-    gathers = False
-    in_flight = 2
+    in_flight = 3
 
     def __init__(self, role: str, gate: Path) -> None:
         self.copies = CopyCounter()
@@ -109,24 +121,9 @@ class FakeModel:
     def create_instance(self, place: InstancePlace) -> FakeInstance:
         return FakeInstance(self._role, place.device_id, self.copies, self._gate)
 
-    def close(self) -> None:
-        """Its instances are closed one by one."""
 
-
-class FakeBackend:
+class FakeBackend(BaseBackend):
     traits = TRAITS
-
-    def __init__(self, context: BackendContext) -> None:
-        """It has no settings."""
-
-    def usable_gpus(self, gpus: Sequence[int]) -> Sequence[int]:
-        return gpus
-
-    def describe(self, asked: Incomplete, folder: ModelFolder, filename: str) -> Description | None:
-        return None
 
     def open(self, config: ModelConfig, folder: ModelFolder) -> FakeModel:
         return FakeModel(config.parameters["role"], Path(config.parameters["gate"]))
-
-    def close(self) -> None:
-        """Nothing to give back."""

@@ -1,5 +1,5 @@
-"""The contract suite with a backend that has a device, answers later, and has two batches in flight: in the server, and
-in child processes."""
+"""The contract suite with a backend that has a device, answers later, and has three batches in flight: in the server,
+and in child processes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,18 +9,19 @@ import pytest
 
 from halimede.backends.api import Backend, BackendContext
 from halimede.backends.creation import create_backend
-from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import DeclaredInChildren, check
-from tests.backends.contract.fake_backend import TRAITS, FakeInstance
+from halimede.backends.testing import SITUATIONS, NotApplicable, Situation
+from tests.backends.contract.checking import Declared, DeclaredInChildren, check
+from tests.backends.contract.fake_backend import TRAITS
 
 ROOT = Path(__file__).parents[3]
 
 
-class FakeAdapter:
+class FakeAdapter(Declared):
     name = "fake"
-    reloads = RELOADS
-    settings: Mapping[str, str] = {}
-    cannot: Mapping[str, str] = {"ragged": "its traits say so", "killed child": "it has no process"}
+    cannot: Mapping[str, str] = {
+        **dict.fromkeys(["ragged", "bytes", "broken file"], "it has no such models"),
+        "killed child": "it has no process",
+    }
 
     def __init__(self, folder: Path) -> None:
         self._gate = folder / "gate"
@@ -29,22 +30,18 @@ class FakeAdapter:
         return create_backend(TRAITS, context)
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
-        if role == "ragged":
-            raise Unsupported("it has no ragged inputs")
+        if role in ("ragged", "bytes", "broken"):
+            raise NotApplicable("it has no such models")
         return {"parameters": {"role": {"string_value": role}, "gate": {"string_value": str(self._gate)}}}
 
     def release(self) -> None:
         self._gate.touch()
 
-    def kill(self, instance: object) -> None:
-        raise Unsupported("it has no process")
 
-    def copies(self, instance: object) -> int | None:
-        assert isinstance(instance, FakeInstance)
-        return instance.device.copies.value
-
-
-IN_CHILDREN = {"ragged": "its traits say so", "slow device": "its device is in the child"}
+IN_CHILDREN = {
+    **dict.fromkeys(["ragged", "bytes", "broken file"], "it has no such models"),
+    "tensors on a device": "its device is in the child",
+}
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: str(each.name))

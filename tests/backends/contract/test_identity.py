@@ -10,21 +10,21 @@ import pytest
 from halimede.backends.api import Backend, BackendContext
 from halimede.backends.creation import create_backend
 from halimede.backends.identity import TRAITS
-from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
+from halimede.backends.testing import SITUATIONS, NotApplicable, Situation
 from tests.backends.contract.checking import Declared, DeclaredInChildren, check
 
-_ROLES = ("echo", "ragged", "optional", "sequence")
+_ROLES = ("echo", "bytes", "ragged", "optional", "sequence")
 
 
-class IdentityAdapter:
+class IdentityAdapter(Declared):
     name = "identity"
-    reloads = RELOADS
     cannot: Mapping[str, str] = MappingProxyType(
         dict.fromkeys(
             [
-                *("cancelled during", "exception", "wrong output shape", "rescheduled"),
-                *("rescheduled outside of an iterative sequence", "decoupled"),
-                *("close while running", "close after the last answer", "slow device", "killed child"),
+                *("cancelled during", "exception", "broken file", "rescheduled", "decoupled"),
+                *("wrong output shape", "wrong output datatype", "unknown output"),
+                *("rescheduled outside of an iterative sequence", "close while running", "close after the last answer"),
+                *("several batches in flight", "tensors on a device", "killed child"),
             ],
             "it has no model: it answers at once, with what it is given",
         )
@@ -35,17 +35,8 @@ class IdentityAdapter:
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         if role not in _ROLES:
-            raise Unsupported("it answers at once, with what it is given")
+            raise NotApplicable("it answers at once, with what it is given")
         return {}
-
-    def release(self) -> None:
-        """Nothing is held."""
-
-    def kill(self, instance: object) -> None:
-        raise Unsupported("it has no process")
-
-    def copies(self, instance: object) -> int | None:
-        return None
 
 
 @pytest.mark.parametrize("adapter", [IdentityAdapter(), DeclaredInChildren(IdentityAdapter(), TRAITS)])

@@ -12,16 +12,16 @@ from onnx import helper
 from halimede.backends.api import Backend, BackendContext
 from halimede.backends.creation import create_backend
 from halimede.backends.onnx import TRAITS
-from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
+from halimede.backends.testing import SITUATIONS, NotApplicable, Situation
 from tests.backends.contract.checking import Declared, DeclaredInChildren, check
 from tests.backends.onnx_models import model, value
 
 _ROWS: list[int | str | None] = ["batch", 2]
 
 
-def _echo(dims: Sequence[int | str]) -> bytes:
+def _echo(dims: Sequence[int | str], datatype: str = "FP32") -> bytes:
     node = helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])
-    return model([node], [value("INPUT0", "FP32", dims)], [value("OUTPUT0", "FP32", dims)])
+    return model([node], [value("INPUT0", datatype, dims)], [value("OUTPUT0", datatype, dims)])
 
 
 def _adding(other: str, dims: Any, weights: Any = None) -> bytes:
@@ -62,19 +62,22 @@ def _less() -> bytes:
 _SCATTERED = [{"kind": "BATCH_SCATTER_WITH_INPUT_SHAPE", "target_name": ["OUTPUT0"], "source_input": ["INPUT0"]}]
 
 
-class OnnxAdapter:
+class OnnxAdapter(Declared):
     name = "onnxruntime"
-    reloads = RELOADS
     cannot: Mapping[str, str] = MappingProxyType(
         {
             **dict.fromkeys(
                 [
                     *("cancelled during", "rescheduled", "rescheduled outside of an iterative sequence", "decoupled"),
-                    *("close while running", "close after the last answer", "slow device", "killed child"),
+                    *("close while running", "close after the last answer", "several batches in flight"),
+                    *("tensors on a device", "killed child"),
                 ],
                 "a graph answers once, when it is computed, and waits for nothing",
             ),
             "two devices": "the runtime for the CPU uses no GPU",
+            **dict.fromkeys(
+                ["wrong output datatype", "unknown output"], "a load compares the graph and the configuration"
+            ),
         }
     )
 
@@ -84,6 +87,8 @@ class OnnxAdapter:
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         models = {
             "echo": lambda: _echo([f"any{i}" if size < 0 else size for i, size in enumerate(shape)]),
+            "bytes": lambda: _echo([f"any{i}" if size < 0 else size for i, size in enumerate(shape)], "BYTES"),
+            "broken": lambda: b"not a graph",
             "ragged": lambda: _echo(["elements"]),
             "optional": lambda: _adding("INPUT1", [2], {"INPUT1": np.ones(2, np.float32)}),
             "sequence": lambda: _adding("READY", _ROWS),
@@ -91,18 +96,9 @@ class OnnxAdapter:
             "wrong shape": _less,
         }
         if role not in models:
-            raise Unsupported("a graph cannot do this")
+            raise NotApplicable("a graph cannot do this")
         (version / "model.onnx").write_bytes(models[role]())
         return {"batch_output": _SCATTERED} if role == "ragged" else {}
-
-    def release(self) -> None:
-        """Nothing is held."""
-
-    def kill(self, instance: object) -> None:
-        raise Unsupported("it has no process")
-
-    def copies(self, instance: object) -> int | None:
-        return None
 
 
 @pytest.mark.parametrize("adapter", [OnnxAdapter(), DeclaredInChildren(OnnxAdapter(), TRAITS)])

@@ -1,7 +1,5 @@
 """The contract suite with Python models, in workers and in the server's own process."""
 
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,8 @@ import pytest
 
 from halimede.backends.api import BackendContext
 from halimede.backends.python.backend import PythonBackend
-from halimede.backends.testing import RELOADS, SITUATIONS, Situation, Unsupported
-from tests.backends.contract.checking import check
+from halimede.backends.testing import RELOADS, SITUATIONS, NotApplicable, Situation
+from tests.backends.contract.checking import Declared, check
 
 _MODEL = """import os, time
 import numpy as np
@@ -56,17 +54,23 @@ class TritonPythonModel:
         for request in requests:
             self.one(request)
 """
-_ROLES = frozenset({"echo", "ragged", "optional", "sequence", "failing", "slow", "again", "decoupled", "lingering"})
+_ROLES = frozenset(
+    {"echo", "bytes", "ragged", "optional", "sequence", "failing", "slow", "again", "decoupled", "lingering"}
+)
 
 
-class PythonAdapter:
+class PythonAdapter(Declared):
     name = "python"
     parameters: Mapping[str, Any] = {}
     reloads = 5
     """Each takes a process."""
     cannot: Mapping[str, str] = {
         "wrong output shape": "a model answers each request by itself, in any shape",
-        "slow device": "what a model computes on a device is its own",
+        "wrong output datatype": "a model answers with any datatype (P77)",
+        "unknown output": "the worker drops outputs that the request does not ask for (P75)",
+        "broken file": "the error of a model that cannot be imported is Triton's, and blames nothing",
+        "several batches in flight": "an instance has one batch at a time",
+        "tensors on a device": "what a model computes on a device is its own",
     }
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +81,7 @@ class PythonAdapter:
 
     def write(self, role: str, version: Path, shape: Sequence[int]) -> Mapping[str, Any]:
         if role not in _ROLES:
-            raise Unsupported(self.cannot["wrong output shape"])
+            raise NotApplicable("a model.py cannot do this")
         text = _MODEL.format(role=role, gate=str(self._gate))
         if role in ("decoupled", "lingering"):
             text = text.replace(
@@ -89,15 +93,6 @@ class PythonAdapter:
 
     def release(self) -> None:
         self._gate.touch()
-
-    def kill(self, instance: object) -> None:
-        pid: int | None = getattr(instance, "pid", None)
-        if pid is None:
-            raise Unsupported("it runs in the server's process")
-        os.kill(pid, signal.SIGKILL)
-
-    def copies(self, instance: object) -> int | None:
-        return None
 
 
 class InProcessAdapter(PythonAdapter):

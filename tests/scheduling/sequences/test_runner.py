@@ -10,7 +10,7 @@ from halimede.scheduling.execution import Execution
 from halimede.scheduling.inference import Inference
 from halimede.scheduling.instances import Instances
 from halimede.scheduling.runner_config import Reason
-from halimede.tensors import INT32, HostMemory, Tensor
+from halimede.tensors import FP32, HostMemory, Tensor
 from tests.fakes import RecordingReply, echo, inference
 from tests.scheduling.rig import Rig
 from tests.scheduling.sequences.rig import PolicyRig, direct, oldest
@@ -18,7 +18,7 @@ from tests.scheduling.test_limited import ONE, LimiterRig
 
 
 def _start(rig: Rig, reply: RecordingReply, sequence: int, flags: str = "", timeout_us: int = 0) -> Inference:
-    one = inference(f"{sequence}{flags}", reply, 1, [Tensor("x", INT32, (1, 1), HostMemory(bytes(4)))], ["x"])
+    one = inference(f"{sequence}{flags}", reply, 1, [Tensor("x", FP32, (1, 1), HostMemory(bytes(4)))], ["x"])
     request = one.request
     request.correlation_id, request.timeout_us = sequence, timeout_us
     request.sequence_start, request.sequence_end = "S" in flags, "E" in flags
@@ -174,7 +174,7 @@ def test_late_answer_of_an_earlier_run_is_ignored() -> None:
     held[0].finished([0])
     held[0].again(0)
     assert len(held) == 2
-    held[0].send(0, [Tensor("y", INT32, (1, 1), HostMemory(bytes(4)))])
+    held[0].send(0, [Tensor("y", FP32, (1, 1), HostMemory(bytes(4)))])
     assert reply.answers == []
     echo(held[1])
     held[1].finished()
@@ -261,7 +261,7 @@ def test_instance_with_the_sequence_asks_the_rate_limiter() -> None:
     replies = [RecordingReply() for _ in range(3)]
 
     def send(reply: RecordingReply, sequence: int, flags: str) -> None:
-        one = inference("", reply, 1, [Tensor("x", INT32, (1, 1), HostMemory(bytes(4)))], ["x"])
+        one = inference("", reply, 1, [Tensor("x", FP32, (1, 1), HostMemory(bytes(4)))], ["x"])
         one.request.correlation_id, one.request.sequence_start = sequence, "S" in flags
         runner.submit(one)
 

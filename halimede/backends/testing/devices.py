@@ -1,4 +1,8 @@
-"""A device whose stream is moved by hand, and whose memory refuses the host, so that hidden copies are found."""
+"""A device without hardware, for tests of backends with tensors on a device.
+
+Its memory refuses the host, so a test finds each hidden copy. Its stream does its work when `run` is called: by the
+test, or by a thread of the backend under test. Needs no test framework.
+"""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,7 +18,7 @@ CUDA = 2
 
 
 class FakeArray:
-    """An array on a fake device. Whoever looks at its elements from the host fails."""
+    """An array on a fake device. `elements` is for the fake runtime; the server cannot read them."""
 
     def __init__(self, elements: HostArray, device_id: int) -> None:
         self.elements = elements
@@ -28,17 +32,20 @@ class FakeArray:
         return CUDA, self.device_id
 
     def __dlpack__(self, **options: Any) -> NoReturn:
-        raise AssertionError("a hidden copy: somebody exports memory of the device")
+        raise AssertionError("a hidden copy: memory of the device is exported")
 
     def __array__(self, *args: Any, **options: Any) -> NoReturn:
-        raise AssertionError("a hidden copy: the host looks at memory of the device")
+        raise AssertionError("a hidden copy: the host reads memory of the device")
 
     __getitem__ = __iter__ = __len__ = __array__
 
 
 class FakeDevice:
-    """Work waits in a stream until `run`, or is done at once if `eager`. `begun` is what was asked for, in order.
-    `kick` is called when there is something to do."""
+    """A `Device`. Its work waits in a stream for `run`, or is done at once if `eager`.
+
+    `begun` has the copies that were asked for, in order. `kick` is called whenever there is something to do. `failure`
+    is the exception that `ready` passes on until it is None again.
+    """
 
     def __init__(
         self,
@@ -52,17 +59,15 @@ class FakeDevice:
         self.begun: list[str] = []
         self.failure: Exception | None = None
         self._kick = self.run if eager else kick
-        self._stream: deque[Callable[[], None]] = deque()
-        self._reached = 0
-        self._marks = 0
+        self._stream: deque[Callable[[], object]] = deque()
 
-    # What the server asks for.
+    # What the server calls.
 
     def empty(self, shape: Shape, datatype: DataType) -> FakeArray:
         return FakeArray(np.zeros(shape, datatype.numpy), self.place.device_id)
 
     def pinned(self, byte_size: int) -> HostArray:
-        return np.full(byte_size, 0xEE, np.uint8)  # what nobody has written yet is seen
+        return np.full(byte_size, 0xEE, np.uint8)  # a test sees bytes that were never written
 
     def rows(self, array: DeviceArray, start: int, stop: int) -> FakeArray:
         assert isinstance(array, FakeArray)
@@ -79,34 +84,21 @@ class FakeDevice:
 
         self.do(copy)
 
-    def event(self) -> int:
-        self._marks += 1
-        number = self._marks
-        self.do(lambda: self._reach(number))
-        return number
+    def ready(self, done: Callable[[Exception | None], None]) -> None:
+        self.do(lambda: done(self.failure))
 
-    def ready(self, event: object, done: Callable[[Exception | None], None]) -> None:
-        assert isinstance(event, int)
-        if self._reached >= event:
-            done(self.failure)
-        else:
-            self.do(lambda: done(self.failure))
+    # What a fake runtime and the test call.
 
-    # What a fake runtime and the test do.
-
-    def do(self, work: Callable[[], None]) -> None:
-        """Has the stream do something."""
+    def do(self, work: Callable[[], object]) -> None:
+        """Appends work to the stream."""
         self._stream.append(work)
         if self._kick is not None:
             self._kick()
 
     def run(self) -> None:
-        """Lets the stream do what it has."""
+        """Does the work in the stream."""
         while self._stream:
             self._stream.popleft()()
-
-    def _reach(self, number: int) -> None:
-        self._reached = number
 
     def _elements(self, array: DeviceArray | HostArray) -> HostArray:
         if isinstance(array, np.ndarray):
