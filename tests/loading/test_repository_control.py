@@ -543,6 +543,60 @@ def test_version_for_whose_load_there_is_no_thread_is_not_shown_as_loading(tmp_p
     run(scenario)
 
 
+class GatedThreads(LoadThreads):
+    """A load is under way once `reached` is set, until `gate` is set. Then it raises `error`."""
+
+    error: Exception | None = None
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.reached, self.gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+
+    async def open(self, work: Callable[..., A], *arguments: object) -> A:
+        self.reached.set()
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        return await super().open(work, *arguments)
+
+
+PIPELINE = """platform: "ensemble" max_batch_size: 2
+input { name: "INPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ -1 ] }
+ensemble_scheduling { step { model_name: "m" model_version: -1
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }"""
+
+
+@pytest.mark.rows("R15", "R17")
+@pytest.mark.parametrize("fails", [False, True])
+def test_unload_with_dependents_waits_for_a_load_of_a_member(tmp_path: Path, fails: bool) -> None:
+    async def scenario() -> None:
+        backend, threads = FakeBackend(), GatedThreads(asyncio.get_running_loop())
+        options = options_for(tmp_path, {"m": FAKE, "e": PIPELINE}, model_control_mode="explicit")
+        controlled = Controlled(options, backend, threads=threads)
+        assert await controlled.ask(LoadModel("e")) is None
+        member = controlled.models.find("m", -1)
+        # Only its instances change, so the version stays in service.
+        write(tmp_path, FAKE.replace("KIND_CPU", "KIND_CPU count: 2"))
+        threads.error = Internal("no") if fails else None
+        threads.reached.clear()
+        threads.gate.clear()
+        loading = controlled.ask(LoadModel("m"))
+        await threads.reached.wait()
+        unloading = controlled.ask(UnloadModel("e", dependents=True))
+        await until_true(lambda: not controlled.models.ready_versions("e"))
+        threads.gate.set()
+        assert (await loading is None) is not fails
+        assert await unloading is None
+        # The load made the member one that a client asked for.
+        assert controlled.models.ready_versions("m") == ([] if fails else [member])
+        assert fails or not any(line.startswith("close") for line in backend.log)
+        await controlled.end()
+
+    run(scenario)
+
+
 def test_stop_kills_all_models_that_do_not_close(tmp_path: Path) -> None:
     """There are more of them than closing threads, and a killed model closes."""
 
