@@ -254,7 +254,7 @@ class RepositoryControl:
         """Returns why the model could not be loaded, if so. Raises Unsupported if the load brings code and must not."""
         try:
             inspection = await self._loads.inspect(found)
-        except Error as error:
+        except Error as error:  # as in Triton, the index knows nothing of a model that could not be polled
             return _not_polled(found.name, error)
         await self._code_uploads.check(query, found, inspection)
         # Whether an ensemble is up to date also depends on its members; `load_inspected` looks at them.
