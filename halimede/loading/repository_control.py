@@ -188,8 +188,8 @@ class RepositoryControl:
             found = catalog.models.get(key)
             entries += self._entries(key, found.name if found is not None else key, key in catalog.duplicates)
         # Triton lists a duplicate even if only ready models are asked for.
-        wanted = (VersionState.READY.value, DUPLICATE)
-        return [entry for entry in entries if not query.ready or entry.state in wanted or entry.reason in wanted]
+        ready = VersionState.READY.value
+        return [entry for entry in entries if not query.ready or entry.state == ready or entry.reason == DUPLICATE]
 
     def _entries(self, key: str, name: str, duplicate: bool) -> list[IndexEntry]:
         record = self._models.get(key)
